@@ -1,0 +1,70 @@
+"""Where did the GPU time go?
+
+    >>> import kanalyze
+    >>> report = kanalyze.read("sample_reports/add_um.sqlite")
+    >>> kanalyze.kernels(report)["name"].to_list()
+    ['add(int, float *, float *)']
+
+:func:`read` gives a :class:`Report`, whose tables (``report.events``, ``report.kernel_config``, …) are polars frames.
+Every analysis is a function from a report to one polars frame, documented column by column in its module's ``TABLE``
+and by ``kanalyze tables``. Each takes ``window=``, ``device=`` and ``process=`` to look at a part alone, which
+:meth:`Report.narrow` does once for several. :func:`summarize` gives everything that the page shows.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.api import api
+    from kanalyze.analyses.copies import copies
+    from kanalyze.analyses.exposure import exposure
+    from kanalyze.analyses.findings import findings
+    from kanalyze.analyses.gpu import gpu
+    from kanalyze.analyses.health import health
+    from kanalyze.analyses.hot_kernels import hot_kernels
+    from kanalyze.analyses.kernels import kernels
+    from kanalyze.analyses.launch_summary import launch_summary
+    from kanalyze.analyses.launches import launches
+    from kanalyze.analyses.ledger import ledger
+    from kanalyze.analyses.summary import Summary, summarize
+    from kanalyze.errors import KanalyzeError
+    from kanalyze.readers import read
+    from kanalyze.report import Report, Window
+
+__all__ = [
+    "KanalyzeError",
+    "Report",
+    "Summary",
+    "Window",
+    "api",
+    "copies",
+    "exposure",
+    "findings",
+    "gpu",
+    "health",
+    "hot_kernels",
+    "kernels",
+    "launch_summary",
+    "launches",
+    "ledger",
+    "read",
+    "summarize",
+]
+
+#: Where each name is, by module: imported when first used, since polars takes longer to import than all the rest.
+_PLACES = {
+    "kanalyze.analyses.summary": ("Summary", "summarize"),
+    "kanalyze.errors": ("KanalyzeError",),
+    "kanalyze.readers": ("read",),
+    "kanalyze.report": ("Report", "Window"),
+}
+_HOMES = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """A public name, imported when it is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES.get(name, f"kanalyze.analyses.{name}")), name)
+    globals()[name] = found
+    return found

@@ -1,0 +1,137 @@
+"""Sets of time and what overlaps what: the arithmetic under every attribution.
+
+An interval is ``[start, end)`` in integer nanoseconds; one that ends where it starts, or before, covers nothing. A
+*span set* is a frame with the Int64 columns ``start`` and ``end`` whose rows are sorted, do not overlap and do not
+touch; every instant is in it at most once. All functions are vectorised; tests/test_intervals.py holds each against
+a model that walks instant by instant.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+#: Earlier than any time of any trace, and far from overflowing when times are subtracted from it.
+_BEFORE_ALL: Final = -(1 << 62)
+
+SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
+
+
+def union(intervals: pl.DataFrame) -> pl.DataFrame:
+    """The span set that `intervals` (columns start, end, in any order) cover together."""
+    if intervals.is_empty():
+        return pl.DataFrame(schema=SPANS)
+    reached = pl.col("end").cum_max()
+    first = (pl.col("start") > reached.shift(1)).fill_null(value=True)
+    last = first.shift(-1, fill_value=True)
+    real = intervals.select("start", "end").filter(pl.col("end") > pl.col("start"))
+    real = real if real.get_column("start").is_sorted() else real.sort("start")
+    return real.select(pl.col("start").filter(first), reached.filter(last).alias("end"))
+
+
+def length(spans: pl.DataFrame) -> int:
+    """How long the intervals of a frame are together, overlaps counted as often as they occur."""
+    return int((spans.get_column("end") - spans.get_column("start")).sum())
+
+
+def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
+    """The part of each interval inside ``[start, end)``; those outside are left out, other columns stay."""
+    clipped = intervals.with_columns(pl.col("start").clip(start, end), pl.col("end").clip(start, end))
+    return clipped.filter(pl.col("end") > pl.col("start"))
+
+
+def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
+    """The span set of what `spans`, a span set, leaves uncovered of ``[start, end)``."""
+    inside = clip(spans, start, end)
+    edge = [pl.DataFrame({"at": [value]}, schema={"at": pl.Int64}) for value in (start, end)]
+    begins = pl.concat([edge[0], inside.select(at="end")]).get_column("at").alias("start")
+    stops = pl.concat([inside.select(at="start"), edge[1]]).get_column("at").alias("end")
+    return pl.DataFrame({"start": begins, "end": stops}).filter(pl.col("end") > pl.col("start"))
+
+
+def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
+    """How much of a span set lies before each of `points`, in ns."""
+    if spans.is_empty() or points.is_empty():
+        return pl.zeros(len(points), dtype=pl.Int64, eager=True)
+    start, end = spans.get_column("start"), spans.get_column("end")
+    begun = start.search_sorted(points, side="right")
+    whole = pl.Series([0], dtype=pl.Int64).append((end - start).cum_sum())
+    last_end = pl.Series([_BEFORE_ALL], dtype=pl.Int64).append(end)
+    return whole.gather(begun) - (last_end.gather(begun) - points).clip(lower_bound=0)
+
+
+def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
+    """How much of each ``[start, end)`` a span set covers, in ns; 0 where the end is not after the start."""
+    if spans.is_empty() or start.is_empty():
+        return pl.zeros(len(start), dtype=pl.Int64, eager=True)
+    both = covered_before(pl.concat([start, end]), spans)
+    return (both.slice(len(start)) - both.slice(0, len(start))).clip(lower_bound=0)
+
+
+def exclusive(intervals: pl.DataFrame) -> pl.Series:
+    """The exclusive time of each of `intervals` (start, end, began, rank, event_id), in ns; adds up to the union.
+
+    `began` is the start before any clipping. Each instant belongs to one interval: among those that cover it, the one
+    with the lowest rank, then the one that started first, then the lower event_id (definitions.md, section 5).
+    """
+    line = intervals.select("start", "end", "began", "rank", "event_id").with_row_index("row")
+    if not line.get_column("began").is_sorted():
+        line = line.sort("began", maintain_order=True)
+    late = line.select((pl.col("start") < pl.col("end").cum_max().shift(1)).any()).item()
+    own = _owned(line) if late else line.select("row", ns=(pl.col("end") - pl.col("start")).clip(lower_bound=0))
+    found = pl.zeros(intervals.height, dtype=pl.Int64, eager=True)
+    return found.scatter(own.get_column("row"), own.get_column("ns")).alias("exclusive_ns")
+
+
+def _owned(line: pl.DataFrame) -> pl.DataFrame:
+    """What each of intervals that overlap owns, rank by rank: columns row, ns."""
+    parts, above = [], pl.DataFrame(schema=SPANS)
+    for rank in sorted(line.get_column("rank").unique().to_list()):
+        level = line.filter(pl.col("rank") == rank).sort("began", "event_id")
+        own = first_come(level)
+        hidden = overlap(own.get_column("own_start"), own.get_column("own_end"), above)
+        parts.append(own.select("row", ns=pl.col("own_end") - pl.col("own_start") - hidden))
+        above = union(pl.concat([above, level.select("start", "end")]))
+    return pl.concat(parts)
+
+
+def first_come(intervals: pl.DataFrame) -> pl.DataFrame:
+    """The part of each interval that no earlier row covers, as `own_start` and `own_end`; other columns stay.
+
+    The rows must be sorted by start: what earlier rows cover of a row is then a piece at its beginning.
+    """
+    end = pl.max_horizontal("start", "end")
+    taken = end.cum_max().shift(1)
+    return intervals.with_columns(
+        pl.min_horizontal(pl.max_horizontal("start", taken), end).alias("own_start"), end.alias("own_end")
+    )
+
+
+def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
+    """The span set of what is in `spans` and not in `holes`, both span sets."""
+    if spans.is_empty() or holes.is_empty():
+        return spans
+    low = int(spans.get_column("start").item(0))
+    high = int(spans.get_column("end").item(-1))
+    return intersect(spans, gaps(holes, low, high))
+
+
+def alone(intervals: pl.DataFrame) -> pl.DataFrame:
+    """The span set of the instants that exactly one of `intervals` covers."""
+    return _covered_times(intervals, 1)
+
+
+def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+    """The span set of what is in both of two span sets."""
+    return _covered_times(pl.concat([left.select("start", "end"), right.select("start", "end")]), 2)
+
+
+def _covered_times(intervals: pl.DataFrame, times: int) -> pl.DataFrame:
+    """The span set of the instants that exactly `times` of `intervals` cover."""
+    real = intervals.filter(pl.col("end") > pl.col("start"))
+    # one number per edge, so that one column is sorted: twice the time, and one more where an interval starts
+    edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end").alias("start") * 2]).sort()
+    line = edges.alias("edge").to_frame().select(at=pl.col("edge") // 2, depth=(pl.col("edge") % 2 * 2 - 1).cum_sum())
+    pieces = line.select(start="at", end=pl.col("at").shift(-1), depth="depth")
+    return union(pieces.filter((pl.col("depth") == times) & (pl.col("end") > pl.col("start"))))

@@ -1,0 +1,157 @@
+"""The tables that readers fill: one vocabulary for what nsys, ncu and torch.profiler record.
+
+Definitions: docs/definitions.md, sections 1 and 2. Missing is null; times are int64 nanoseconds in the trace's own
+origin; a process is keyed by its id within the report.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.schema import Column, Table
+
+#: Every kind of event, in the order of their event ids.
+KINDS: Final = (
+    "kernel",
+    "graph",
+    "memcpy",
+    "memset",
+    "api",
+    "sync",
+    "range",
+    "op",
+    "python",
+    "overhead",
+    "fault",
+    "memory",
+    "osrt",
+)
+
+#: The kinds that run on a device and keep it busy.
+DEVICE_KINDS: Final = ("kernel", "graph", "memcpy", "memset")
+
+EVENTS = Table(
+    "events",
+    "One thing with a start and a duration, or an instant (duration 0).",
+    (
+        Column("event_id", pl.Int64, "Identity within the report; the side tables refer to it."),
+        Column("kind", pl.Enum(KINDS), "What it is: " + ", ".join(KINDS) + "."),
+        Column(
+            "name",
+            pl.Categorical,
+            "The tool's own name for it; null where the tool's string table lacks it.",
+            nullable=True,
+        ),
+        Column("start_ns", pl.Int64, "Start, in the trace's own origin."),
+        Column("dur_ns", pl.Int64, "Duration; null for a range that was never closed.", nullable=True),
+        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
+        Column("thread_id", pl.Int64, "Host thread; null for work on a device.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`; null for host events.", nullable=True),
+        Column("context_id", pl.Int64, "CUDA context.", nullable=True),
+        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
+        Column(
+            "correlation_id",
+            pl.Int64,
+            "Joins a call to the operations that it launched (1:N), within one process.",
+            nullable=True,
+        ),
+        Column(
+            "parent_id",
+            pl.Int64,
+            "event_id of the enclosing event, where the tool records it.",
+            nullable=True,
+        ),
+    ),
+)
+
+LAUNCH_SHAPE: Final = (
+    Column("grid_x", pl.Int32, "Blocks in x."),
+    Column("grid_y", pl.Int32, "Blocks in y."),
+    Column("grid_z", pl.Int32, "Blocks in z."),
+    Column("block_x", pl.Int32, "Threads of a block in x."),
+    Column("block_y", pl.Int32, "Threads of a block in y."),
+    Column("block_z", pl.Int32, "Threads of a block in z."),
+)
+
+KERNEL_CONFIG = Table(
+    "kernel_config",
+    "How one kernel was launched; keyed by the kernel's event_id.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        *LAUNCH_SHAPE,
+        Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
+        Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
+        Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),
+        Column("local_per_thread_bytes", pl.Int64, "Local memory (spills, arrays) of a thread.", nullable=True),
+        Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
+    ),
+)
+
+COPY_DETAIL = Table(
+    "copy_detail",
+    "What one copy or memset moved; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The copy or memset in `events`."),
+        Column(
+            "direction",
+            pl.Categorical,
+            "Direction as nsys labels it, such as Host-to-Device; null for a memset.",
+            nullable=True,
+        ),
+        Column("size_bytes", pl.Int64, "Bytes copied or set."),
+        Column("source_memory", pl.Categorical, "Pageable, Pinned, Device, Managed…", nullable=True),
+        Column("target_memory", pl.Categorical, "Pageable, Pinned, Device, Managed…", nullable=True),
+        Column("source_device", pl.Int64, "CUDA ordinal of the source of a peer copy.", nullable=True),
+        Column("target_device", pl.Int64, "CUDA ordinal of the target of a peer copy.", nullable=True),
+        Column("migration_cause", pl.Categorical, "Why unified memory moved.", nullable=True),
+        Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
+    ),
+)
+
+DEVICES = Table(
+    "devices",
+    "One GPU that the report knows, with the limits that occupancy and bandwidth are judged by.",
+    (
+        Column("device", pl.Int64, "The GPU's number on the machine."),
+        Column("name", pl.String, "Marketing name.", nullable=True),
+        Column("compute_capability", pl.String, "Major and minor, such as 9.0.", nullable=True),
+        Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
+        Column("memory_bytes", pl.Int64, "Device memory.", nullable=True),
+        Column("memory_bandwidth_bytes_per_s", pl.Int64, "Peak bandwidth of the device memory.", nullable=True),
+        Column("l2_bytes", pl.Int64, "L2 cache.", nullable=True),
+        Column("clock_hz", pl.Int64, "Highest SM clock.", nullable=True),
+        Column("max_warps_per_sm", pl.Int64, "Resident warps that an SM can hold.", nullable=True),
+        Column("max_blocks_per_sm", pl.Int64, "Resident blocks that an SM can hold.", nullable=True),
+        Column("max_threads_per_block", pl.Int64, "Threads that a block can have.", nullable=True),
+        Column("registers_per_sm", pl.Int64, "32-bit registers of an SM.", nullable=True),
+        Column("shared_per_sm_bytes", pl.Int64, "Shared memory of an SM.", nullable=True),
+        Column("threads_per_warp", pl.Int64, "Threads of a warp.", nullable=True),
+    ),
+)
+
+PROCESSES = Table(
+    "processes",
+    "One process on one GPU that it can see; a process that sees none has one row.",
+    (
+        Column("process_id", pl.Int64, "Process."),
+        Column("name", pl.String, "Name of the executable.", nullable=True),
+        Column("cuda_ordinal", pl.Int64, "What the process calls the GPU (CUDA_VISIBLE_DEVICES).", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
+    ),
+)
+
+NOTES = Table(
+    "notes",
+    "One thing that the reader could not tell, or had to repair.",
+    (
+        Column("check", pl.String, "What was looked at."),
+        Column("count", pl.Int64, "How many rows, tables or columns it concerns.", nullable=True),
+        Column("ns", pl.Int64, "How much time it concerns; null where that is not known.", nullable=True),
+        Column("effect", pl.String, "What cannot be trusted or told because of it."),
+    ),
+)
+
+#: The tables that a reader gives, by name. `events` is read one kind at a time.
+READER_TABLES: Final = {table.name: table for table in (EVENTS, KERNEL_CONFIG, COPY_DETAIL, DEVICES, PROCESSES, NOTES)}

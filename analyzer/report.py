@@ -1,0 +1,222 @@
+"""A report: tables that a reader fills on demand, and the part of them that the user asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
+
+import polars as pl
+
+from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, READER_TABLES
+from kanalyze.units import parse_time_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+
+#: Times are 64-bit nanoseconds, and differences of them must be, too: some 146 years.
+_LATEST_NS: Final = (1 << 62) - 1
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Where a report came from.
+
+    Attributes:
+        path: The file that was read.
+        tool: ``nsys``, ``ncu`` or ``torch.profiler``.
+        tool_version: The tool's own version, such as ``2025.3.2``; None where the file does not say.
+        schema_version: Version of the file's layout, in the tool's own numbering.
+        driver_version: The GPU driver.
+        origin_unix_ns: Unix time of the trace's time 0.
+        duration_ns: Length of the recording, as the tool gives it.
+        end_ns: The latest time that the recording can hold.
+    """
+
+    path: Path
+    tool: str
+    tool_version: str | None = None
+    schema_version: str | None = None
+    driver_version: str | None = None
+    origin_unix_ns: int | None = None
+    duration_ns: int | None = None
+    end_ns: int | None = None
+
+
+class Source(Protocol):
+    """What a reader gives: tables of :mod:`kanalyze.model`, read when they are asked for."""
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """The kinds of events that the report records at all."""
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of the report's time, ``[start_ns, end_ns)``; None leaves a side open."""
+
+    start_ns: int | None = None
+    end_ns: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Window:
+        """The window that `text` names: ``120ms..250ms``, ``..1.5s``, ``300us..``.
+
+        Raises:
+            BadWindowError: No ``..``, a time without unit, or an end that is not after the start.
+        """
+        start, dots, end = text.partition("..")
+        if not dots:
+            raise BadWindowError.of(text, "there is no '..' between start and end")
+        window = cls(_side_ns(text, start), _side_ns(text, end))
+        if window.start_ns is not None and window.end_ns is not None and window.end_ns <= window.start_ns:
+            raise BadWindowError.of(text, "the end is not after the start")
+        return window
+
+
+def _side_ns(text: str, side: str) -> int | None:
+    if not side.strip():
+        return None
+    found = parse_time_ns(side)
+    if found is None:
+        raise BadWindowError.of(text, f"{side.strip()!r} is not a time with a unit (ns, us, ms or s)")
+    if abs(found) > _LATEST_NS:
+        raise BadWindowError.of(text, f"{side.strip()!r} is later than any time of a report")
+    return found
+
+
+class Where(TypedDict, total=False):
+    """The part of a report that an analysis looks at; every analysis takes these as keywords.
+
+    Attributes:
+        window: A :class:`Window`, or its text such as ``"120ms..250ms"``.
+        device: One GPU of the `devices` table.
+        process: One process id.
+    """
+
+    window: Window | str | None
+    device: int | None
+    process: int | None
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What the user asked for: a window, a device, a process; None is everything."""
+
+    window: Window | None = None
+    device: int | None = None
+    process: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The tables of one report. Holds no analysis and prints nothing.
+
+    `meta` says where it came from, `scope` which part of it is looked at. Tables are read when first asked for and
+    kept; a narrowed report shares them.
+    """
+
+    meta: Meta
+    source: Source
+    scope: Scope = field(default_factory=Scope)
+    _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of events that the report records, in the order of :data:`kanalyze.model.KINDS`."""
+        present = set(self.source.kinds)
+        return tuple(kind for kind in KINDS if kind in present)
+
+    def kind(self, kind: str) -> pl.DataFrame:
+        """All events of one kind of the processes in scope, at any time and on any device.
+
+        Empty where the report does not record the kind; :attr:`kinds` tells that apart from "there was none".
+        """
+        frame = self._cached(f"events:{kind}", lambda: EVENTS.check(self.source.events(kind)))
+        if self.scope.process is not None:
+            frame = frame.filter(pl.col("process_id") == self.scope.process)
+        return frame
+
+    def seen(self, kind: str) -> pl.DataFrame:
+        """The events of one kind in scope: of its processes and device, overlapping the window; whole, not clipped."""
+        frame, window = self.kind(kind), self.scope.window
+        if self.scope.device is not None and kind in DEVICE_KINDS:
+            frame = frame.filter(pl.col("device") == self.scope.device)
+        if window is None:
+            return frame
+        end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+        if window.start_ns is not None:
+            frame = frame.filter((end > window.start_ns) | (pl.col("start_ns") == window.start_ns))
+        if window.end_ns is not None:
+            frame = frame.filter(pl.col("start_ns") < window.end_ns)
+        return frame
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of :data:`kanalyze.model.READER_TABLES`; `events` is all kinds one after the other."""
+        if name not in READER_TABLES:
+            raise UnknownNameError.of("table", name, READER_TABLES)
+        if name == EVENTS.name:
+            return pl.concat([EVENTS.empty(), *(self.seen(kind) for kind in self.kinds)])
+        return self._cached(name, lambda: READER_TABLES[name].check(self.source.table(name)))
+
+    @property
+    def events(self) -> pl.DataFrame:
+        """Every event in scope; see :data:`kanalyze.model.EVENTS`."""
+        return self.table("events")
+
+    @property
+    def kernel_config(self) -> pl.DataFrame:
+        """How each kernel was launched; see :data:`kanalyze.model.KERNEL_CONFIG`."""
+        return self.table("kernel_config")
+
+    @property
+    def copy_detail(self) -> pl.DataFrame:
+        """What each copy moved; see :data:`kanalyze.model.COPY_DETAIL`."""
+        return self.table("copy_detail")
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """The GPUs; see :data:`kanalyze.model.DEVICES`."""
+        return self.table("devices")
+
+    @property
+    def processes(self) -> pl.DataFrame:
+        """The processes and the GPUs that they see; see :data:`kanalyze.model.PROCESSES`."""
+        return self.table("processes")
+
+    def narrow(self, **where: Unpack[Where]) -> Report:
+        """The same report, looked at through a window, on one device, or for one process; see :class:`Where`.
+
+        Raises:
+            BadWindowError: The window's text cannot be understood.
+            UnknownNameError: The report knows no such device or process.
+        """
+        window, device, process = where.get("window"), where.get("device"), where.get("process")
+        if window is None and device is None and process is None:
+            return self
+        if device is not None and device not in (known := self.devices.get_column("device").to_list()):
+            raise UnknownNameError.of("device", device, known)
+        if process is not None and process not in (known := self._process_ids()):
+            raise UnknownNameError.of("process", process, known)
+        scope = Scope(
+            window=Window.parse(window) if isinstance(window, str) else window or self.scope.window,
+            device=self.scope.device if device is None else device,
+            process=self.scope.process if process is None else process,
+        )
+        return replace(self, scope=scope)
+
+    def _process_ids(self) -> list[int]:
+        return self.processes.get_column("process_id").unique().sort().to_list()
+
+    def _cached(self, key: str, read: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        if key not in self._tables:
+            self._tables[key] = read()
+        return self._tables[key]

@@ -1,0 +1,107 @@
+"""What a table is: its columns with type, unit and meaning, declared once and checked at every door.
+
+A table is declared where it is filled: the readers' tables in :mod:`kanalyze.model`, the table of an analysis in
+the analysis' own file. ``kanalyze tables``, the docs page and the run-time check all read that one declaration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from polars.datatypes import DataType, DataTypeClass
+
+#: A name's last word (or words) says its unit.
+UNITS = {
+    "bytes_per_s": "bytes/s",
+    "ns": "ns",
+    "bytes": "bytes",
+    "hz": "Hz",
+    "share": "0..1",
+}
+
+
+def unit_of(name: str) -> str:
+    """The unit that a column's name ends with; empty where it has none."""
+    return next((unit for ending, unit in UNITS.items() if name == ending or name.endswith(f"_{ending}")), "")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name (unit last), polars type, meaning, and whether it may be missing (null)."""
+
+    name: str
+    dtype: DataType | DataTypeClass
+    doc: str
+    nullable: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit that the name ends with; empty where the column has none."""
+        return unit_of(self.name)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A named table: what a row is, its columns in order, and what other tool prints the same.
+
+    Attributes:
+        name: The name in the command line and in Python.
+        doc: What one row is, one sentence.
+        columns: The columns, in the order of every frame and file.
+        equals: The report of another tool that gives the same figures; empty where nobody else has them.
+        groupings: What ``--by`` takes for this table.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    equals: str = ""
+    groupings: tuple[str, ...] = ()
+
+    @property
+    def schema(self) -> dict[str, DataType | DataTypeClass]:
+        """Column names and types, in order."""
+        return {column.name: column.dtype for column in self.columns}
+
+    def empty(self) -> pl.DataFrame:
+        """The table without rows."""
+        return pl.DataFrame(schema=self.schema)
+
+    def check(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Give `frame` back if it is this table.
+
+        Raises:
+            TypeError: A column is missing, superfluous or of another type, or a required value is null. This is
+                a defect of the function that made the frame, never of the user's input.
+        """
+        found, expected = dict(frame.schema), self.schema
+        if list(found.items()) != list(expected.items()):
+            wrong = [name for name in {*found, *expected} if found.get(name) != expected.get(name)]
+            details = ", ".join(f"{name}: {found.get(name)} is not {expected.get(name)}" for name in sorted(wrong))
+            raise TypeError(f"table {self.name}: {details or 'columns are in another order'}")
+        for column in self.columns:
+            if not column.nullable and frame.get_column(column.name).null_count():
+                raise TypeError(f"table {self.name}: column {column.name} has nulls")
+        return frame
+
+    def select(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The table's columns of `frame`, in order and cast to their types, checked."""
+        columns = [pl.col(column.name).cast(column.dtype) for column in self.columns]
+        return self.check(frame.select(columns))
+
+
+def columns(*parts: Column | Iterable[Column]) -> tuple[Column, ...]:
+    """One flat tuple of columns from single ones and groups of them."""
+    flat: list[Column] = []
+    for part in parts:
+        if isinstance(part, Column):
+            flat.append(part)
+        else:
+            flat.extend(part)
+    return tuple(flat)

@@ -1,0 +1,130 @@
+"""The one place where quantities become text, and text becomes quantities.
+
+Nothing is rounded before it gets here; here nothing is rounded into a lie: a share that is not 0 or 1 never prints
+as 0 % or 100 %.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
+_TIME: Final = re.compile(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*", re.ASCII)
+
+_TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
+#: A column of times is in a unit from so many of it on: seconds are too coarse for a window of a few.
+_LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
+_SIZE_STEPS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_ROUNDS_UP: Final = 999.5
+_PER_MILLE: Final = 0.001
+
+
+def parse_time_ns(text: str) -> int | None:
+    """The nanoseconds that `text`, a number and a unit such as ``1.5 ms``, says; None where it says none.
+
+    Digits below a nanosecond are cut off.
+    """
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    sign, whole, fraction, unit = match.groups()
+    scale = _NS_PER_UNIT[unit]
+    size = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    return -size if sign == "-" else size
+
+
+def time(ns: float) -> str:
+    """A duration with the unit that suits it and about four digits: ``57.26 ms``, ``209.8 µs``, ``904 ns``."""
+    for step, unit in _TIME_STEPS:
+        if abs(ns) >= step * (_ROUNDS_UP / 1000):
+            return f"{_digits(ns / step)} {unit}"
+    return f"{ns:.0f} ns" if ns == int(ns) else f"{ns:.1f} ns"
+
+
+def size(count_bytes: float) -> str:
+    """A size in decimal units: ``8.389 MB``, ``512 B``."""
+    for step, unit in _SIZE_STEPS:
+        if abs(count_bytes) >= step * (_ROUNDS_UP / 1000):
+            return f"{_digits(count_bytes / step)} {unit}"
+    return f"{count_bytes:.0f} B"
+
+
+def rate(bytes_per_s: float) -> str:
+    """A bandwidth: ``30.84 GB/s``."""
+    return f"{size(bytes_per_s)}/s"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as percent with one decimal; what is not none or all never looks so."""
+    if 0 < share < _PER_MILLE / 2:
+        return "<0.1 %"
+    if 1 - _PER_MILLE / 2 < share < 1:
+        return ">99.9 %"
+    return f"{share * 100:.1f} %"
+
+
+def printable(text: str) -> str:
+    """`text` on one line without control characters, which could reach the terminal, or halves of characters."""
+    whole = text.encode("utf-8", errors="replace").decode("utf-8")
+    return "".join(character if character.isprintable() else "?" for character in whole)
+
+
+def instant(ns: int) -> str:
+    """A point on the trace's own clock, to the microsecond: ``317.837 ms``, ``7.071573 s``."""
+    if abs(ns) < _NS_PER_UNIT["s"]:
+        return f"{ns / 10**6:.3f} ms"
+    return f"{ns / 10**9:.6f} s"
+
+
+def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
+    """Times in one unit, that of their total, whose printed digits sum to the printed total.
+
+    Each is rounded up or down to three decimals, those with the largest remainders up; what would print as nothing
+    and is not prints as ``<0.001``.
+    """
+    unit, step = next(((name, step) for step, name in _TIME_STEPS if total_ns >= step * _LEAST[name]), ("ns", 1))
+    if step == 1:
+        return [f"{part} {unit}" for part in parts_ns]
+    digit = step // 1000
+    rounded = apportioned(parts_ns, (sum(parts_ns) + digit // 2) // digit)
+    return [
+        f"{value / 1000:.3f} {unit}" if value or not part else f"<0.001 {unit}"
+        for value, part in zip(rounded, parts_ns, strict=True)
+    ]
+
+
+def apportioned(parts: Sequence[int], whole: int) -> list[int]:
+    """`whole` cut into integers in proportion to `parts`, by largest remainder; they sum to `whole` exactly."""
+    total = sum(parts)
+    if not total:
+        return [0 for _ in parts]
+    cut = [part * whole // total for part in parts]
+    by_remainder = sorted(range(len(parts)), key=lambda i: (-(parts[i] * whole % total), i))
+    for i in by_remainder[: whole - sum(cut)]:
+        cut[i] += 1
+    return cut
+
+
+def count(number: int) -> str:
+    """A whole number with thousands separated: ``270,336``."""
+    return f"{number:,}"
+
+
+def plural(number: int, noun: str) -> str:
+    """A count and its noun: ``1 kernel``, ``3,000 kernels``."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{count(number)} {noun[:-1]}ies"
+    return f"{count(number)} {noun}{'es' if noun.endswith(('s', 'ch', 'sh')) else 's'}"
+
+
+def _digits(value: float) -> str:
+    """Four significant digits, at least one before the point."""
+    size = abs(value)
+    places = 3 if size < 9.9995 else 2 if size < 99.995 else 1  # noqa: PLR2004 - where the fourth digit is
+    return f"{value:.{places}f}"
