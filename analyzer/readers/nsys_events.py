@@ -1,0 +1,194 @@
+"""Which of nsys' tables holds which kind of event, and under what names: the only place that knows them.
+
+Source: the column comments that `nsys export` writes into the schema (EXPORT_SCHEMA_VERSION 3.20), and the SQL of
+the reports that nsys itself ships (``cuda_gpu_kern_sum.py`` and others). Columns come and go between versions: one
+that is absent reads as null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+#: A globalTid holds the thread in its low 24 bits and the process in the next 24; globalPid is the same without thread.
+_THREAD_MASK: Final = 0xFFFFFF
+_PROCESS_MASK: Final = 0xFFFFFF000000
+_PROCESS_UNIT: Final = 1 << 24
+
+
+@dataclass(frozen=True)
+class Named:
+    """Where an event's name comes from: an integer column, the table that spells it out, and a template for it.
+
+    A table without a column (``column == ""``) gives every event the same name, the template.
+    """
+
+    column: str = ""
+    table: str = "StringIds"
+    template: str = "{}"
+
+
+@dataclass(frozen=True)
+class EventTable:
+    """One of nsys' tables and the kind of event that its rows are."""
+
+    kind: str
+    table: str
+    named: Named
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The integer columns that an event is made of, as far as this table has them."""
+        fixed = (
+            "start",
+            "end",
+            "globalTid",
+            "globalPid",
+            "deviceId",
+            "contextId",
+            "streamId",
+            "correlationId",
+        )
+        return (*fixed, self.named.column) if self.named.column else fixed
+
+
+EVENT_TABLES: Final = (
+    EventTable("kernel", "CUPTI_ACTIVITY_KIND_KERNEL", Named("demangledName")),
+    EventTable("graph", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", Named("graphId", "", "[CUDA graph {}]")),
+    EventTable("memcpy", "CUPTI_ACTIVITY_KIND_MEMCPY", Named("copyKind", "ENUM_CUDA_MEMCPY_OPER", "[CUDA memcpy {}]")),
+    EventTable("memset", "CUPTI_ACTIVITY_KIND_MEMSET", Named("", "", "[CUDA memset]")),
+    EventTable("api", "CUPTI_ACTIVITY_KIND_RUNTIME", Named("nameId")),
+    EventTable("sync", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", Named("syncType", "ENUM_CUPTI_SYNC_TYPE")),
+    EventTable("range", "NVTX_EVENTS", Named("textId")),
+    EventTable("overhead", "PROFILER_OVERHEAD", Named("nameId")),
+    EventTable("fault", "CUDA_UM_CPU_PAGE_FAULT_EVENTS", Named("", "", "CPU page fault")),
+    EventTable("fault", "CUDA_UM_GPU_PAGE_FAULT_EVENTS", Named("", "", "GPU page faults")),
+    EventTable("memory", "CUDA_GPU_MEMORY_USAGE_EVENTS", Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER")),
+    EventTable("osrt", "OSRT_API", Named("nameId")),
+)
+
+#: NVTX ranges: push/pop (59, and 70 from imported logs) and start/end (60 and 71). Text may be inline.
+RANGE_TYPES: Final = (59, 60, 70, 71)
+
+#: What is recorded together: nsys' own setting, and the kinds that are known once it was on.
+TRACES: Final = {
+    "COLLECT_CUDA_TRACE": ("kernel", "graph", "memcpy", "memset", "api"),
+    "COLLECT_NVTX_TRACE": ("range",),
+    "COLLECT_GPU_MEMORY_USAGE": ("memory",),
+    "COLLECT_UVM_CPU_PAGE_FAULTS": ("fault",),
+    "COLLECT_UVM_GPU_PAGE_FAULTS": ("fault",),
+}
+
+#: kernel_config's columns and nsys' names for them.
+KERNEL_CONFIG_COLUMNS: Final = {
+    "grid_x": "gridX",
+    "grid_y": "gridY",
+    "grid_z": "gridZ",
+    "block_x": "blockX",
+    "block_y": "blockY",
+    "block_z": "blockZ",
+    "registers_per_thread": "registersPerThread",
+    "static_shared_bytes": "staticSharedMemory",
+    "dynamic_shared_bytes": "dynamicSharedMemory",
+    "local_per_thread_bytes": "localMemoryPerThread",
+    "graph_node_id": "graphNodeId",
+}
+
+#: copy_detail's plain columns and nsys' names for them; the labelled ones with the table that spells them out.
+COPY_COLUMNS: Final = {
+    "size_bytes": "bytes",
+    "source_device": "srcDeviceId",
+    "target_device": "dstDeviceId",
+    "graph_node_id": "graphNodeId",
+}
+COPY_LABELS: Final = {
+    "direction": Named("copyKind", "ENUM_CUDA_MEMCPY_OPER"),
+    "source_memory": Named("srcKind", "ENUM_CUDA_MEM_KIND"),
+    "target_memory": Named("dstKind", "ENUM_CUDA_MEM_KIND"),
+    "migration_cause": Named("migrationCause", "ENUM_CUDA_UNIF_MEM_MIGRATION"),
+}
+
+#: The devices table's columns and nsys' names for them in TARGET_INFO_GPU.
+DEVICE_COLUMNS: Final = {
+    "device": "id",
+    "name": "name",
+    "sm_count": "smCount",
+    "memory_bytes": "totalMemory",
+    "memory_bandwidth_bytes_per_s": "memoryBandwidth",
+    "l2_bytes": "l2CacheSize",
+    "clock_hz": "clockRate",
+    "max_warps_per_sm": "maxWarpsPerSm",
+    "max_blocks_per_sm": "maxBlocksPerSm",
+    "max_threads_per_block": "maxThreadsPerBlock",
+    "registers_per_sm": "maxRegistersPerSm",
+    "shared_per_sm_bytes": "maxShmemPerSm",
+    "threads_per_warp": "threadsPerWarp",
+}
+
+#: What CUPTI calls the directions of copies, for files whose enumeration table is missing (CUpti_ActivityMemcpyKind).
+_FALLBACK_LABELS: Final = {
+    "ENUM_CUDA_MEMCPY_OPER": (
+        "Unknown",
+        "Host-to-Device",
+        "Device-to-Host",
+        "Host-to-Array",
+        "Array-to-Host",
+        "Array-to-Array",
+        "Array-to-Device",
+        "Device-to-Array",
+        "Device-to-Device",
+        "Host-to-Host",
+        "Peer-to-Peer",
+        "Unified Host-to-Device",
+        "Unified Device-to-Host",
+        "Unified Device-to-Device",
+    ),
+    "ENUM_CUDA_MEM_KIND": (
+        "Pageable",
+        "Pinned",
+        "Device",
+        "Array",
+        "Managed",
+        "Device Static",
+        "Managed Static",
+        "Unknown",
+    ),
+    "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
+    "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
+}
+
+
+def fallback_labels(table: str) -> dict[int, str]:
+    """The labels of an enumeration that the file lacks; empty where CUPTI's own are not known either."""
+    return dict(enumerate(_FALLBACK_LABELS.get(table, ())))
+
+
+def process_of(column: str) -> pl.Expr:
+    """The process id in a globalTid or globalPid; null where the id is missing (null, or 0 in old files)."""
+    number = (pl.col(column) & _PROCESS_MASK) // _PROCESS_UNIT
+    return pl.when(pl.col(column) != 0).then(number)
+
+
+def thread_of(column: str) -> pl.Expr:
+    """The thread id in a globalTid."""
+    return pl.when(pl.col(column) != 0).then(pl.col(column) & _THREAD_MASK)
+
+
+def absent_as_null(column: str) -> pl.Expr:
+    """An id whose 0 means that there is none, as in files of old versions."""
+    return pl.when(pl.col(column) != 0).then(pl.col(column))
+
+
+#: Columns of `events`, the nsys columns that each needs one of, and how it is made from raw rows.
+EVENT_COLUMNS: Final = {
+    "start_ns": (("start",), pl.col("start")),
+    "dur_ns": (("start",), pl.col("end").fill_null(pl.col("start")) - pl.col("start")),
+    "process_id": (("globalTid", "globalPid"), pl.coalesce(process_of("globalTid"), process_of("globalPid"))),
+    "thread_id": (("globalTid",), thread_of("globalTid")),
+    "device": (("deviceId",), pl.col("device")),
+    "context_id": (("contextId",), absent_as_null("contextId")),
+    "stream": (("streamId",), absent_as_null("streamId")),
+    "correlation_id": (("correlationId",), absent_as_null("correlationId")),
+}

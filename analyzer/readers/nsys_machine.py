@@ -1,0 +1,99 @@
+"""The machine in an nsys export: GPUs, processes, and which process calls which GPU by what number."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze.model import DEVICES, PROCESSES
+from kanalyze.readers.nsys_events import DEVICE_COLUMNS, EVENT_TABLES, process_of
+from kanalyze.readers.sqlite_file import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.readers.sqlite_file import SqliteFile
+
+
+class Machine:
+    """GPUs and processes of one database, each table read once."""
+
+    def __init__(self, database: SqliteFile) -> None:
+        """Read from `database` when something is first asked for."""
+        self._database = database
+
+    @cached_property
+    def gpus(self) -> dict[tuple[int, int], int]:
+        """The GPU by (process id, CUDA ordinal); empty where the file does not say."""
+        columns = dict.fromkeys(("pid", "cudaId", "gpuId"), pl.Int64)
+        rows = self._database.frame("TARGET_INFO_CUDA_DEVICE", columns).drop_nulls()
+        return {(pid, ordinal): gpu for pid, ordinal, gpu in rows.iter_rows()}
+
+    @property
+    def to_gpu(self) -> Callable[[pl.DataFrame], pl.DataFrame]:
+        """A function that adds the column `device`, the GPU, to rows with `deviceId`, the process's own ordinal.
+
+        A process that the file says nothing about keeps its ordinals.
+        """
+        moved = {key: gpu for key, gpu in self.gpus.items() if gpu != key[1]}
+        if not moved:
+            return lambda raw: raw.with_columns(pl.col("deviceId").alias("device"))
+        known = pl.DataFrame(
+            [(pid, ordinal, gpu) for (pid, ordinal), gpu in moved.items()],
+            schema={"pid": pl.Int64, "deviceId": pl.Int64, "device": pl.Int64},
+            orient="row",
+        )
+
+        def add(raw: pl.DataFrame) -> pl.DataFrame:
+            pid = pl.coalesce(process_of("globalTid"), process_of("globalPid")).alias("pid")
+            joined = raw.with_columns(pid).join(known, on=["pid", "deviceId"], how="left", maintain_order="left")
+            return joined.with_columns(pl.coalesce("device", "deviceId").alias("device"))
+
+        return add
+
+    def devices(self) -> pl.DataFrame:
+        """The GPUs, as :data:`kanalyze.model.DEVICES`; one that only events name has nulls for its limits."""
+        types = {found: DEVICES.schema[name] for name, found in DEVICE_COLUMNS.items()}
+        types |= {"computeMajor": pl.Int64, "computeMinor": pl.Int64}
+        rows = self._database.frame("TARGET_INFO_GPU", types).drop_nulls(DEVICE_COLUMNS["device"])
+        capability = pl.format("{}.{}", "computeMajor", "computeMinor").alias("compute_capability")
+        known = rows.select(capability, **{name: pl.col(found) for name, found in DEVICE_COLUMNS.items()})
+        others = sorted(self._devices_used() - set(known.get_column("device")))
+        named = pl.DataFrame({"device": others}, schema={"device": pl.Int64})
+        return DEVICES.select(pl.concat([known, named], how="diagonal").unique("device", keep="first").sort("device"))
+
+    def processes(self) -> pl.DataFrame:
+        """The processes that CUDA events name, as :data:`kanalyze.model.PROCESSES`."""
+        names = dict(self._database.frame("PROCESSES", {"pid": pl.Int64, "name": pl.String}).iter_rows())
+        sees: dict[int, list[tuple[int | None, int | None]]] = {}
+        for (pid, ordinal), gpu in self.gpus.items():
+            sees.setdefault(pid, []).append((ordinal, gpu))
+        for pid in self._processes_used():
+            sees.setdefault(pid, [(None, None)])
+        rows = [(pid, names.get(pid), *pair) for pid, pairs in sees.items() for pair in pairs]
+        frame = pl.DataFrame(rows, schema=PROCESSES.schema, orient="row")
+        return PROCESSES.select(frame.sort("process_id", "cuda_ordinal"))
+
+    def _devices_used(self) -> set[int]:
+        """GPUs by their ordinals, in files that say nothing of GPUs; empty in all others."""
+        if self.gpus:
+            return set(self.gpus.values())
+        return {row[0] for row in self._distinct("deviceId", ("kernel", "graph", "memcpy", "memset"))}
+
+    def _processes_used(self) -> set[int]:
+        if self.gpus:
+            return {pid for pid, _ in self.gpus}
+        rows = self._distinct("globalTid", ("api",))
+        frame = pl.DataFrame(rows, schema={"globalTid": pl.Int64}, orient="row")
+        return set(frame.select(process_of("globalTid")).to_series().drop_nulls().to_list())
+
+    def _distinct(self, column: str, kinds: tuple[str, ...]) -> list[tuple[int]]:
+        tables = [spec.table for spec in EVENT_TABLES if spec.kind in kinds and spec.table in self._database.tables]
+        rows: list[tuple[int]] = []
+        for table in tables:
+            if column in self._database.columns(table):
+                sql = f"SELECT DISTINCT {column} FROM {quoted(table)} WHERE {column} IS NOT NULL"
+                rows.extend(self._database.query(sql, where=f"table {table}"))
+        return rows

@@ -1,0 +1,170 @@
+"""An SQLite file as columns: what is in it, and the integer columns of a table as polars frames.
+
+Small tables are stepped through with :mod:`sqlite3`; large ones are decoded page by page
+(:mod:`kanalyze.readers.sqlite_pages`), which is what makes reports of gigabytes bearable. docs/reading-sqlite.md
+has the measurements behind that choice.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import polars as pl
+
+from kanalyze.errors import DamagedReportError, UnreadableReportError
+from kanalyze.frames import stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from polars.datatypes import DataType, DataTypeClass
+
+#: Tables with more rows are decoded by pages: below, importing numpy costs more than it saves (see docs).
+PAGES_FROM_ROWS: Final = 40_000
+
+_HEADER_BYTES: Final = 100
+
+
+class SqliteFile:
+    """A database that is only read, and never locked or changed.
+
+    Raises:
+        DamagedReportError: From every method: the file is cut short, or a page cannot be what SQLite wrote.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the database at `path` and look at its list of tables."""
+        self.path = path
+        self._check_length()
+        self._connection = self._connect()
+        self._columns: dict[str, tuple[str, ...]] = {}
+        self.rows_read: dict[str, int] = {}
+        rows = self.query("SELECT name FROM sqlite_schema WHERE type = 'table'", where="the list of tables")
+        self.tables = frozenset(str(row[0]) for row in rows)
+
+    def query(self, sql: str, where: str) -> list[tuple[Any, ...]]:
+        """All rows that `sql` gives; `where` names the part of the file for the error message."""
+        try:
+            return self._connection.execute(sql).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise DamagedReportError.at(self.path, where, str(error)) from error
+
+    def damaged(self, table: str, what: str) -> DamagedReportError:
+        """The error that a table of this file makes no sense."""
+        return DamagedReportError.at(self.path, f"table {table}", what)
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """The names of the table's columns; empty where there is no such table."""
+        if table not in self._columns:
+            found = self.query(f"PRAGMA table_info({quoted(table)})", where=f"table {table}")
+            self._columns[table] = tuple(str(row[1]) for row in found)
+        return self._columns[table]
+
+    def last_row(self, table: str) -> int:
+        """The highest row id of the table, which is its number of rows unless rows were lost; 0 without table."""
+        if table not in self.tables:
+            return 0
+        return int(self.query(f"SELECT max(rowid) FROM {quoted(table)}", where=f"table {table}")[0][0] or 0)
+
+    def row_span(self, table: str) -> int:
+        """How many row ids there are from the table's first to its last, or from 1 if that comes before the first."""
+        if table not in self.tables:
+            return 0
+        first, last = self.query(f"SELECT min(rowid), max(rowid) FROM {quoted(table)}", where=f"table {table}")[0]
+        return 0 if last is None else int(last) - min(int(first), 1) + 1
+
+    def row_count(self, table: str) -> int:
+        """How many rows the table has: as read before, or counted; 0 without table."""
+        if table not in self.rows_read and table in self.tables:
+            counted = self.query(f"SELECT count(*) FROM {quoted(table)}", where=f"table {table}")
+            self.rows_read[table] = int(counted[0][0])
+        return self.rows_read.get(table, 0)
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """All rows of a table, in row order; a column that the table lacks is NULL. Empty without table."""
+        if table not in self.tables:
+            return []
+        have = self.columns(table)
+        listed = ", ".join(quoted(name) if name in have else "NULL" for name in columns)
+        return self.query(f"SELECT {listed} FROM {quoted(table)}", where=f"table {table}")
+
+    def integers(
+        self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> pl.DataFrame:
+        """Integer columns of a table, in row order, as `transform` makes them.
+
+        `transform` gets a part of the table with Int64 columns (null where the row or the whole table lacks a
+        value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere and
+        handled by several threads.
+
+        Raises:
+            DamagedReportError: Also when a column holds anything but integers and NULL.
+        """
+        frame = self._decoded(table, columns, transform) if self.last_row(table) > PAGES_FROM_ROWS else None
+        if frame is None:
+            frame = transform(self.frame(table, dict.fromkeys(columns, pl.Int64)))
+        self.rows_read[table] = frame.height
+        return frame
+
+    def _decoded(
+        self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> pl.DataFrame | None:
+        """What :meth:`integers` gives, decoded by pages; None where only SQLite can read the table."""
+        from kanalyze.readers.sqlite_blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
+
+        have = [name for name in columns if name in self.columns(table)]
+        missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
+        parts = read_blocks(self.path, table, have, lambda raw: transform(raw.with_columns(missing)))
+        return None if parts is None else stacked(parts)
+
+    def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
+        """Columns of a table with the types of `schema`, in row order; a column that the table lacks is null.
+
+        Raises:
+            DamagedReportError: Also when a value is not of its column's type.
+        """
+        rows = self.rows(table, tuple(schema))
+        try:
+            return pl.DataFrame(rows, schema=dict(schema), orient="row")
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+            raise self.damaged(table, "a value is not of its column's type") from error
+
+    def _check_length(self) -> None:
+        """Refuse a file that is shorter than its own header says."""
+        with self.path.open("rb") as file:
+            head = file.read(_HEADER_BYTES)
+        if len(head) < _HEADER_BYTES:
+            raise DamagedReportError.at(self.path, "its header", f"the file ends after {len(head)} bytes")
+        page = int.from_bytes(head[16:18], "big")
+        page = 65536 if page == 1 else page
+        pages, valid = int.from_bytes(head[28:32], "big"), head[24:28] == head[92:96]
+        size = self.path.stat().st_size
+        if valid and size < pages * page:
+            what = f"the file ends after {size:,} of {pages * page:,} bytes"
+            raise DamagedReportError.at(
+                self.path, f"page {size // page + 1} of {pages}" if page else "its header", what
+            )
+
+    def _connect(self) -> sqlite3.Connection:
+        log = self.path.with_name(self.path.name + "-wal")
+        immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+        uri = f"file:{quote(os.fsencode(self.path.absolute()))}?mode=ro{immutable}"
+        try:
+            connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise UnreadableReportError.because(self.path, str(error)) from error
+        connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
+        try:
+            connection.execute("PRAGMA cell_size_check = ON")
+        except sqlite3.Error as error:
+            raise DamagedReportError.at(self.path, "its header", str(error)) from error
+        return connection
+
+
+def quoted(name: str) -> str:
+    """`name` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
