@@ -1,0 +1,63 @@
+"""What CUDA calls do to the thread that makes them, told by their names.
+
+The buckets and their order are those of definitions.md, section 5. Names are CUPTI's: runtime (``cuda…``) and driver
+(``cu…``) calls, with or without a version suffix.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+#: A call's bucket by the beginning of its name; the first that fits counts, and what fits none is `api`.
+_BUCKETS: Final = (
+    (
+        "loading",
+        re.compile(
+            r"cuModuleLoad|cuLibraryLoad|cudaLibraryLoad|cuLink|cuModuleGetFunction|cuModuleGetGlobal"
+            r"|cuLibraryGet(?:Kernel|Module|Global|Managed)|cudaLibraryGet|cuKernelGetFunction|cuFuncLoad"
+            r"|cuCtxCreate|cuDevicePrimaryCtxRetain|nvrtc|nvJitLink"
+        ),
+    ),
+    (
+        "allocation",
+        re.compile(
+            r"cudaMalloc|cudaFree|cudaHostAlloc|cudaHostRegister|cudaHostUnregister|cudaMemPool"
+            r"|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemHostRegister|cuMemHostUnregister|cuMemPool"
+            r"|cuMemCreate|cuMemRelease|cuMemMap|cuMemUnmap|cuMemAddress|cuMemSetAccess|cuArray3?D?Create|cuArrayDestroy"
+            r"|cuMipmappedArray(?:Create|Destroy)"
+        ),
+    ),
+    (
+        "sync",
+        re.compile(
+            r"(?:cuda|cu)(?:Device|Stream|Event|Ctx|Thread)Synchronize"
+            r"|(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"
+        ),
+    ),
+)
+
+#: The order in which the buckets of a thread's calls cover an instant; `profiler` comes from the profiler itself.
+CALL_BUCKETS: Final = ("profiler", "loading", "allocation", "sync", "api")
+
+#: nsys shows a call without the CUDA version of its form where that has four digits.
+_VERSION: Final = r"_v.{4}$"
+
+_LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:cuda|cu)Mem(?:cpy|set)(?!.*Node)")
+
+
+def bucket_of(name: str | None) -> str:
+    """The bucket of a call: ``loading``, ``allocation``, ``sync`` or ``api``."""
+    return next((bucket for bucket, names in _BUCKETS if name and names.match(name)), "api")
+
+
+def is_launch_name(name: str | None) -> bool:
+    """Whether a call of this name is meant to start device work; only for looking for launches that got lost."""
+    return bool(name and _LAUNCH.match(name))
+
+
+def shown(name: pl.Expr) -> pl.Expr:
+    """Names of calls as nsys prints them: cudaMalloc_v3020 is cudaMalloc, cudaLaunchKernelExC_v11060 stays."""
+    return name.cast(pl.String).str.replace(_VERSION, "")

@@ -1,0 +1,135 @@
+"""What several analyses share: the statistics of a duration, and what a table needs of a report."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
+from threading import RLock
+from typing import TYPE_CHECKING, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import polars as pl
+
+from kanalyze.errors import CannotTellError
+from kanalyze.schema import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+T = TypeVar("T")
+J = TypeVar("J")
+
+
+def require(report: Report, table: str, *kinds: str) -> None:
+    """Raise :class:`CannotTellError` unless the report records one of `kinds`, which `table` is made of."""
+    if not set(kinds).intersection(report.kinds):
+        raise CannotTellError.without(table, report.meta.path, kinds)
+
+
+def once_per_report(compute: Callable[[Report], T]) -> Callable[[Report], T]:
+    """Keep what `compute` gives for a report as long as the report lives: several analyses build on it."""
+    known: WeakKeyDictionary[Report, T] = WeakKeyDictionary()
+    lock = RLock()
+
+    @wraps(compute)
+    def remembered(report: Report) -> T:
+        with lock:
+            if report not in known:
+                known[report] = compute(report)
+            return known[report]
+
+    return remembered
+
+
+def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
+    """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock."""
+    if len(jobs) <= 1:
+        yield from map(work, jobs)
+        return
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8, len(jobs))) as pool:
+        yield from pool.map(work, jobs)
+
+
+class Analysis(Protocol):
+    """A function from a report, or the part of it that keywords name, to one table."""
+
+    def __call__(self, report: Report, **where: Unpack[Where]) -> pl.DataFrame:
+        """The table; `where` is a window, device or process to look at alone."""
+
+
+def analysis(compute: Callable[[Report], pl.DataFrame]) -> Analysis:
+    """Make a function of a report one that also takes the part to look at, and that remembers its answer."""
+    remembered = once_per_report(compute)
+
+    def narrowed(report: Report, **where: Unpack[Where]) -> pl.DataFrame:
+        return remembered(report.narrow(**where))
+
+    # not functools.wraps: help() is to show the keywords, which the wrapped function does not have
+    for name in ("__doc__", "__name__", "__qualname__", "__module__"):
+        setattr(narrowed, name, getattr(compute, name))
+    return narrowed
+
+
+def total(frame: pl.DataFrame, column: str) -> int:
+    """The sum of an integer column; 0 for no rows."""
+    return int(frame.get_column(column).sum())
+
+
+def longest(frame: pl.DataFrame, column: str) -> int:
+    """The greatest value of an integer column; 0 for no value."""
+    value = frame.get_column(column).max()
+    return value if isinstance(value, int) else 0
+
+
+def median_of(frame: pl.DataFrame, column: str) -> float:
+    """The median of a numeric column; 0 for no value."""
+    value = frame.get_column(column).median()
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+#: The columns count…stddev_ns that every summary of durations has, in nsys' order.
+DURATION_COLUMNS = (
+    Column("count", pl.Int64, "How many."),
+    Column("total_ns", pl.Int64, "Sum of their durations, overlaps counted as often as they occur."),
+    Column("share", pl.Float64, "Their part of the sum of this table's total_ns (nsys' Time %, as a fraction)."),
+    Column("avg_ns", pl.Float64, "Mean duration."),
+    Column("median_ns", pl.Float64, "Median duration."),
+    Column("min_ns", pl.Int64, "Shortest."),
+    Column("max_ns", pl.Int64, "Longest."),
+    Column("stddev_ns", pl.Float64, "Sample standard deviation of the durations; 0 for a single one."),
+)
+
+
+def duration_statistics() -> list[pl.Expr]:
+    """The aggregations behind :data:`DURATION_COLUMNS`, of the column dur_ns; `share` follows from them all."""
+    return [
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        *spread("dur_ns", "", "_ns"),
+    ]
+
+
+def spread(column: str, prefix: str, unit: str) -> list[pl.Expr]:
+    """Mean, median, least, most and sample deviation of a column, named ``<prefix>avg<unit>`` and so on.
+
+    All but the deviation are null where the column has no values; it is then 0, as nsys prints it.
+    """
+    value = pl.col(column)
+    parts = {
+        "avg": value.mean(),
+        "median": value.median(),
+        "min": value.min(),
+        "max": value.max(),
+        "stddev": value.std().fill_null(0.0),
+    }
+    return [expression.alias(f"{prefix}{name}{unit}") for name, expression in parts.items()]
+
+
+def share_of_total() -> pl.Expr:
+    """Each row's part of the sum of total_ns; 0 where that sum is 0."""
+    total = pl.col("total_ns").sum()
+    return pl.when(total > 0).then(pl.col("total_ns") / total).otherwise(0.0).alias("share")

@@ -1,0 +1,108 @@
+"""Why a device waited: each idle interval, the operation that ended it, and the thread that is walked.
+
+Definitions: definitions.md, section 5, rules 5 to 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+import polars as pl
+
+from kanalyze.analyses._launch import calls_of
+from kanalyze.frames import constant
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: The parts of an idle interval, in order of time.
+PHASES: Final = ("before", "call", "latency", "queued")
+
+#: Where the thread of an operation without launch is looked for: the launch before it, or else the next one.
+_NEAREST: Final[tuple[Literal["backward", "forward"], ...]] = ("backward", "forward")
+
+
+def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """The idle intervals within ``[low, high)`` of the device whose operations are `work`.
+
+    Columns: start, end, row (of the operation that ends it; null for the last one) and process_id (of that operation,
+    or of the one that ended last; of several, of the one with the highest event_id).
+    """
+    real = work.select("start", "end", "rank", "row", "process_id")
+    if not real.select((pl.col("end") > pl.col("start")).all()).item():
+        real = real.filter(pl.col("end") > pl.col("start"))
+    if not real.get_column("start").is_sorted() or not constant(real.get_column("rank")):
+        real = real.sort("start", "rank", "row")
+    # sorted like this, the first operation to begin after all before it have ended is the one that ends the interval
+    first, last, time = pl.lit(low, dtype=pl.Int64), pl.lit(high, dtype=pl.Int64), pl.col("end").cum_max()
+    gaps = real.select("row", "process_id", start=time.shift(1, fill_value=first), end="start")
+    final = real.filter(pl.col("end") == pl.col("end").max()).sort("row").tail(1)
+    ended = pl.DataFrame({"row": [None], "process_id": final.get_column("process_id").to_list() or [None]})
+    rest = ended.select(
+        pl.col("row").cast(pl.UInt32),
+        pl.col("process_id").cast(pl.Int64),
+        start=pl.lit(real.get_column("end").max(), dtype=pl.Int64) if final.height else first,
+        end=last,
+    )
+    return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in (gaps, rest)])
+
+
+def with_launches(report: Report, idle: pl.DataFrame, launching: pl.DataFrame) -> pl.DataFrame:
+    """`idle` with thread_id, call_start and call_end of the launch of the operation that ends each interval.
+
+    `launching` are the calls of :func:`kanalyze.analyses._launch.launching_calls`.
+    An operation without launch, and the last interval, take the thread of their process's most recent launch, or of
+    its next one, and no call.
+    """
+    ended = idle.get_column("row").drop_nulls()
+    calls = calls_of(report, ended).select("thread_id", "call_start", "call_end")
+    calls = pl.concat([calls, calls.clear(idle.height - calls.height)])
+    idle = idle.with_columns(calls)
+    orphans = idle.filter(pl.col("call_start").is_null())
+    if orphans.is_empty() or launching.is_empty():
+        return idle
+    orphans = orphans.drop("thread_id", "call_start", "call_end").sort("end")
+    before, after = (
+        orphans.join_asof(
+            launching,
+            left_on="end",
+            right_on="call_start",
+            by="process_id",
+            strategy=strategy,
+            check_sortedness=False,
+        ).get_column("thread_id")
+        for strategy in _NEAREST
+    )
+    null = pl.lit(None, dtype=pl.Int64)
+    thread = before.zip_with(before.is_not_null(), after)
+    filled = orphans.with_columns(thread, null.alias("call_start"), null.alias("call_end")).select(idle.columns)
+    return pl.concat([idle.filter(pl.col("call_start").is_not_null()), filled]).sort("start")
+
+
+def phases(idle: pl.DataFrame) -> pl.DataFrame:
+    """Each idle interval cut at its launch call: columns start, end, phase, row, process_id, thread_id.
+
+    `phase` is ``before`` (the call had not begun), ``call`` (inside it), ``latency`` (from its return, when it began
+    within the interval) or ``queued`` (from its return, when it began before the interval). The pieces of one phase
+    are in the order of time.
+    """
+    begun = pl.col("call_start").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
+    returned = pl.col("call_end").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
+    late = pl.when(pl.col("call_start") >= pl.col("start")).then(_phase("latency")).otherwise(_phase("queued"))
+    keys = ("row", "process_id", "thread_id")
+    cut = idle.with_columns(begun.alias("begun"), pl.max_horizontal(begun, returned).alias("returned"))
+    parts = (
+        cut.select("start", pl.col("begun").alias("end"), _phase("before"), *keys),
+        cut.select(
+            pl.col("begun").alias("start"),
+            pl.col("returned").alias("end"),
+            _phase("call"),
+            *keys,
+        ),
+        cut.select(pl.col("returned").alias("start"), "end", late.alias("phase"), *keys),
+    )
+    return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in parts])
+
+
+def _phase(name: str) -> pl.Expr:
+    return pl.lit(name, dtype=pl.Enum(PHASES)).alias("phase")

@@ -1,0 +1,119 @@
+"""Which call launched which operation: by correlation id within a process, never by the call's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._lookup import distinct, gathered, matches, positions
+from kanalyze.analyses._operations import operations
+from kanalyze.frames import constant
+from kanalyze.model import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+@once_per_report
+def launch_rows(report: Report) -> pl.Series:
+    """For each row of :func:`operations`, the row of the api events that launched it; null where there is none.
+
+    Joined on process and correlation id. Where several calls share them (a driver call inside a runtime call), the
+    one that started first is the launch, then the one with the lower event_id.
+    """
+    work = _correlated(report)
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
+    for (process,), part in _by_process(work).items():
+        calls = _calls_by_id(report, process)
+        at = positions(calls.get_column("correlation_id"), part.get_column("correlation_id"))
+        found.append(pl.DataFrame({"row": part.get_column("row"), "call": gathered(calls.get_column("row"), at)}))
+    together = pl.concat(found)
+    if together.height == work.height and together.get_column("row").is_sorted():
+        return together.get_column("call")
+    return work.select("row").join(together, on="row", how="left", maintain_order="left").get_column("call")
+
+
+def _correlated(report: Report) -> pl.DataFrame:
+    """The operations' rows with process and correlation id."""
+    keys = ("event_id", "process_id", "correlation_id")
+    ids = pl.concat([report.kind(kind).select(keys) for kind in DEVICE_KINDS])
+    ids = ids if ids.get_column("event_id").is_sorted() else ids.sort("event_id")
+    return ids.select("process_id", "correlation_id").with_row_index("row")
+
+
+def _by_process(work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
+    processes = work.get_column("process_id")
+    if constant(processes):
+        return {(processes.item(0),): work}
+    return work.drop_nulls("process_id").partition_by("process_id", as_dict=True)
+
+
+def _calls_by_id(report: Report, process: object) -> pl.DataFrame:
+    """The calls of a process that have a correlation id, sorted by it, then by start: columns correlation_id, row."""
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("row")
+    processes = calls.get_column("process_id")
+    if not (constant(processes) and processes.item(0) == process):
+        calls = calls.filter(pl.col("process_id") == process)
+    if calls.get_column("correlation_id").has_nulls():
+        calls = calls.drop_nulls("correlation_id")
+    if not (calls.get_column("correlation_id").is_sorted() and calls.get_column("start_ns").is_sorted()):
+        calls = calls.sort("correlation_id", "start_ns", "row")
+    return calls.select("correlation_id", "row")
+
+
+def calls_of(report: Report, rows: pl.Series) -> pl.DataFrame:
+    """The launching call of each operation in `rows` (their numbers), in that order; nulls where there is none.
+
+    Columns: call_row (of the api events), thread_id, call_id, call_start, call_end, call_name.
+    """
+    called = launch_rows(report).gather(rows)
+    calls = report.kind("api").select("thread_id", "event_id", "start_ns", "dur_ns", "name")
+    found = calls.select(pl.all().gather(called)) if calls.height else calls.clear(len(rows))
+    return found.select(
+        called.alias("call_row"),
+        "thread_id",
+        call_id="event_id",
+        call_start="start_ns",
+        call_end=pl.col("start_ns") + pl.col("dur_ns"),
+        call_name="name",
+    )
+
+
+def launching_calls(report: Report) -> pl.DataFrame:
+    """The calls that launched anything: process_id, thread_id and call_start, all known; sorted by call_start."""
+    rows = distinct(launch_rows(report).drop_nulls())
+    calls = report.kind("api").select("process_id", "thread_id", call_start="start_ns")
+    calls = (calls.select(pl.all().gather(rows)) if len(rows) else calls.clear()).drop_nulls()
+    return calls if calls.get_column("call_start").is_sorted() else calls.sort("call_start")
+
+
+def launch_pairs(report: Report) -> pl.DataFrame:
+    """Every kernel with every call of its process and correlation id: columns event_id and call_row.
+
+    As nsys joins them: a kernel whose correlation id two calls share stands twice.
+    """
+    work = operations(report).select("row", "event_id", "kind").with_columns(call_row=launch_rows(report))
+    kernels = work.filter(pl.col("kind") == "kernel")
+    single = kernels.select("event_id", "call_row").drop_nulls("call_row")
+    shared = _shared_calls(report)
+    if shared.is_empty():
+        return single
+    keys = ["process_id", "correlation_id"]
+    own = report.kind("kernel").select("event_id", *keys)
+    doubled = own.join(shared, on=keys).select("event_id", "call_row")
+    return pl.concat([single.join(doubled, on="event_id", how="anti"), doubled])
+
+
+def _shared_calls(report: Report) -> pl.DataFrame:
+    """The calls that share process and correlation id with another call: process_id, correlation_id, call_row."""
+    parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
+    for (process,) in _by_process(operations(report).select("process_id", "row")):
+        calls = _calls_by_id(report, process)
+        ids = calls.get_column("correlation_id")
+        same = matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))
+        if same.any():
+            key = pl.lit(process, dtype=pl.Int64).alias("process_id")
+            parts.append(calls.filter(same).select(key, "correlation_id", call_row="row"))
+    return pl.concat(parts)

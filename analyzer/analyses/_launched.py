@@ -1,0 +1,125 @@
+"""What launching kernels costs: the first time, and where it takes longer than they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import median_of, once_per_report
+from kanalyze.analyses._launch import calls_of
+from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._operations import device_operations, exclusive_operations
+from kanalyze.analyses._walk import launch_waits
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: A first launch counts as cold when it takes this many times the median of the launches that are not first.
+_COLD_FACTOR: Final = 3
+
+
+@dataclass(frozen=True)
+class FirstLaunches:
+    """The first launch of each kernel on one device, against the launches that are not first.
+
+    Attributes:
+        kernels: How many kernels there are.
+        cold: The first launches that took :data:`_COLD_FACTOR` times as long as usual, the longest first; columns name,
+            api_ns (the call).
+        usual_ns: The median of the calls of launches that are not first.
+        stake_ns: What the device waited for cold launches beyond what it usually waits for one.
+    """
+
+    kernels: int
+    cold: pl.DataFrame
+    usual_ns: float
+    stake_ns: int
+
+
+@dataclass(frozen=True)
+class LaunchCosts:
+    """What launching costs.
+
+    Attributes:
+        bound: The launch-bound kernels of each device, those first for which it waited longest; columns device, name,
+            count (launches that are not first), api_ns, kernel_ns (medians), launch_ns (what the device waited).
+            A kernel is launch-bound if the median of its launching calls is longer than the median of its runs, first
+            launches left out. Kernels of CUDA graphs are not: their launch is shared.
+        first: First launches by device; a device whose kernels were all launched once is not in it.
+    """
+
+    bound: pl.DataFrame
+    first: dict[int, FirstLaunches]
+
+
+@once_per_report
+def launch_costs(report: Report) -> LaunchCosts:
+    """What launching the kernels in scope costs."""
+    launched = _launched_kernels(report)
+    own = launched.filter(~pl.col("first"))
+    sums = own.group_by("device", "name").agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("api_ns").median(),
+        pl.col("kernel_ns").median(),
+        pl.col("launch_ns").sum(),
+    )
+    bound = sums.filter(pl.col("api_ns") > pl.col("kernel_ns"))
+    firsts = {
+        device: found
+        for device in launched.get_column("device").unique().sort()
+        if (found := _first_launches(launched.filter(pl.col("device") == device))) is not None
+    }
+    return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), firsts)
+
+
+def _first_launches(launched: pl.DataFrame) -> FirstLaunches | None:
+    first = launched.filter("first")
+    warm = launched.select("first", "api_ns", "launch_ns").filter(~pl.col("first"))
+    if warm.is_empty():
+        return None
+    usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
+    cold = first.filter(pl.col("api_ns") > _COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
+    stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
+    return FirstLaunches(first.height, cold.select("name", "api_ns"), usual, int(stake))
+
+
+def _launched_kernels(report: Report) -> pl.DataFrame:
+    """The kernels in scope that have a launch of their own, in the order of their launches.
+
+    Columns: row (of `operations`), name, device, kernel_ns, api_ns (the call), call_row, launch_ns (what the device
+    waited for this launch), first (the process's first launch of this kernel on this device).
+    """
+    needed = ("kind", "row", "name", "device", "process_id", "dur_ns")
+    work = device_operations(report).select(needed).filter(pl.col("kind") == "kernel")
+    work = work.drop("kind").rename({"dur_ns": "kernel_ns"})
+    calls = calls_of(report, work.get_column("row")).select(
+        "call_row", "call_start", "call_name", api_ns=pl.col("call_end") - pl.col("call_start")
+    )
+    launched = pl.concat([work, calls], how="horizontal").drop_nulls("call_row")
+    launched = launched.filter(~_of_graph(launched.get_column("call_name")))
+    if not launched.get_column("call_start").is_sorted():
+        launched = launched.sort("call_start", maintain_order=True)
+    waits = launch_waits(report)
+    at = positions(waits.get_column("row"), launched.get_column("row"))
+    waited = launched.with_columns(launch_ns=gathered(waits.get_column("launch_ns"), at))
+    known = waited.with_columns(pl.col("launch_ns").fill_null(0), _identity().is_first_distinct().alias("first"))
+    shared = known.get_column("call_row").is_duplicated()
+    known = known.filter(~shared) if shared.any() else known
+    if report.scope.window is None:
+        return known
+    return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+
+
+def _of_graph(names: pl.Series) -> pl.Series:
+    """Whether a call launches a CUDA graph: it costs the same every time, and its kernels share it."""
+    known = names.unique().cast(pl.String).drop_nulls()
+    graphs = known.filter(known.str.contains("GraphLaunch", literal=True)).to_list()
+    return names.is_in(graphs).fill_null(value=False)
+
+
+def _identity() -> pl.Expr:
+    """One number per process, device and kernel: 24 bits, 8 bits and the code of the name."""
+    name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
+    return (pl.col("process_id").fill_null(0) * 256 + pl.col("device")) * (1 << 32) + name

@@ -1,0 +1,102 @@
+"""The work of the devices: every kernel, graph, copy and memset, with the bucket that it fills while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses._common import once_per_report
+from kanalyze.frames import constant, stacked
+from kanalyze.model import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Buckets of a busy device; where several run at once the first wins (definitions.md, section 5).
+BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
+
+#: Kernels of NCCL, RCCL and NVSHMEM, and PyTorch's own symmetric-memory collectives.
+_COMMUNICATION: Final = (
+    r"^(?:void )?(?:nccl|rccl)|ncclDevKernel|ncclKernel|nvshmem|one_shot_all_|two_shot_all_|multimem_"
+    r"|symm_mem|all_?reduce_kernel|cross_device_reduce"
+)
+
+_MEMCPY_NAME: Final = r"^\[CUDA memcpy (.*)\]$"
+
+
+@once_per_report
+def operations(report: Report) -> pl.DataFrame:
+    """Every operation of the processes in scope, on any device and at any time, in the order of event_id.
+
+    Columns: row (its number here), event_id, kind, name, start, end, began and dur_ns (before any clipping), device,
+    process_id, rank (of its bucket), bucket, detail (``graph`` for a whole graph, the direction for a
+    copy, else null).
+    """
+    parts = [_with_bucket(report.kind(kind), kind) for kind in DEVICE_KINDS if kind in report.kinds]
+    work = stacked(parts or [_with_bucket(report.kind("kernel"), "kernel")])
+    if not work.get_column("event_id").is_sorted():
+        work = work.sort("event_id")
+    buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
+    return work.with_row_index("row").with_columns(
+        (pl.col("start") + pl.col("dur_ns")).alias("end"),
+        pl.col("start").alias("began"),
+        buckets.gather(work.get_column("rank").cast(pl.UInt32)),
+    )
+
+
+@once_per_report
+def device_operations(report: Report) -> pl.DataFrame:
+    """:func:`operations` on the devices in scope."""
+    work, device = operations(report), report.scope.device
+    return work if device is None else work.filter(pl.col("device") == device)
+
+
+@once_per_report
+def exclusive_operations(report: Report) -> pl.DataFrame:
+    """:func:`device_operations` that overlap the window, with `exclusive_ns` inside it, additive on each device."""
+    work, window = device_operations(report), report.scope.window
+    if window is not None:
+        low, high = window.start_ns, window.end_ns
+        if low is not None:
+            work = work.filter((pl.col("end") > low) | (pl.col("start") == low))
+        if high is not None:
+            work = work.filter(pl.col("start") < high)
+        work = work.with_columns(pl.col("start").clip(low, high), pl.col("end").clip(low, high))
+    if work.is_empty() or constant(work.get_column("device")):
+        return work.with_columns(intervals.exclusive(work))
+    return pl.concat([part.with_columns(intervals.exclusive(part)) for part in work.partition_by("device")])
+
+
+def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
+    """The rows of `work` on one device; `work` itself where that is all of them."""
+    devices = work.get_column("device")
+    return work if constant(devices) and devices.item(0) == device else work.filter(pl.col("device") == device)
+
+
+def _with_bucket(events: pl.DataFrame, kind: str) -> pl.DataFrame:
+    rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.String)
+    if kind == "kernel":
+        names = events.get_column("name").unique().cast(pl.String)
+        collective = names.filter(names.str.contains(_COMMUNICATION)).to_list()
+        if collective:
+            communicates = pl.col("name").is_in(collective)
+            rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
+    elif kind == "graph":
+        detail = pl.lit("graph")
+    else:
+        rank = pl.lit(BUSY_BUCKETS.index(kind))
+    if kind == "memcpy":
+        detail = pl.col("name").cast(pl.String).str.extract(_MEMCPY_NAME)
+    return events.select(
+        "event_id",
+        pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind"),
+        "name",
+        pl.col("start_ns").alias("start"),
+        "dur_ns",
+        pl.col("device").fill_null(0),
+        "process_id",
+        rank.cast(pl.Int8).alias("rank"),
+        detail.cast(pl.Categorical).alias("detail"),
+    )

@@ -1,0 +1,45 @@
+"""The window of each device: the time that its ledger accounts for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._operations import device_operations, operations
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_SCHEMA = dict.fromkeys(("device", "start", "end"), pl.Int64)
+
+
+@once_per_report
+def activity(report: Report) -> pl.DataFrame:
+    """First start and last end of any CUDA call or operation of the processes that ran operations on a device.
+
+    Columns device, start, end; one row per device with operations.
+    """
+    spans = _process_spans(report)
+    used = device_operations(report).select("device", "process_id").unique()
+    joined = used.join(spans, on="process_id", how="left", nulls_equal=True)
+    return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
+
+
+@once_per_report
+def windows(report: Report) -> pl.DataFrame:
+    """The window of each device with operations: its activity, or what the user asked for. Columns as there."""
+    asked, spans = report.scope.window, activity(report)
+    if asked is None:
+        return spans
+    low = pl.col("start") if asked.start_ns is None else pl.lit(asked.start_ns, dtype=pl.Int64)
+    high = pl.col("end") if asked.end_ns is None else pl.lit(asked.end_ns, dtype=pl.Int64)
+    return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))
+
+
+def _process_spans(report: Report) -> pl.DataFrame:
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    calls = report.kind("api").group_by("process_id").agg(start=pl.col("start_ns").min(), end=end.max())
+    work = operations(report).group_by("process_id").agg(pl.col("start").min(), pl.col("end").max())
+    return pl.concat([calls, work]).group_by("process_id").agg(pl.col("start").min(), pl.col("end").max())

@@ -1,0 +1,79 @@
+"""Copies and memsets by operation: time, bytes and achieved bandwidth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import (
+    DURATION_COLUMNS,
+    analysis,
+    duration_statistics,
+    require,
+    share_of_total,
+    spread,
+)
+from kanalyze.analyses._lookup import beside
+from kanalyze.analyses._operations import exclusive_operations
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "copies",
+    "One kind of copy, or all memsets.",
+    (
+        Column("operation", pl.String, "As nsys names it, such as [CUDA memcpy Host-to-Device].", nullable=True),
+        *DURATION_COLUMNS,
+        Column("total_bytes", pl.Int64, "Bytes moved."),
+        Column("avg_bytes", pl.Float64, "Mean size."),
+        Column("median_bytes", pl.Float64, "Median size."),
+        Column("min_bytes", pl.Int64, "Smallest."),
+        Column("max_bytes", pl.Int64, "Largest."),
+        Column("stddev_bytes", pl.Float64, "Sample standard deviation of the sizes; 0 for a single one."),
+        Column(
+            "bandwidth_bytes_per_s",
+            pl.Float64,
+            "Bytes moved per second of copying; null where no time was spent.",
+            nullable=True,
+        ),
+        Column(
+            "exclusive_ns",
+            pl.Int64,
+            "Time in which the device did nothing but this; sums to the ledger's memcpy and memset buckets.",
+        ),
+    ),
+    equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
+)
+
+_NS_PER_S: Final = 1_000_000_000
+
+
+@analysis
+def copies(report: Report) -> pl.DataFrame:
+    """The copies and memsets in scope, by operation, the longest in total first.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records neither copies nor memsets.
+    """
+    require(report, TABLE.name, "memcpy", "memset")
+    moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))
+    joined = beside(moved, report.copy_detail, "size_bytes")
+    sums = joined.group_by("name").agg(
+        *duration_statistics(),
+        pl.col("size_bytes").sum().alias("total_bytes"),
+        *spread("size_bytes", "", "_bytes"),
+        pl.col("exclusive_ns").sum(),
+    )
+    rate = pl.when(pl.col("total_ns") > 0).then(pl.col("total_bytes") * _NS_PER_S / pl.col("total_ns"))
+    named = sums.with_columns(
+        share_of_total(),
+        rate.alias("bandwidth_bytes_per_s"),
+        pl.col("name").cast(pl.String).alias("operation"),
+    )
+    return TABLE.select(named.sort("total_ns", "operation", descending=[True, False]))

@@ -1,0 +1,109 @@
+"""Total against exposed: how much of each kind of time other work hid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses._common import analysis, require
+from kanalyze.analyses._launch import launch_rows
+from kanalyze.analyses._lookup import distinct
+from kanalyze.analyses._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
+from kanalyze.analyses._windows import windows
+from kanalyze.analyses.ledger import ledger
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
+
+TABLE: Final = Table(
+    "exposure",
+    "One kind of work of a device: how long it took in all, and how much of that the device did nothing more useful.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column(
+            "category",
+            pl.Enum(CATEGORIES),
+            "kernel, communication, memcpy, memset; launch: the launching calls.",
+        ),
+        Column(
+            "detail",
+            pl.String,
+            "Direction of the copies; null for all of the category together.",
+            nullable=True,
+        ),
+        Column("total_ns", pl.Int64, "Sum of the durations inside the window."),
+        Column("union_ns", pl.Int64, "Time in which at least one was running."),
+        Column("exposed_ns", pl.Int64, "The part that nothing hid, as in the ledger."),
+        Column(
+            "hidden_share",
+            pl.Float64,
+            "Part of the union that ran behind more useful work; null where there is none. For launches it is 0 also "
+            "where the device waited longer than the calls took.",
+            nullable=True,
+        ),
+    ),
+)
+
+
+@analysis
+def exposure(report: Report) -> pl.DataFrame:
+    """Totals, unions and exposed time by device and category, inside the windows.
+
+    Returns:
+        :data:`TABLE`: categories that occur, in the order of :data:`CATEGORIES`; copies also by direction.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    require(report, TABLE.name, *DEVICE_KINDS)
+    rows: list[tuple[int, str, str | None, int, int, int]] = []
+    for device, low, high in windows(report).iter_rows():
+        needed = ("device", "bucket", "rank", "detail", "start", "end", "exclusive_ns")
+        work = of_device(exclusive_operations(report).select(needed), device)
+        rows += [(device, *row) for row in _busy(work)]
+        rows += [(device, *row) for row in _launching(report, device, low, high)]
+    schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    hidden = (1 - pl.col("exposed_ns") / pl.col("union_ns")).clip(lower_bound=0)
+    return TABLE.select(frame.with_columns(pl.when(pl.col("union_ns") > 0).then(hidden).alias("hidden_share")))
+
+
+def _busy(work: pl.DataFrame) -> list[tuple[str, str | None, int, int, int]]:
+    rows = []
+    for (bucket,), part in sorted(work.partition_by("bucket", as_dict=True).items(), key=_first_rank):
+        rows.append(_row(bucket, None, part))
+        if bucket == "memcpy":
+            parts = part.partition_by("detail", as_dict=True).items()
+            directions = [_row(bucket, direction, copies) for (direction,), copies in parts]
+            rows += sorted(directions, key=lambda row: -row[2])
+    return rows
+
+
+def _first_rank(item: tuple[tuple[object, ...], pl.DataFrame]) -> int:
+    return int(item[1].get_column("rank").item(0))
+
+
+def _row(category: str, detail: str | None, work: pl.DataFrame) -> tuple[str, str | None, int, int, int]:
+    total, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
+    together = total if exposed == total else intervals.length(intervals.union(work))
+    return category, detail, total, together, exposed
+
+
+def _launching(report: Report, device: int, low: int, high: int) -> list[tuple[str, str | None, int, int, int]]:
+    """The calls that launched the operations of a device, each once; exposed is the ledger's `launch` bucket."""
+    work = of_device(operations(report).select("device", "row"), device)
+    called = distinct(launch_rows(report).gather(work.get_column("row")).drop_nulls())
+    calls = report.kind("api").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    calls = calls.select(pl.all().gather(called)) if len(called) else calls.clear()
+    inside = intervals.clip(calls, low, high)
+    if inside.is_empty():
+        return []
+    waited = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
+    together = intervals.length(intervals.union(inside))
+    return [("launch", None, intervals.length(inside), together, int(waited.get_column("ns").sum()))]

@@ -1,0 +1,76 @@
+"""What is worth knowing, ranked by the time at stake."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses import rules
+from kanalyze.analyses._common import analysis, once_per_report, require
+from kanalyze.analyses._windows import windows
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "findings",
+    "One finding: a sentence with its evidence and the nanoseconds at stake.",
+    (
+        Column("rule", pl.String, "Stable name of the kind of finding."),
+        Column("device", pl.Int64, "The GPU whose window the time is part of."),
+        Column(
+            "at_stake_ns",
+            pl.Int64,
+            "The time in the window that it takes: the most that mending it can gain.",
+        ),
+        Column("share", pl.Float64, "That time as a part of the device's window."),
+        Column("sentence", pl.String, "What was found, with the evidence."),
+        Column("remedy", pl.String, "What to do about it."),
+        Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
+    ),
+)
+
+#: A finding that touches less of its device's window than this is not worth a sentence.
+WORTH_SAYING: Final = 0.001
+
+
+@once_per_report
+def ranked(report: Report) -> list[rules.Finding]:
+    """All findings that touch at least :data:`WORTH_SAYING` of their device's window, the costliest first."""
+    require(report, TABLE.name, *DEVICE_KINDS)
+    modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
+    found = [finding for module in modules for finding in module.find(report)]
+    lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
+    worth = [one for one in found if one.at_stake_ns >= WORTH_SAYING * lengths[one.device]]
+    return sorted(worth, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+
+
+@analysis
+def findings(report: Report) -> pl.DataFrame:
+    """What is worth knowing about the report, the costliest first; kernel names are whole.
+
+    Returns:
+        :data:`TABLE`; empty where there is nothing to say.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
+    rows = [
+        (
+            found.rule,
+            found.device,
+            found.at_stake_ns,
+            found.at_stake_ns / max(lengths[found.device], 1),
+            found.text.format(*found.names),
+            found.remedy,
+            found.table,
+        )
+        for found in ranked(report)
+    ]
+    return TABLE.select(pl.DataFrame(rows, schema=TABLE.schema, orient="row"))

@@ -1,0 +1,81 @@
+"""The heaviest kernels as the page shows them: shares of window and busy time, launch shape, launch-bound or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import analysis, require
+from kanalyze.analyses._launched import launch_costs
+from kanalyze.analyses._operations import exclusive_operations
+from kanalyze.analyses._shapes import SHAPE, kernel_shapes
+from kanalyze.analyses._windows import windows
+from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "hot_kernels",
+    "One kernel, or one whole graph whose kernels are not known, by the time that is its own.",
+    (
+        Column("name", pl.String, "Demangled name of the kernel, or the graph.", nullable=True),
+        Column("exclusive_ns", pl.Int64, "Time in which it was what its device was doing."),
+        Column("window_share", pl.Float64, "That time as a part of the windows of all devices."),
+        Column("busy_share", pl.Float64, "That time as a part of the time in which the devices were busy."),
+        Column("count", pl.Int64, "Launches."),
+        Column("avg_ns", pl.Float64, "Mean duration."),
+        Column("shapes", pl.Int64, "Different launch shapes; 0 where they are not known."),
+        *(
+            Column(shape.name, pl.Int64, f"{shape.doc} Of the commonest shape.", nullable=True)
+            for shape in LAUNCH_SHAPE
+        ),
+        Column(
+            "launch_bound",
+            pl.Boolean,
+            "Its launch takes longer than it runs, in the median of warm launches.",
+        ),
+    ),
+)
+
+
+@analysis
+def hot_kernels(report: Report) -> pl.DataFrame:
+    """Kernels and whole graphs in scope, the heaviest first.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records neither kernels nor graphs.
+    """
+    require(report, TABLE.name, "kernel", "graph")
+    everything = exclusive_operations(report)
+    work = everything.select("kind", "name", "exclusive_ns", "dur_ns").filter(pl.col("kind").is_in(["kernel", "graph"]))
+    sums = work.group_by("name").agg(
+        pl.col("exclusive_ns").sum(), pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").mean().alias("avg_ns")
+    )
+    shapes = (
+        kernel_shapes(report)
+        .group_by("name", *SHAPE)
+        .agg(pl.col("count").sum())
+        .sort("count", *SHAPE, descending=[True, *(False for _ in SHAPE)])
+        .group_by("name", maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("shapes"), *(pl.col(name).first() for name in SHAPE))
+    )
+    window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    busy = everything.get_column("exclusive_ns").sum() or 1
+    bound = launch_costs(report).bound.select("name").unique().with_columns(launch_bound=pl.lit(value=True))
+    joined = sums.join(shapes, on="name", how="left", nulls_equal=True).join(
+        bound, on="name", how="left", nulls_equal=True
+    )
+    named = joined.with_columns(
+        pl.col("name").cast(pl.String),
+        (pl.col("exclusive_ns") / window).alias("window_share"),
+        (pl.col("exclusive_ns") / busy).alias("busy_share"),
+        pl.col("shapes").fill_null(0),
+        pl.col("launch_bound").fill_null(value=False),
+    )
+    return TABLE.select(named.sort("exclusive_ns", "count", "name", descending=[True, False, False]))

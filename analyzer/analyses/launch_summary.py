@@ -1,0 +1,90 @@
+"""Launched kernels by kernel, call, thread and device: call, queue and kernel time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._calls import shown
+from kanalyze.analyses._common import analysis, require, spread
+from kanalyze.analyses.launches import joined_launches
+from kanalyze.frames import constant
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_MEASURES: Final = {
+    "total": "call start to the end of kernel or call",
+    "api": "the call",
+    "queue": "call's return to kernel start, over the launches that have one",
+    "kernel": "the kernel",
+}
+
+
+def _measure_columns(measure: str, doc: str) -> tuple[Column, ...]:
+    kinds = {"avg": "Mean", "median": "Median", "min": "Shortest", "max": "Longest"}
+    nullable = measure == "queue"
+    return (
+        *(
+            Column(
+                f"{measure}_{name}_ns",
+                pl.Int64 if name in ("min", "max") else pl.Float64,
+                f"{word}: {doc}.",
+                nullable,
+            )
+            for name, word in kinds.items()
+        ),
+        Column(f"{measure}_stddev_ns", pl.Float64, f"Sample standard deviation: {doc}; 0 for fewer than two."),
+    )
+
+
+TABLE: Final = Table(
+    "launch_summary",
+    "One kernel launched by one call on one thread and device.",
+    (
+        Column("process_id", pl.Int64, "Process that made the calls."),
+        Column("thread_id", pl.Int64, "Thread that made the calls.", nullable=True),
+        Column("device", pl.Int64, "What the process calls the GPU, as nsys prints it.", nullable=True),
+        Column("count", pl.Int64, "Launches."),
+        Column("queue_count", pl.Int64, "Launches whose kernel started after the call returned."),
+        *(column for measure, doc in _MEASURES.items() for column in _measure_columns(measure, doc)),
+        Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
+        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
+        Column(
+            "charged_api_ns",
+            pl.Int64,
+            "Time in these calls, each counted once also when it launched many kernels.",
+        ),
+    ),
+    equals="nsys stats cuda_kern_exec_sum",
+)
+
+
+@analysis
+def launch_summary(report: Report) -> pl.DataFrame:
+    """The launches in scope, summed; the longest mean total first.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report lacks kernels or CUDA calls.
+    """
+    require(report, TABLE.name, "kernel")
+    require(report, TABLE.name, "api")
+    keys = ["process_id", "thread_id", "device", "api", "kernel"]
+    statistics = [part for measure in _MEASURES for part in spread(f"{measure}_ns", f"{measure}_", "_ns")]
+    joined = joined_launches(report).select(*keys, *(f"{measure}_ns" for measure in _MEASURES), "charged_api_ns")
+    # grouping by a column with one value would cost as much as by any other
+    same = {key: joined.get_column(key).item(0) for key in keys[:3] if constant(joined.get_column(key))}
+    sums = joined.group_by([key for key in keys if key not in same]).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("queue_ns").count().cast(pl.Int64).alias("queue_count"),
+        *statistics,
+        pl.col("charged_api_ns").sum(),
+    )
+    sums = sums.with_columns(pl.lit(value, dtype=pl.Int64).alias(key) for key, value in same.items())
+    named = sums.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
+    return TABLE.select(named.sort("total_avg_ns", "kernel", "thread_id", descending=[True, False, False]))

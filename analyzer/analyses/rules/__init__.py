@@ -1,0 +1,33 @@
+"""Rules: each looks for one kind of trouble and says what it costs, or nothing where there is none.
+
+A rule is a module with a function ``find(report: Report) -> list[Finding]``; adding the file adds the rule
+(:mod:`kanalyze.analyses.findings`). A rule claims only what the report's rows show, and never more nanoseconds than
+the ledger's buckets hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing worth knowing, with its evidence.
+
+    Attributes:
+        rule: Stable name of the kind of finding.
+        device: The GPU whose window `at_stake_ns` is part of.
+        at_stake_ns: The time in that window that the trouble takes: the most that mending it can gain.
+        text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`.
+        names: Kernel names in the sentence, whole; a renderer may shorten them.
+        remedy: What to do about it, one sentence.
+        table: The table that holds the rows behind it, for ``kanalyze show``.
+    """
+
+    rule: str
+    device: int
+    at_stake_ns: int
+    text: str
+    remedy: str
+    table: str
+    names: tuple[str, ...] = ()

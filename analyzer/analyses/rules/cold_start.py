@@ -1,0 +1,100 @@
+"""One-time costs: context creation, loading of modules and libraries, and first launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze.analyses._calls import bucket_of, shown
+from kanalyze.analyses._common import longest, median_of, total
+from kanalyze.analyses._context import context_calls, unrecorded_contexts
+from kanalyze.analyses._launched import launch_costs
+from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._walk import walked
+from kanalyze.analyses.ledger import ledger
+from kanalyze.analyses.rules import Finding
+from kanalyze.units import count, plural, time
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+def find(report: Report) -> list[Finding]:
+    """At most one finding per device for each of context creation, loading, and first launches."""
+    found = []
+    for device in ledger(report).get_column("device").unique(maintain_order=True):
+        rows = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "loading"))
+        found += _context(report, device, rows.filter(pl.col("detail") == "context"))
+        found += _unrecorded_context(report, device)
+        found += _loading(report, device, rows.filter(pl.col("detail") != "context"))
+        found += _first_launches(report, device)
+    return found
+
+
+def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
+    stake = total(rows, "ns")
+    if not stake:
+        return []
+    calls = report.kind("api").select("event_id", "process_id", "name", "dur_ns")
+    made = _of_processes(report, device, context_calls(report)).with_columns(shown(pl.col("name")).alias("call"))
+    later = calls.join(made.select("process_id", "name"), on=["process_id", "name"], how="semi")
+    later = later.join(made, on="event_id", how="anti")
+    names = ", ".join(made.get_column("call").fill_null("a call without a name").unique().sort())
+    warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
+    took = f"{time(longest(made, 'dur_ns'))}{warm}"
+    text = f"Context creation, once per process and device, inside {names} ({took})."
+    remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
+    return [Finding("context-creation", device, stake, text, remedy, "ledger")]
+
+
+def _unrecorded_context(report: Report, device: int) -> list[Finding]:
+    """The time around a context's creation that no call covers, which the ledger therefore counts as host."""
+    around = _of_processes(report, device, unrecorded_contexts(report))
+    stake = walked(report)[device].unrecorded_ns
+    if not stake:
+        return []
+    first = around.row(0, named=True)
+    sides = f"between {first['before'] or 'the start'} and {first['after'] or 'the end'}"
+    text = (
+        f"A CUDA context was made at {time(first['at'])} in a call that the profiler does not record; up to "
+        f"{time(stake)} of what counts as host is this ({sides})."
+    )
+    remedy = "A cost of starting up: leave it out of what you compare."
+    return [Finding("unrecorded-context", device, stake, text, remedy, "ledger")]
+
+
+def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
+    stake = total(rows, "ns")
+    if not stake:
+        return []
+    names = report.kind("api").get_column("name").unique().cast(pl.String).to_list()
+    loads = report.seen("api").filter(pl.col("name").is_in([name for name in names if bucket_of(name) == "loading"]))
+    loads = _of_processes(report, device, loads).join(context_calls(report), on="event_id", how="anti")
+    slowest = longest(loads, "dur_ns")
+    most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
+    how = f"{plural(loads.height, 'call')}, the longest {time(slowest)} (most in {most})"
+    text = f"Loading modules and libraries: {how}."
+    remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
+    return [Finding("module-loading", device, stake, text, remedy, "ledger")]
+
+
+def _first_launches(report: Report, device: int) -> list[Finding]:
+    """What the device waited for the first launch of each kernel beyond what it waits for a warm one."""
+    found = launch_costs(report).first.get(device)
+    if found is None or not found.stake_ns:
+        return []
+    cold, worst = found.cold, found.cold.row(0, named=True)
+    text = (
+        f"First launches: {count(cold.height)} of {plural(found.kernels, 'kernel')} took "
+        f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(found.usual_ns)} once "
+        f"warm; the longest {time(worst['api_ns'])}, {{0}}."
+    )
+    remedy = "Lazy loading at first use: warm up every kernel before you measure."
+    return [Finding("first-launch", device, found.stake_ns, text, remedy, "launches", (str(worst["name"]),))]
+
+
+def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
+    """The events of the processes that ran operations on a device."""
+    used = device_operations(report).select("device", "process_id").unique().filter(pl.col("device") == device)
+    return events.join(used.select("process_id"), on="process_id", how="semi", maintain_order="left")

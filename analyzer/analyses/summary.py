@@ -1,0 +1,160 @@
+"""The page: everything that answers "where did the time go?" in one value, for any renderer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses import api, copies, exposure, health, hot_kernels, launch_summary, ledger
+from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses._windows import windows
+from kanalyze.analyses.findings import ranked
+from kanalyze.errors import CannotTellError
+from kanalyze.schema import Column, Table
+from kanalyze.units import percent, time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.analyses.rules import Finding
+    from kanalyze.report import Meta, Report, Scope
+
+WINDOWS: Final = Table(
+    "windows",
+    "One GPU that did something, and the time that its ledger accounts for.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("start_ns", pl.Int64, "Start of the window, in the trace's own origin."),
+        Column("end_ns", pl.Int64, "End of the window."),
+        Column("window_ns", pl.Int64, "Its length."),
+        Column("busy_ns", pl.Int64, "Time in it in which the device ran anything."),
+        Column("name", pl.String, "Marketing name of the GPU.", nullable=True),
+        Column("compute_capability", pl.String, "Major and minor, such as 9.0.", nullable=True),
+        Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
+    ),
+)
+
+#: What is paid once: the headline says what the busy share is without it.
+_ONE_TIME: Final = ("loading", "profiler")
+
+#: Correcting for one-time costs is worth a sentence from this part of the window on.
+_WORTH_CORRECTING: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the page shows. Every table is complete; a renderer decides how many rows to print.
+
+    Attributes:
+        meta: Where the report came from.
+        scope: The part of it that was looked at.
+        answer: One or two sentences that answer first.
+        windows: The devices and their windows, :data:`WINDOWS`.
+        processes: The reader's table of processes.
+        process_count: Processes that ran anything on the devices, or made CUDA calls where none did.
+        tables: The other tables by name; one that the report cannot give is missing here and in `cannot_tell`.
+        findings: What is worth knowing, the costliest first.
+        cannot_tell: For each table that is missing, why.
+    """
+
+    meta: Meta
+    scope: Scope
+    answer: str
+    windows: pl.DataFrame
+    processes: pl.DataFrame
+    process_count: int
+    tables: dict[str, pl.DataFrame]
+    findings: list[Finding]
+    cannot_tell: dict[str, str]
+
+
+#: The tables of the page, in its order.
+TABLES: Final = (
+    ledger.TABLE,
+    exposure.TABLE,
+    hot_kernels.TABLE,
+    copies.TABLE,
+    launch_summary.TABLE,
+    api.TABLE,
+    health.TABLE,
+)
+
+_MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
+    "ledger": ledger.ledger,
+    "exposure": exposure.exposure,
+    "hot_kernels": hot_kernels.hot_kernels,
+    "copies": copies.copies,
+    "launch_summary": launch_summary.launch_summary,
+    "api": api.api,
+    "health": health.health,
+}
+
+
+def summarize(report: Report) -> Summary:
+    """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
+    tables, cannot_tell = {}, {}
+    for name, make in _MAKERS.items():
+        try:
+            tables[name] = make(report)
+        except CannotTellError as reason:
+            cannot_tell[name] = str(reason)
+    spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
+    processes = report.processes
+    if report.scope.process is not None:
+        processes = processes.filter(pl.col("process_id") == report.scope.process)
+    return Summary(
+        meta=report.meta,
+        scope=report.scope,
+        answer=_answer(report, spans, tables),
+        windows=spans,
+        processes=processes,
+        process_count=device_operations(report).get_column("process_id").n_unique() or processes.height,
+        tables=tables,
+        findings=ranked(report) if "ledger" in tables else [],
+        cannot_tell=cannot_tell,
+    )
+
+
+def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    busy = rows.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device").agg(busy_ns=pl.col("ns").sum())
+    spans = windows(report).rename({"start": "start_ns", "end": "end_ns"})
+    joined = spans.join(busy, on="device", how="left").join(report.devices, on="device", how="left")
+    lengths = joined.with_columns(
+        window_ns=pl.col("end_ns") - pl.col("start_ns"), busy_ns=pl.col("busy_ns").fill_null(0)
+    )
+    return WINDOWS.select(lengths.sort("device"))
+
+
+def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
+    if "ledger" not in tables:
+        return "The report records no CUDA activity, so there is no GPU time to account for."
+    if spans.is_empty():
+        calls = report.kind("api").height
+        return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
+    many, process = spans.height > 1, report.scope.process
+    sentences = [
+        _device_answer(row, tables["ledger"], many=many, process=process) for row in spans.iter_rows(named=True)
+    ]
+    return " ".join(sentences)
+
+
+def _device_answer(row: dict[str, int], rows: pl.DataFrame, *, many: bool, process: int | None) -> str:
+    """How busy the device was, the largest reason for the rest, and the share without one-time costs."""
+    buckets = rows.filter(pl.col("device") == row["device"]).group_by("bucket").agg(pl.col("ns").sum())
+    ns = {bucket: amount for bucket, amount in buckets.iter_rows() if bucket not in BUSY_BUCKETS}
+    window, busy = max(row["window_ns"], 1), row["busy_ns"]
+    who = f"GPU {row['device']}" if many else "The GPU"
+    text = f"{who} was busy {percent(busy / window)} of {time(window)}"
+    if process is not None:
+        text += f" with work of process {process} (that of others counts as idle here)"
+    if not ns:
+        return f"{text}."
+    reason = max(ns, key=lambda bucket: (ns[bucket], bucket))
+    text += f"; the largest part of the rest went to {ledger.MEANINGS[reason]} ({percent(ns[reason] / window)})."
+    once = sum(ns.get(bucket, 0) for bucket in _ONE_TIME)
+    if once / window > _WORTH_CORRECTING and window > once + busy:
+        what = "Without one-time costs and the profiler's overhead"
+        text += f" {what} it would have been busy {percent(busy / (window - once))}."
+    return text
