@@ -1,0 +1,61 @@
+"""Every table that a report can give, found by looking at the packages: nothing is listed by hand."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import analyses
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import NOTES, READER_TABLES
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kanalyze.report import Report
+    from kanalyze.schema import Table
+
+#: Modules of the analyses package that are no table.
+_NO_TABLE: Final = ("rules", "summary")
+
+#: The reader's notes are part of the health table and no table of their own to a user.
+_READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name != NOTES.name}
+
+
+def names() -> list[str]:
+    """The names of all tables: analyses first, then what readers give."""
+    found = [module.name for module in pkgutil.iter_modules(analyses.__path__)]
+    made = [name for name in found if not name.startswith("_") and name not in _NO_TABLE]
+    return [*made, *_READER_TABLES]
+
+
+def table(name: str) -> Table:
+    """The declaration of the table called `name`.
+
+    Raises:
+        UnknownNameError: There is none.
+    """
+    if name in _READER_TABLES:
+        return _READER_TABLES[name]
+    if name not in names():
+        raise UnknownNameError.of("table", name, names())
+    declared: Table = import_module(f"{analyses.__name__}.{name}").TABLE
+    return declared
+
+
+def make(report: Report, name: str, by: str | None = None) -> pl.DataFrame:
+    """The table called `name` of a report, grouped as `by` says where the table allows it.
+
+    Raises:
+        UnknownNameError: There is no such table, or it has no such grouping.
+        CannotTellError: The report does not hold what the table needs.
+    """
+    declared = table(name)
+    if by is not None and by not in declared.groupings:
+        raise UnknownNameError.of(f"grouping of {name}", by, declared.groupings)
+    if name in _READER_TABLES:
+        return report.table(name)
+    function = getattr(import_module(f"{analyses.__name__}.{name}"), name)
+    frame: pl.DataFrame = function(report) if by is None else function(report, by=by)
+    return frame

@@ -1,0 +1,1 @@
+"""Renderers: tables in, text out. They compute nothing, open nothing and know no tool."""

@@ -1,0 +1,103 @@
+"""One table in full, as a terminal, CSV, JSON or Parquet has it."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.errors import UnknownNameError
+from kanalyze.renderers.grid import Grid, Head
+from kanalyze.renderers.kernel_names import shorten
+from kanalyze.schema import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The column that is printed last, since it may be long; names of kernels are shortened to what space is left.
+_NAMES: Final = ("kernel", "name", "operation", "sentence", "effect")
+_KERNELS: Final = ("kernel", "name", "operation")
+
+_NAME_LEAST: Final = 60
+
+_TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
+
+_SAY: Final[dict[str, Callable[[float], str]]] = {
+    "ns": units.time,
+    "bytes": units.size,
+    "bytes/s": units.rate,
+    "Hz": lambda value: f"{value / 1_000_000:g} MHz",
+    "0..1": units.percent,
+}
+
+
+def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataFrame:
+    """`frame` sorted by a column (descending with a leading minus) and cut to its first rows.
+
+    Raises:
+        UnknownNameError: There is no such column.
+    """
+    if sort is not None:
+        name = sort.removeprefix("-")
+        if name not in frame.columns:
+            raise UnknownNameError.of("column", name, frame.columns)
+        frame = frame.sort(name, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+    return frame if top is None else frame.head(top)
+
+
+def terminal(frame: pl.DataFrame, width: int) -> str:
+    """A table for reading: quantities in the unit that suits them, kernel names last and fitted to the width."""
+    named = next((name for name in _NAMES if name in frame.columns), None)
+    order = [name for name in frame.columns if name != named] + ([named] if named else [])
+    heads = tuple(Head(name, left=frame.schema[name] in _TEXT) for name in order)
+    cells = [[_text(name, value) for value in frame.get_column(name)] for name in order]
+    grid = Grid(heads, list(zip(*cells, strict=True)), named=named in _KERNELS)
+    names = list(dict.fromkeys(grid.names()))
+    room = max(grid.room_for_names(width), _NAME_LEAST) if grid.named else 0
+    head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
+    return "\n".join([head, *lines]) + "\n"
+
+
+def _text(name: str, value: object) -> str:
+    """A value in the unit that its column's name says."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _quantity(name, value) if isinstance(value, int | float) else str(value)
+
+
+def _quantity(name: str, value: float) -> str:
+    if name.endswith(("start_ns", "end_ns")):
+        return f"{value / 1_000_000:.6f} ms"
+    if unit := unit_of(name):
+        return _SAY[unit](value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return units.count(value) if name == "count" else str(value)
+
+
+def csv(frame: pl.DataFrame) -> bytes:
+    """Comma-separated values with a header; numbers as they are, missing values empty."""
+    buffer = io.BytesIO()
+    frame.write_csv(buffer)
+    return buffer.getvalue()
+
+
+def json(frame: pl.DataFrame) -> bytes:
+    """A list of objects, one per row; missing values are null."""
+    buffer = io.BytesIO()
+    frame.write_json(buffer)
+    return buffer.getvalue() + b"\n"
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    """An Apache Parquet file with the table's own types."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {"csv": csv, "json": json, "parquet": parquet}

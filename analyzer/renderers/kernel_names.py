@@ -1,0 +1,399 @@
+"""Display names of CUDA kernels: shortened by meaning, never cut blindly, and never two alike.
+
+A demangled name is parsed into a tree: what tells of the kernel's qualified name, its template arguments, and theirs.
+Every word of the tree is weighed by what it tells (the ranks below). A name that is too long loses its return type,
+parameters and casts, and the namespaces in its arguments; then what tells least, word by word, until it fits. Of names
+that come out alike each keeps the most telling word in which it differs.
+
+Nsight's spelling is read (``<unnamed>``, ``(int)4``, ``[lambda(float) (instance 1)]``), and torch.profiler's
+(``(anonymous namespace)``, ``4``, ``{lambda(float)#1}``); what is no C++ name is taken as a row of words.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from itertools import chain, count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+NARROWEST = 12  # a narrower column is treated as this wide, in characters
+
+# What a word tells, in the order in which words are left out.
+(
+    _SCOPE,  # the namespaces of the kernel
+    _BOILERPLATE,  # std::array<char*, 3>, TensorListMetadata<2>, a policy of cub
+    _LAMBDA,  # which lambda of the function that tells: ::λ2::λ1(float)
+    _SHELL,  # a wrapper round what tells: ReduceOp<…>, Kernel2<…>
+    _NESTED,  # types and numbers beside something that tells: BinaryFunctor<float, MulFunctor<…>>
+    _MARK,  # the … that stand for arguments left out
+    _FLAG,  # true and false among the kernel's own arguments
+    _INNER,  # types and numbers of the innermost template: MulFunctor<float>
+    _NOISE,  # Functor, _kernel_cuda, Impl in arguments
+    _CLASS,  # arguments that are some class: SoftMaxForwardEpilogue
+    _OWN_NOISE,  # _kernel in the kernel's own name
+    _TYPE,  # types among the kernel's own arguments
+    _NUMBER,  # numbers among the kernel's own arguments
+    _OUTER,  # how a functor is applied: BinaryFunctor<MulFunctor>
+    _FILLER,  # stage3, warpsize2x2x1, execute: how a library names its builds
+    _WORD,  # the other words of the kernel's own name
+    _LAYOUT,  # tn, NNT, a second tile
+    _KEY,  # gemm, 128x64: what tells the kernels of a library apart
+    _HEAD,  # the first word of the kernel's own name
+    _TELLING_WORD,  # the other words of what tells
+    _TELLING,  # the first word of the functor, or of the function whose lambda is run
+    _DIFFERENCE,  # a word that tells two kernels apart
+) = (rank << 32 for rank in range(22))
+_MOST = 1 << 12  # an order within a rank, and one within that order, are below this
+_DEEPEST = 40  # arguments nested deeper than this are one word
+_LONGEST = 1 << 14  # what stands behind this is not read
+_GAP, _DIGITS = "…", "0123456789"
+
+# Patterns; they are compiled when first used, not on import.
+_PIECE = (
+    r"\s*(?:const(?=::))?((?:\w++::|\(anonymous namespace\)::|<unnamed>::)*+)"
+    r"(operator ?(?:\(\)|[^\w\s(]+)|[\w$~.]++|::|->|<<(?!unnamed>)|\S|$)"
+)
+_WORDS = (
+    r"(::|_+|\s+|)(tilesize|[nt]{1,2}_[nt](?=_)|[A-Z]{0,2}[a-z]{4,16}(?:[A-Z](?![A-Za-z]))?\d*(?:x\d+)*"
+    r"|[A-Z]+(?![a-z])\d*|[A-Z]?[a-z0-9]{1,16}|[^\W_]{1,16}|[^\w\s]{1,16})"
+)
+_BUILTIN = (
+    r"true|false|nullptr|(?:__)?(?:nv_)?(?:void|bool|char|u?int|b?float|half|double|complex|size|t|(?:un)?signed"
+    r"|long|short)\d*(?:_[te]\w*)?(?: .*)?"
+)
+_LAMBDA_TEXT = r"\((.*?)\)\D*(\d*)"
+_KEY_WORD = "gemm|conv|[fb]prop|[dw]grad|attn|flash"
+_LAYOUT_WORD = r"\dx\d|^[nNtT_]{2,}$"
+_CLOSERS = {"(": ")", "<": ">", "[": "]", "{": "}"}
+_QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename", "noexcept"}
+_INTEGERS = {"unsigned", "signed", "long", "short", "int", "char"}
+_GENERIC = {"kernel", "functor", "op", "Op", "run", "type", "Type", "value", "Params"}
+_SHELLS = {"Kernel", "Kernel2", "device_kernel", "_kernel_agent", "func_wrapper_t", "ReduceOp", "enable_sm90_or_later"}
+_SHELLS |= {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel"}
+_BOILERPLATE_NAMES = {"array", "Array", "tuple", "C", "Sm", "OpaqueType", "NullType", "device_ptr"}
+_BOILERPLATE_ENDS = ("Metadata", "Calculator", "WithCast", "WithoutCast", "State", "Policy", "Params", "Ex")
+_LAUNCHERS = ("elementwise", "reduce_kernel", "multi_tensor", "ParallelFor", "for_each")
+_OPERATIONS = {"plus", "minus", "multiplies", "divides", "maximum", "minimum", "less", "greater", "Sum", "Max"}
+_NOISE_WORDS = {"kernel", "functor", "cuda", "impl", "launch"}
+_FILLERS = {"tilesize", "stage", "stages", "warpsize", "warpgroupsize", "align", "aligna", "alignb", "alignc"}
+_FILLERS |= {"aligned", "execute", "segment", "sliced", "ldg", "off", "fused", "generated", "fort", "native"}
+_FILLERS |= {"knob", "5x", "cga", "cublas", "f2f", "rf", "Dev"}
+
+
+class _Word:
+    """A piece of a name that is shown or left out as a whole; the lightest are left out first."""
+
+    def __init__(self, text: str, weight: int, lead: str = "", *, silent: bool = False) -> None:
+        self.text = text
+        self.weight = weight  # its rank, plus its order within the rank
+        self.lead = lead  # what stands between it and the word before: underscores, `::`, or nothing
+        self.silent = silent  # no … stands for it when it is left out
+
+
+class _Node:
+    """A kernel or a template argument: what tells of its qualified name, and its own template arguments."""
+
+    def __init__(self) -> None:
+        self.words: list[_Word] = []
+        self.cast = ""
+        self.plain = False  # it is a number, a built-in type, or no qualified name
+        self.tells = False  # it says something of what the kernel does
+        self.acts = False  # it is a functor, or a function whose lambda is run
+        self.returns = False  # a return type stands before it
+        self.begin()
+
+    def begin(self) -> None:
+        """Expect a qualified name."""
+        self.scope = self.name = self.suffix = ""
+        self.args: list[_Node] = []
+        self.lambdas: list[_Word] = []
+        self.joined = True  # the next word belongs to it
+
+    def read(self, piece: str, scope: str) -> None:
+        """Read a word, with the namespaces before it, or a sign."""
+        if piece == "::":
+            self.joined = True
+        elif piece in "*&":
+            self.acts |= self.joined  # the address of a function
+            self.suffix += "" if self.joined else piece
+        elif piece == "-" and self.joined:
+            self.cast += piece
+        elif not (piece[0].isalnum() or piece[0] in "_$~."):
+            self.plain = True
+        elif piece in {"operator()", "operator ()"} and self.name:
+            self.joined = False
+        elif not self.joined and piece in _INTEGERS and self.name.split()[0] in _INTEGERS:
+            self.name += f" {piece}"
+        elif piece not in _QUALIFIERS:
+            if not self.joined:
+                self.begin()
+                self.returns = True
+            self.scope += f"{self.name}::{scope}" if self.name else scope
+            self.args = self.args if piece in _GENERIC else []  # they are of the class around it
+            self.name, self.lambdas, self.joined = piece, [], False
+
+    def read_bracket(self, opener: str, inside: str) -> None:
+        """Read parameters, a cast, or a lambda."""
+        if opener == "(" and self.joined:
+            self.cast = inside
+        elif self.joined and (opener == "<" or not self.name):
+            self.plain = True
+        elif self.joined:
+            takes, number = re.findall(_LAMBDA_TEXT, f"{inside}()")[0]
+            takes = re.sub(r"\w+::", "", takes)
+            self.lambdas.append(_Word(f"λ{number}({takes})" if takes else f"λ{number}", _LAMBDA + bool(takes)))
+            self.joined = False
+
+    def finish(self, written: str) -> _Node:
+        """End what was `written` so."""
+        if self.plain or not self.name:
+            self.begin()
+            self.name, self.plain = " ".join(written.split()), True
+            return self
+        self.scope = self.scope.replace("<unnamed>::", "").replace("(anonymous namespace)::", "")
+        if self.name in _GENERIC and self.scope:
+            outer = self.scope[:-2].rpartition("::")[2]
+            self.scope = self.scope[: -len(outer) - 2]
+            self.name = f"{outer}::{self.name}"
+        number = self.name[0] in _DIGITS
+        self.plain = bool(self.cast) or number or bool(re.fullmatch(_BUILTIN, self.name.lower()))
+        if self.cast == "bool":
+            self.name = "false" if self.name == "0" else "true"
+        elif number:
+            self.name = ("-" if self.cast.endswith("-") else "") + self.name.rstrip("uUlL")
+        stem = self.name.rstrip(_DIGITS)
+        boilerplate = stem in _BOILERPLATE_NAMES or stem.endswith(_BOILERPLATE_ENDS)
+        self.tells = not (self.plain or self.suffix or boilerplate)
+        self.acts |= bool(self.lambdas) or "unctor" in stem or stem in _OPERATIONS
+        return self
+
+    def all_words(self) -> Iterator[_Word]:
+        """The words of the tree, in the order of writing."""
+        yield from self.words
+        for arg in self.args:
+            yield from arg.all_words()
+        yield from self.lambdas
+
+
+class _Parser:
+    """A cursor over a name. Every step moves it onward, so that its work is linear in the name's length."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.match = re.compile(_PIECE).match
+
+    def skip(self, opener: str) -> str:
+        """What stands up to the bracket that closes `opener`; the cursor goes behind it."""
+        start, depth = self.at, 1
+        while depth and (end := self.text.find(_CLOSERS[opener], self.at) + 1):
+            depth += self.text.count(opener, self.at, end) - 1
+            self.at = end
+        self.at = len(self.text) if depth else self.at
+        return self.text[start : self.at - (not depth)]
+
+    def arguments(self, depth: int) -> list[_Node]:
+        """The template arguments up to the closing bracket."""
+        args = [self.node(depth)]
+        while self.text.startswith(",", self.at):
+            self.at += 1
+            args.append(self.node(depth))
+        self.at += 1
+        return [arg for arg in args if arg.name]
+
+    def node(self, depth: int = 0) -> _Node:
+        """One template argument up to its comma or bracket, or at depth 0 the whole name."""
+        node, start = _Node(), self.at
+        while match := self.match(self.text, self.at):
+            scope, piece = match.groups()
+            if piece in ",>" and (depth or not piece):
+                self.at = match.start(2)
+                break
+            self.at = match.end()
+            if piece in ",>":
+                node.begin()
+            elif piece == "<" and not node.joined and depth < _DEEPEST:
+                node.args = self.arguments(depth + 1)
+            elif piece in _CLOSERS:
+                node.plain |= not depth and self.text[self.at - 2 : self.at - 1].isspace()
+                node.read_bracket(piece, self.skip(piece))
+            else:
+                node.read(piece, scope)
+        node.plain |= node.returns and not (depth or "(" in self.text or self.text.startswith("void "))
+        return node.finish(self.text[start : self.at])
+
+
+def _parse(name: str) -> _Node:
+    """The tree of a kernel's name, weighed; signs that cannot be printed are question marks."""
+    text = name if name.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in name)
+    kernel = _Parser(text[:_LONGEST]).node()
+    _weigh_kernel(kernel)
+    if scope := [_Word(part, _SCOPE, "::", silent=True) for part in kernel.scope.split("::")[:-1]]:
+        kernel.words[0].lead = "::"
+        kernel.words[:0] = scope
+    return kernel
+
+
+def _weigh_kernel(kernel: _Node) -> None:
+    """Give every word of a kernel's name its weight."""
+    if kernel.name in _SHELLS and (told := [arg for arg in kernel.args if arg.tells]):
+        _weigh_alike(kernel, _SHELL)
+        _weigh_kernel(told[0])
+        return
+    kernel.words = _weigh_words(kernel.name, _HEAD, 0, noisy=not kernel.plain)
+    telling, launches = _TELLING, any(name in kernel.name for name in _LAUNCHERS)
+    for place, arg in enumerate(kernel.args):
+        arg.acts |= launches
+        kind = _FLAG if arg.name in {"true", "false"} else _NUMBER if arg.name[0] in f"-{_DIGITS}" else _TYPE
+        order = max(_MOST - 1 - place, 0)
+        if _weigh_argument(arg, order, telling, kind + order) == _TELLING:
+            telling = _OUTER
+
+
+def _weigh_argument(node: _Node, order: int, telling: int, plain: int) -> int:
+    """Weigh an argument (a plain one is as heavy as `plain`); return the rank of its most telling word."""
+    if not node.tells:
+        _weigh_alike(node, plain if node.plain and not node.suffix else _BOILERPLATE)
+        return _BOILERPLATE
+    shell = node.name in _SHELLS
+    told = (shell or (node.acts and not node.lambdas)) and any(arg.tells for arg in node.args)
+    if shell or not node.acts:
+        rank = _SHELL if shell or node.name.endswith("raits") else _CLASS
+        node.words = [_Word(node.name, rank + order)]
+    else:
+        rank = _OUTER if told or ("Op" in node.name and node.name.endswith("Functor")) else telling
+        node.words = _weigh_words(node.name, rank, order)
+    for place, arg in enumerate(node.args):
+        if told or not arg.tells:
+            arg.acts |= node.acts
+            inner = _BOILERPLATE if shell else _NESTED if told else _INNER + (not node.acts) * (_MOST - place)
+            rank = max(rank, _weigh_argument(arg, order, telling, inner))
+        else:
+            _weigh_alike(arg, _BOILERPLATE)
+    return rank
+
+
+def _weigh_alike(node: _Node, weight: int) -> None:
+    node.words = [_Word(node.name, weight)]
+    for arg in node.args:
+        _weigh_alike(arg, weight)
+
+
+def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> list[_Word]:
+    """The words of one identifier: of those of one rank the first weighs most, but for the very last."""
+    words = [_Word(text, 0, lead) for lead, text in re.findall(_WORDS, name)] or [_Word(name, 0)]
+    words[0].text, words[0].lead = words[0].lead + words[0].text, ""
+    words[-1].text += name[len(name.rstrip("_")) :]
+    quiet = {word for word in words if noisy and word.text.strip("_" + _DIGITS).lower() in _NOISE_WORDS}
+    loud = [word for word in words if word not in quiet and not word.text.isdigit()] or words
+    tiled = False
+    for left, word in zip(range(len(words) - 1, -1, -1), words, strict=True):
+        rank = _LAYOUT if re.search(_LAYOUT_WORD, word.text) else _WORD
+        if word in quiet and loud is not words:
+            word.weight, word.silent = _OWN_NOISE if head == _HEAD else _NOISE, True
+            continue
+        if word is loud[0] or head == _OUTER:
+            rank = head
+        elif head == _TELLING:
+            rank = _TELLING_WORD
+        elif (word.text.strip("x" + _DIGITS) or word.text) in _FILLERS:
+            rank = _FILLER
+        elif re.search(_KEY_WORD, word.text):
+            rank = _KEY
+        elif rank == _LAYOUT and "x" in word.text and not tiled:
+            rank, tiled = _KEY, True
+        word.weight = rank + order * _MOST + min(left or _MOST, _MOST - 1)
+    return words
+
+
+def _render(node: _Node, cut: int) -> list[str]:
+    """The text of what weighs at least `cut`; where the name is left out, the texts of the arguments."""
+    name = _render_words(node.words, cut)
+    if not node.args and not node.lambdas:
+        return [name + node.suffix] if name else []
+    args: list[str] = []
+    for arg in node.args:
+        for text in _render(arg, cut) or ([_GAP] if cut <= _MARK else []):
+            if text != _GAP or args[-1:] != [_GAP]:
+                args.append(text)
+    args = [] if args == [_GAP] else args
+    inner = [word.text for word in node.lambdas if word.weight >= cut]
+    if not name:
+        return args + inner
+    return ["::".join([f"{name}<{', '.join(args)}>" if args else name, *inner]) + node.suffix]
+
+
+def _render_words(words: Iterable[_Word], cut: int) -> str:
+    text, gap = "", False
+    for word in words:
+        if word.weight >= cut:
+            text += f"{_GAP if gap else word.lead if text else ''}{word.text}"
+            gap = False
+        else:
+            gap |= not word.silent
+    return text + _GAP if gap and text else text
+
+
+def _fit(kernel: _Node, width: int) -> str:
+    """The text of the least elided stage that fits."""
+
+    def text(cut: int) -> str:
+        return ", ".join(text for text in _render(kernel, cut) if text != _GAP)
+
+    cuts = sorted({_MARK, *(word.weight for word in kernel.all_words())})
+    stage = bisect_left(cuts, -width, key=lambda cut: -len(text(cut)))
+    least = text(cuts[min(stage, len(cuts) - 1)]) or _GAP
+    return least if len(least) <= width else least[: width - 1].rstrip(_GAP) + _GAP
+
+
+def _differences(kernels: Sequence[_Node], rivals: Sequence[_Node], width: int) -> list[_Word]:
+    """For each kernel the most telling word in which it differs from the others, as far as there is one."""
+    rows = [[word for word in node.all_words() if len(word.text) < width - 4] for node in (*kernels, *rivals)]
+    if len({len(row) for row in rows}) == 1:
+        columns = [words for words in zip(*rows, strict=True) if len({word.text for word in words}) > 1]
+        found = max(columns, key=lambda words: max(word.weight for word in words), default=())[: len(kernels)]
+    else:
+        shared = set[str].intersection(*({word.text for word in row} for row in rows))
+        own = ([word for word in row if word.text not in shared] for row in rows[: len(kernels)])
+        found = tuple(max(words, key=lambda word: word.weight) for words in own if words)
+    return [word for word in found if word.weight < _DIFFERENCE]
+
+
+def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> None:
+    """Find each kernel a text that it owns: of kernels that come out alike the words that differ stay."""
+    pending = [(list(kernels), len(kernels) + 1)]
+    while pending:
+        names, before = pending.pop()
+        alike: dict[str, list[str]] = {}
+        for name in names:
+            alike.setdefault(_fit(kernels[name], width), []).append(name)
+        for text, same in alike.items():
+            rivals = [_parse(text)] if text in owners else []
+            nodes = [kernels[name] for name in same] if len(same) < before else []
+            different = _differences(nodes, rivals, width) if len(nodes) + len(rivals) > 1 else []
+            for word in different:
+                word.weight = _DIFFERENCE
+            if different:
+                pending.append((same, len(same)))
+                continue
+            shared = set[str].intersection(*(set(re.findall(r"\w+", name)) for name in same))
+            for name in same:  # those that differ in their parameters alone show a word of them
+                own = [word for word in re.findall(r"\w+", name) if word not in shared and len(word) < width // 2]
+                marked = [f"{_fit(kernels[name], width - len(word) - 3)}({_GAP}{word})" for word in own[:1]]
+                numbered = (f"{_fit(kernels[name], width - len(str(n)) - 2)} #{n}" for n in count(2))
+                owners[next(text for text in chain(marked or [text], numbered) if text not in owners)] = name
+
+
+def shorten(names: Sequence[str], width: int) -> list[str]:
+    """For each name, in order, a text of at most `width` characters (at least `NARROWEST` are taken).
+
+    A name that fits is returned as it is. Names that differ have texts that differ.
+    """
+    width = max(width, NARROWEST)
+    owners = {name: name for name in names if len(name) <= width and name.isprintable()}
+    _settle({name: _parse(name) for name in dict.fromkeys(names) if name not in owners}, width, owners)
+    texts = {name: text for text, name in owners.items()}
+    return [texts[name] for name in names]

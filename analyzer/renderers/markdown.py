@@ -1,0 +1,76 @@
+"""The page for issues and pull requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import units
+from kanalyze.renderers.page import page_of, short_names
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.summary import Summary
+    from kanalyze.renderers.grid import Grid
+    from kanalyze.renderers.page import Ledger, Section, Topic
+
+_NAME: Final = 60
+
+
+def render(summary: Summary, top: int) -> str:
+    """The page as GitHub-flavoured Markdown that ends with a newline."""
+    page = page_of(summary, top)
+    names = {name: _code(short) for name, short in short_names(page, _NAME).items()}
+    name, *parts = page.heading
+    lines = [f"### {_code(name)}", "", " · ".join([*parts, page.health]), "", f"**{page.answer}**"]
+    for ledger in page.ledgers:
+        lines += ["", *_ledger(ledger)]
+    for section in page.sections:
+        lines += ["", *_section(section, names)]
+    if page.topics:
+        lines += ["", "#### Findings", "", "Time at stake; at most this much can be gained.", ""]
+        lines += [_topic(topic, names) for topic in page.topics]
+    for reason in page.cannot_tell:
+        lines += ["", reason]
+    return "\n".join(lines) + "\n"
+
+
+def _ledger(ledger: Ledger) -> list[str]:
+    rows = [f"| {share.bucket} | {share.time} | {share.share} | {_cell(share.detail)} |" for share in ledger.shares]
+    return [
+        f"#### Where the time went: {ledger.heading}",
+        "",
+        "| bucket | time | share | most of it |",
+        "| :-- | --: | --: | :-- |",
+        *rows,
+        f"| **total** | **{ledger.total}** | **100.0 %** | |",
+    ]
+
+
+def _section(section: Section, names: dict[str, str]) -> list[str]:
+    title = section.title.capitalize().replace("Cuda", "CUDA")
+    remark = f" ({section.remark})" if section.remark else ""
+    return [f"#### {title}{remark}", "", *_grid(section.grid, names)]
+
+
+def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
+    rows = [(*row[:-1], names[row[-1]]) for row in grid.rows] if grid.named else grid.rows
+    heads = " | ".join(head.text or " " for head in grid.heads)
+    rule = " | ".join(":--" if head.left else "--:" for head in grid.heads)
+    return [
+        f"| {heads} |",
+        f"| {rule} |",
+        *(f"| {' | '.join(_cell(text) for text in row)} |" for row in rows),
+    ]
+
+
+def _topic(topic: Topic, names: dict[str, str]) -> str:
+    stake = units.time(topic.finding.at_stake_ns)
+    return f"- **{stake}** {topic.sentence(names)} {topic.finding.remedy}"
+
+
+def _cell(text: str) -> str:
+    return units.printable(text).strip().replace("|", "\\|")
+
+
+def _code(text: str) -> str:
+    """`text` as code; one that holds a backtick is fenced by two."""
+    return f"`` {text} ``" if "`" in text else f"`{text}`"

@@ -1,0 +1,176 @@
+"""The page for a terminal: fits its width, coloured only where colour is welcome."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import units
+from kanalyze.renderers.page import page_of, short_names
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.summary import Summary
+    from kanalyze.renderers.page import Ledger, Page, Section, Topic
+
+_WIDEST: Final = 160
+_NARROWEST: Final = 60
+_GLYPHS: Final = "█▓▒░╬≡∷"
+_REST: Final = "·"
+#: A number and its unit.
+_QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
+_NAME_LEAST, _NAME_MOST = 20, 72
+_INDENT: Final = "  "
+_STAKE: Final = 11
+
+#: What a terminal that knows only ASCII gets instead.
+ASCII: Final = str.maketrans(
+    {
+        "█": "#",
+        "▓": "%",
+        "▒": "=",
+        "░": "-",
+        "╬": "+",
+        "≡": "~",
+        "∷": ":",
+        "·": ".",
+        "×": "x",
+        "µ": "u",
+        "…": "~",
+        "→": "->",
+        "λ": "L",
+        "‹": "<",
+        "›": ">",
+    }
+)
+
+_COLOURS: Final = {
+    "kernel": "32",
+    "communication": "35",
+    "memcpy": "34",
+    "memset": "36",
+    "profiler": "90",
+    "loading": "33",
+    "allocation": "93",
+    "launch": "31",
+    "queued": "95",
+    "sync": "91",
+    "api": "96",
+    "host": "94",
+    "unknown": "37",
+}
+_BOLD, _DIM = "1", "2"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the page may look: its width in columns, and whether escape codes for colour are welcome."""
+
+    width: int = 80
+    colour: bool = False
+
+    def paint(self, text: str, code: str) -> str:
+        """`text` in the colour of an SGR code, or as it is."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
+
+
+def render(summary: Summary, look: Look, top: int) -> str:
+    """The page as text that ends with a newline."""
+    page = page_of(summary, top)
+    look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
+    room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
+    names = short_names(page, max(_NAME_LEAST, min([*room, _NAME_MOST])))
+    blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
+    for ledger in page.ledgers:
+        blocks += ["", *_ledger(ledger, look)]
+    for section in page.sections:
+        blocks += ["", *_section(section, look, names)]
+    blocks += _findings(page, look, names)
+    for reason in page.cannot_tell:
+        blocks += ["", *_wrapped(reason, look.width)]
+    blocks += ["", *(look.paint(line, _DIM) for line in _wrapped(f"More: {page.more}", look.width))]
+    return "\n".join(blocks) + "\n"
+
+
+def _heading(page: Page, look: Look) -> str:
+    name, *parts = page.heading
+    lines, line = [], name
+    for part in (*parts, page.health):
+        joined = f"{line}   {part}"
+        if len(joined) > look.width or part is page.health:
+            lines.append(line)
+            line = part
+        else:
+            line = joined
+    texts = [lines[0], *(wrapped for text in (*lines[1:], line) for wrapped in _wrapped(text, look.width))]
+    return "\n".join([texts[0].replace(name, look.paint(name, _BOLD), 1), *texts[1:], ""])
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width`; a number stays with its unit."""
+    bound = _QUANTITY.sub("\\1\xa0\\2", text)
+    lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def _title(title: str, right: str, look: Look) -> str:
+    space = max(look.width - len(title) - len(right), 2)
+    return look.paint(title, _BOLD) + (" " * space + look.paint(right, _DIM) if right else "")
+
+
+def _ledger(ledger: Ledger, look: Look) -> list[str]:
+    glyphs = {share.bucket: _GLYPHS[i] if i < len(_GLYPHS) else _REST for i, share in enumerate(ledger.shares)}
+    cells = units.apportioned([share.ns for share in ledger.shares], look.width)
+    bar = "".join(
+        look.paint(glyphs[share.bucket] * cell, _COLOURS[share.bucket])
+        for share, cell in zip(ledger.shares, cells, strict=True)
+    )
+    names = max((len(share.bucket) for share in ledger.shares), default=5)
+    times = len(ledger.total)
+    lines = [_title("WHERE THE TIME WENT", ledger.heading, look), bar]
+    for share in ledger.shares:
+        glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
+        start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
+        detail = _fitted(share.detail, look.width - len(start) - 6)
+        lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
+    return [*lines, f"  {'total'.ljust(names)}  {ledger.total}  100.0 %"]
+
+
+def _fitted(detail: str, width: int) -> str:
+    """As many of the comma-separated parts as fit."""
+    parts = detail.split(", ")
+    while len(parts) > 1 and len(", ".join(parts)) > width:
+        parts.pop()
+    text = ", ".join(parts)
+    return text if len(text) <= width else ""
+
+
+def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
+    head, rows = section.grid.lines(look.width - len(_INDENT), names)
+    return [
+        _title(section.title, section.remark, look),
+        look.paint(_INDENT + head, _DIM),
+        *(_INDENT + row for row in rows),
+    ]
+
+
+def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
+    if not page.ledgers:
+        return []
+    lines = ["", _title("FINDINGS", "time at stake; at most this much can be gained", look)]
+    if not page.topics:
+        return [*lines, f"{_INDENT}Nothing worth a sentence."]
+    for topic in page.topics:
+        lines += _topic(topic, look, names)
+    return lines
+
+
+def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
+    finding, space = topic.finding, look.width - _STAKE - 2
+    sentence = _wrapped(topic.sentence(names), space)
+    remedy = _wrapped(f"{finding.remedy} → {finding.table}", space)
+    body = [*sentence, *(look.paint(text, _DIM) for text in remedy)]
+    stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
+    pad = " " * (_STAKE + 2)
+    return [f"{stake}  {body[0]}", *(pad + text for text in body[1:])]
