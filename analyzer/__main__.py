@@ -1,0 +1,6 @@
+"""``python -m kanalyze`` is ``kanalyze``."""
+
+from kanalyze.cli import entry
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,87 @@
+"""The command line: parses, calls one library function, prints what a renderer made.
+
+A command is a module of this package named for it, with a click command of the same name; adding the file adds the
+command. Modules that begin with an underscore are what commands share.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pkgutil
+import sys
+from importlib import import_module
+
+import click
+
+from kanalyze.errors import KanalyzeError, nearest
+from kanalyze.units import printable
+
+
+class _Commands(click.Group):
+    """The commands, each imported when it is called: the start of one does not wait for the others."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every command's name."""
+        del ctx
+        return [module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command called `cmd_name`; None where there is none."""
+        names = self.list_commands(ctx)
+        if cmd_name not in names:
+            hint = nearest(cmd_name, names)
+            ctx.fail(f"No such command {cmd_name!r}." + (f" Did you mean {hint}?" if hint else ""))
+        command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        return command
+
+
+def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
+    del param
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for --version only
+
+        click.echo(f"kanalyze {version('kanalyze')}")
+        ctx.exit()
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Say the version and stop.",
+)
+def kanalyze() -> None:
+    """Where did the GPU time go? Reads profiles and attributes every nanosecond."""
+
+
+def main() -> None:
+    """Run the command line; the one place where an error becomes text and an exit status."""
+    try:
+        kanalyze(prog_name="kanalyze")
+    except KanalyzeError as error:
+        message, remedy = printable(str(error)), printable(error.remedy)
+        click.echo(f"kanalyze: {message}\n{remedy}  [{error.slug}]", err=True)
+        sys.exit(error.exit_status)
+
+
+def entry() -> None:
+    """The program: :func:`main` in a process of its own, which need not clean up after itself.
+
+    Collecting garbage and taking down the interpreter cost a fifth of the time of a small report (benchmarks/).
+    """
+    gc.disable()
+    status: object = 0
+    try:
+        main()
+    except SystemExit as stop:
+        status = stop.code
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            status = status or 1
+    os._exit(status if isinstance(status, int) else int(status is not None))

@@ -1,0 +1,63 @@
+"""Options that several commands have, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.report import Report
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+
+class Where(TypedDict):
+    """The part of a report that the user asked for; what :func:`scope` adds to a command."""
+
+    window: str | None
+    device: int | None
+    process: int | None
+
+
+def scope(command: F) -> F:
+    """Add ``--window``, ``--device`` and ``--process``."""
+    for option in (
+        click.option("--process", type=int, metavar="PID", help="Only this process."),
+        click.option("--device", type=int, metavar="GPU", help="Only this GPU."),
+        click.option(
+            "--window",
+            metavar="START..END",
+            help="Only this part of the recording's own time, with units: 120ms..250ms, ..1.5s.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def report_argument(command: F) -> F:
+    """Add the report's path."""
+    return click.argument("report", type=click.Path(path_type=Path))(command)
+
+
+def output(command: F) -> F:
+    """Add ``-o``."""
+    kind = click.Path(path_type=Path, dir_okay=False)
+    return click.option("-o", "--output", type=kind, metavar="FILE", help="Write to FILE, all of it or nothing.")(
+        command
+    )
+
+
+def top(default: int | None, help_text: str) -> Callable[[F], F]:
+    """Add ``--top``."""
+    return click.option("--top", type=click.IntRange(min=1), default=default, metavar="N", help=help_text)
+
+
+def opened(report: Path, where: Where) -> Report:
+    """The report at a path, narrowed to what the user asked for."""
+    from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
+
+    return read(report).narrow(**where)

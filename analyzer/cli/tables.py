@@ -1,0 +1,29 @@
+"""``kanalyze tables``: what tables there are, column by column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kanalyze.cli._options import output
+from kanalyze.cli._output import emit, width
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.argument("table", required=False)
+@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@output
+def tables(table: str | None, form: str, output: Path | None) -> None:
+    """Every table with its columns, units and meaning; or only TABLE."""
+    from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.renderers import tables as rendered  # noqa: PLC0415 - as above
+
+    wanted = [catalog.table(name) for name in ([table] if table else catalog.names())]
+    if form == "terminal":
+        emit(rendered.terminal(wanted, width()), output)
+    else:
+        emit(rendered.FORMATS[form](wanted).encode(), output)
