@@ -1,0 +1,246 @@
+"""What all commands share: help, version, errors, pipes and terminals."""
+
+import fcntl
+import os
+import pkgutil
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import click
+import pytest
+
+import kanalyze.cli
+from support.command import ADD, ADD_UM, TORCH, command_line, environment, refused, run, spawn
+
+COMMANDS = ("show", "summarize", "tables")
+ESCAPE = "\x1b["
+
+
+def options_of(help_text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_text))
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_lists_every_command_with_a_sentence(flag):
+    ran = run(flag)
+    assert (ran.status, ran.error) == (0, "")
+    assert "Usage: kanalyze" in ran.text
+    commands = [line.split(maxsplit=1) for line in ran.text.partition("Commands:")[2].splitlines() if line]
+    assert [name for name, _ in commands] == list(COMMANDS)
+    assert all(sentence.endswith(".") for _, sentence in commands)
+
+
+def test_a_module_in_the_package_is_a_command():
+    modules = {module.name for module in pkgutil.iter_modules(kanalyze.cli.__path__)}
+    assert {name for name in modules if not name.startswith("_")} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("command", "usage", "options"),
+    [
+        ("summarize", "REPORT", {"--window", "--device", "--process", "--top", "--format", "-o", "--output"}),
+        (
+            "show",
+            "TABLE REPORT",
+            {"--window", "--device", "--process", "--by", "--sort", "--top", "--format", "-o", "--output"},
+        ),
+        ("tables", "[TABLE]", {"--format", "-o", "--output"}),
+    ],
+)
+def test_help_of_a_command_names_its_arguments_and_options(command, usage, options):
+    ran = run(command, "--help")
+    assert (ran.status, ran.error) == (0, "")
+    assert f"Usage: kanalyze {command} [OPTIONS] {usage}\n" in ran.text
+    assert options_of(ran.text.partition("Options:")[2]) >= options | {"-h", "--help"}
+    assert ran.lines == [line for line in ran.lines if len(line) <= 80]
+
+
+def test_no_command_is_help_and_a_mistake():
+    ran = run()
+    assert ran.status == 2
+    assert "Usage: kanalyze" in ran.error + ran.text
+
+
+def test_version_is_that_of_the_installed_package(tmp_path, monkeypatch):
+    metadata = tmp_path / "kanalyze-12.34.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: kanalyze\nVersion: 12.34\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run("--version") == run("--version", "summarize")
+    assert run("--version").text == "kanalyze 12.34\n"
+
+
+def test_the_module_is_the_command():
+    spawned = spawn("summarize", ADD, COLUMNS="80")
+    assert spawned == run("summarize", ADD)
+    assert spawned.status == 0
+
+
+def test_an_error_is_a_message_and_a_remedy_and_its_name_in_the_docs():
+    ran = spawn("summarize", "nowhere/report.sqlite")
+    expected = "kanalyze: nowhere/report.sqlite: no such file.\nCheck the path.  [report-not-found]\n"
+    assert (ran.status, ran.text, ran.error) == (2, "", expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["summarise", ADD], "No such command 'summarise'"),
+        (["summarize"], "Missing argument 'REPORT'"),
+        (["show", "kernels"], "Missing argument 'REPORT'"),
+        (["summarize", ADD, ADD_UM], "unexpected extra argument"),
+        (["summarize", ADD, "--windows", "..1ms"], "No such option"),
+        (["summarize", ADD, "--format", "yaml"], "'yaml' is not one of 'terminal', 'markdown', 'json'"),
+        (["show", "kernels", ADD, "--format", "yaml"], "'yaml' is not one of"),
+        (["tables", "--format", "csv"], "'csv' is not one of"),
+        (["summarize", ADD, "--top", "0"], "0 is not in the range x>=1"),
+        (["summarize", ADD, "--top", "many"], "'many' is not a valid integer"),
+        (["summarize", ADD, "--device", "first"], "'first' is not a valid integer"),
+        (["summarize", ADD, "-o", Path(__file__).parent], "is a directory"),
+    ],
+    ids=lambda value: " ".join(map(str, value[:1] + value[2:])) if isinstance(value, list) else "",
+)
+def test_a_wrong_call_is_told_with_its_usage(arguments, told):
+    ran = run(*arguments)
+    assert (ran.status, ran.text) == (2, "")
+    assert ran.error.startswith("Usage: kanalyze ")
+    assert told in ran.error
+
+
+def test_an_interrupt_ends_it_without_traceback(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kanalyze.cli.tables.emit", interrupted)
+    ran = run("tables")
+    assert (ran.status, ran.text) == (1, "")
+    assert ran.error.strip() == "Aborted!"
+
+
+def test_help_does_not_wait_for_polars():
+    code = "import sys; from kanalyze.cli import kanalyze as k; k(['--help'], standalone_mode=False); "
+    ended = subprocess.run(  # noqa: S603 - it starts this very package
+        [sys.executable, "-c", code + "print('polars' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=100,
+        check=True,
+    )
+    assert ended.stdout.splitlines()[-1] == "False"
+
+
+# Pipes and devices
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "terminal"])
+def test_a_reader_that_leaves_ends_it_quietly(form):
+    arguments = command_line("show", "events", TORCH, "--format", form)
+    with subprocess.Popen(  # noqa: S603 - it starts this very package
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout.read(5)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(100) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["summarize", ADD], ["show", "kernels", ADD, "--format", "csv"]], ids=["page", "csv"]
+)
+def test_a_reader_that_never_was_ends_it_quietly(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        ran = spawn(*arguments, stdout=pipe)
+    assert (ran.status, ran.error) == (1, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("form", ["terminal", "csv"])
+def test_a_full_disk_behind_standard_output_is_told(form):
+    with Path("/dev/full").open("wb") as full:
+        ran = spawn("show", "kernels", ADD, "--format", form, stdout=full)
+    message, remedy = refused(ran)
+    assert "No space left on device" in message
+    assert remedy.endswith("[output-failed]")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "arguments"),
+    [
+        pytest.param("ascii", ["summarize", TORCH], id="page-ascii"),
+        pytest.param("latin-1", ["summarize", TORCH], id="page-latin-1"),
+        pytest.param("ascii", ["show", "launches", TORCH], id="table-ascii"),
+        pytest.param("cp1252", ["tables"], id="tables-cp1252"),
+    ],
+)
+def test_old_terminals_get_what_they_can_print(encoding, arguments):
+    plain = run(*arguments)
+    ran = spawn(*arguments, PYTHONIOENCODING=encoding, COLUMNS="80")
+    assert (ran.status, ran.error) == (0, "")
+    text = ran.raw.decode(encoding)
+    assert len(text.splitlines()) == len(plain.lines)
+    assert text.count("?") == plain.text.count("?")
+
+
+def test_json_says_the_same_in_every_encoding():
+    ran = spawn("summarize", TORCH, "--format", "json", PYTHONIOENCODING="ascii")
+    assert ran == run("summarize", TORCH, "--format", "json")
+
+
+def on_terminal(columns, *arguments, **changes):
+    """What a command shows on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(  # noqa: S603 - it starts this very package
+        command_line(*arguments),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm-256color", **changes),
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while part := read_or_end(ours):
+            shown += part
+        os.close(ours)
+        assert process.wait(100) == 0, shown
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read_or_end(descriptor):
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # Linux says so where the other side of a terminal is closed
+        return b""
+
+
+def test_a_terminal_gets_colour_and_its_own_width():
+    shown = on_terminal(100, "summarize", ADD)
+    assert ESCAPE in shown
+    assert click.unstyle(shown) == run("summarize", ADD, columns=100).text
+
+
+@pytest.mark.parametrize("changes", [{"NO_COLOR": "1"}, {"NO_COLOR": "no"}])
+def test_a_terminal_gets_no_colour_where_it_is_not_wanted(changes):
+    assert on_terminal(80, "summarize", ADD, **changes) == run("summarize", ADD).text
+
+
+def test_an_empty_no_color_is_none():
+    assert ESCAPE in on_terminal(80, "summarize", ADD, NO_COLOR="")
+
+
+def test_a_pipe_gets_no_colour():
+    assert ESCAPE not in spawn("summarize", ADD).text
+
+
+def test_a_file_gets_no_colour_although_there_is_a_terminal(tmp_path):
+    path = tmp_path / "page.txt"
+    assert on_terminal(80, "summarize", ADD, "-o", path) == ""
+    assert path.read_text() == run("summarize", ADD).text

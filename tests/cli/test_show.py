@@ -1,0 +1,265 @@
+"""`kanalyze show`: one table in full, for reading and for programs."""
+
+import csv
+import io
+import json
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze import catalog
+from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
+from support.exports import only
+
+TWO_GPUS = REPORTS / "two_gpus.sqlite"
+EMPTY = REPORTS / "empty.sqlite"
+
+MOMENTS = ("avg", "median", "min", "max", "stddev")
+TIMES = ",".join(f"{moment}_ns" for moment in MOMENTS)
+SIZES = ",".join(f"{moment}_bytes" for moment in MOMENTS)
+LAUNCH_TIMES = ",".join(f"{part}_{moment}_ns" for part in ("total", "api", "queue", "kernel") for moment in MOMENTS)
+SHAPE = "grid_x,grid_y,grid_z,block_x,block_y,block_z"
+
+#: How the header of each CSV file begins; columns may follow, none of these may move.
+HEADERS = {
+    "kernels": f"name,count,total_ns,share,{TIMES},exclusive_ns",
+    "copies": f"operation,count,total_ns,share,{TIMES},total_bytes,{SIZES},bandwidth_bytes_per_s,exclusive_ns",
+    "api": f"name,count,total_ns,share,{TIMES}",
+    "gpu": f"category,operation,count,total_ns,share,{TIMES}",
+    "launches": "api_start_ns,api_ns,queue_ns,kernel_start_ns,kernel_ns,total_ns,process_id,thread_id,device,api,"
+    f"{SHAPE},kernel",
+    "launch_summary": f"process_id,thread_id,device,count,queue_count,{LAUNCH_TIMES},api,kernel",
+    "ledger": "device,bucket,detail,ns,share",
+    "health": "check,count,ns,effect",
+}
+
+ANALYSES = {
+    "api": kanalyze.api,
+    "copies": kanalyze.copies,
+    "exposure": kanalyze.exposure,
+    "findings": kanalyze.findings,
+    "gpu": kanalyze.gpu,
+    "health": kanalyze.health,
+    "hot_kernels": kanalyze.hot_kernels,
+    "kernels": kanalyze.kernels,
+    "launch_summary": kanalyze.launch_summary,
+    "launches": kanalyze.launches,
+    "ledger": kanalyze.ledger,
+}
+
+
+def shown(*arguments, **keys):
+    ran = run("show", *arguments, **keys)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+def rows(*arguments):
+    return list(csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv"))))
+
+
+def column(name, *arguments):
+    return [row[name] for row in rows(*arguments)]
+
+
+def message(*arguments):
+    return refused(run("show", *arguments))
+
+
+# Formats
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@pytest.mark.parametrize("path", [TORCH, EMPTY], ids=lambda path: path.stem)
+def test_csv_begins_with_the_columns_that_others_rely_on(name, path):
+    header = shown(name, path, "--format", "csv").splitlines()[0]
+    assert header == HEADERS[name] or header.startswith(HEADERS[name] + ",")
+
+
+def test_csv_by_launch_shape_adds_the_shape():
+    header = shown("kernels", TORCH, "--by", "launch-shape", "--format", "csv").splitlines()[0]
+    assert header.startswith(f"{HEADERS['kernels']},")
+    assert header.endswith(SHAPE)
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_csv_and_json_hold_what_python_gives(name):
+    report = kanalyze.read(ADD_UM)
+    frame = ANALYSES[name](report) if name in ANALYSES else report.table(name)
+    assert json.loads(shown(name, ADD_UM, "--format", "json")) == json.loads(frame.write_json())
+    assert rows(name, ADD_UM) == list(csv.DictReader(io.StringIO(frame.write_csv())))
+    assert len(rows(name, ADD_UM)) == frame.height
+
+
+def test_numbers_are_not_rounded_and_missing_values_are_empty():
+    (row,) = rows("launches", ADD)
+    assert int(row["kernel_ns"]) == 4576
+    assert row["queue_ns"] == ""
+    assert json.loads(shown("launches", ADD, "--format", "json"))[0]["queue_ns"] is None
+    assert float(rows("copies", ADD)[0]["stddev_ns"]) == kanalyze.copies(kanalyze.read(ADD))["stddev_ns"][0]
+
+
+def test_csv_quotes_names_with_commas():
+    assert column("name", "kernels", ADD) == ["add(int, float *, float *)"]
+    assert '\n"add(int, float *, float *)",1,4576,1.0,' in shown("kernels", ADD, "--format", "csv")
+
+
+@pytest.mark.parametrize("name", ["kernels", "events", "copy_detail"])
+def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
+    report, path = kanalyze.read(TORCH), tmp_path / "table.parquet"
+    assert shown(name, TORCH, "--format", "parquet", "-o", path) == ""
+    found = pl.read_parquet(path)
+    expected = kanalyze.kernels(report) if name == "kernels" else report.table(name)
+    assert found.equals(expected, null_equal=True)
+    assert found.schema.names() == expected.schema.names()
+    assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
+
+
+def test_parquet_is_not_printed():
+    told, remedy = message("kernels", TORCH, "--format", "parquet")
+    assert told == "--format parquet is binary and is not printed."
+    assert remedy == "Say where it goes: -o FILE.  [output-failed]"
+
+
+@pytest.mark.parametrize("form", ["terminal", "csv", "json"])
+def test_output_is_written_as_it_would_be_printed(tmp_path, form):
+    assert shown("kernels", TORCH, "--format", form, "-o", tmp_path / "out") == ""
+    assert (tmp_path / "out").read_text(encoding="utf-8") == shown("kernels", TORCH, "--format", form)
+
+
+def test_a_table_for_reading_has_units_and_the_name_last():
+    head, line = shown("kernels", ADD).splitlines()
+    assert head.split() == [*(name for name in HEADERS["kernels"].split(",") if name != "name"), "name"]
+    assert line.split("  ")[-1] == "add(int, float *, float *)"
+    assert "4.576 µs" in line
+    assert "100.0 %" in line
+
+
+@pytest.mark.parametrize("name", catalog.names())
+@pytest.mark.parametrize("path", [TWO_GPUS, EMPTY], ids=lambda path: path.stem)
+def test_every_table_can_be_read(name, path):
+    ran = run("show", name, path)
+    if ran.status == 2:
+        told, remedy = refused(ran)
+        assert path == EMPTY
+        assert told.startswith(f"{path}: cannot tell {name}, because the report records no events of kind ")
+        assert remedy.endswith("[cannot-tell]")
+    else:
+        assert (ran.status, ran.error) == (0, "")
+        assert len(ran.lines) == 1 + len(rows(name, path))
+
+
+# Order and choice of rows
+
+
+def numbers(texts):
+    return [int(text) for text in texts]
+
+
+def test_sort_is_ascending_and_with_a_minus_descending():
+    plain = numbers(column("count", "kernels", TORCH))
+    assert plain != sorted(plain)
+    assert numbers(column("count", "kernels", TORCH, "--sort", "count")) == sorted(plain)
+    assert numbers(column("count", "kernels", TORCH, "--sort", "-count")) == sorted(plain, reverse=True)
+
+
+@pytest.mark.parametrize("order", ["queue_ns", "-queue_ns"])
+def test_missing_values_are_sorted_last(order):
+    found = column("queue_ns", "launches", TORCH, "--sort", order)
+    known = [text for text in found if text]
+    assert 0 < len(known) < len(found)
+    assert found == [*known, *[""] * (len(found) - len(known))]
+    assert numbers(known) == sorted(numbers(known), reverse=order.startswith("-"))
+
+
+@pytest.mark.parametrize("order", ["count", "-count"])
+def test_sort_keeps_the_order_of_equals(order):
+    plain, found = rows("kernels", TORCH), rows("kernels", TORCH, "--sort", order)
+    for count in {row["count"] for row in plain}:
+        assert [row for row in found if row["count"] == count] == [row for row in plain if row["count"] == count]
+
+
+@pytest.mark.parametrize("name", ["name", "-name"])
+def test_names_are_sorted_as_text(name):
+    found = column("name", "events", ADD, "--sort", name)
+    known = [text for text in found if text]
+    assert known == sorted(known, reverse=name.startswith("-"))
+
+
+def test_top_is_taken_after_sorting():
+    plain = numbers(column("count", "kernels", TORCH))
+    assert numbers(column("count", "kernels", TORCH, "--sort", "-count", "--top", "3")) == sorted(plain)[:-4:-1]
+    assert rows("kernels", TORCH, "--top", "5") == rows("kernels", TORCH)[:5]
+    assert rows("kernels", TORCH, "--top", "99999") == rows("kernels", TORCH)
+
+
+def test_by_launch_shape_splits_the_kernels():
+    whole, split = rows("kernels", TORCH), rows("kernels", TORCH, "--by", "launch-shape")
+    assert len(split) > len(whole)
+    for measure in ("count", "total_ns", "exclusive_ns"):
+        assert sum(int(row[measure]) for row in split) == sum(int(row[measure]) for row in whole)
+    assert len({tuple(row[name] for name in ("name", *SHAPE.split(","))) for row in split}) == len(split)
+
+
+def test_a_window_a_device_and_a_process_narrow_every_table():
+    whole = kanalyze.read(TWO_GPUS)
+    process = whole.processes["process_id"][0]
+    where = {"window": "1000ms..1002ms", "device": 1, "process": process}
+    options = [text for name, value in where.items() for text in (f"--{name}", value)]
+    for name in ("kernels", "ledger", "api", "health"):
+        expected = ANALYSES[name](whole, **where)
+        assert json.loads(shown(name, TWO_GPUS, *options, "--format", "json")) == json.loads(expected.write_json())
+
+
+# What there is not
+
+
+def test_an_unknown_table_is_told_with_the_nearest():
+    told, remedy = message("kernal", TORCH)
+    assert told == "no table 'kernal'."
+    assert remedy == f"Did you mean kernels? There are: {', '.join(catalog.names())}.  [unknown-name]"
+
+
+@pytest.mark.parametrize("name", ["summary", "rules", "notes", "_walk", "kernels.py", "", "Kernels"])
+def test_what_is_in_the_package_but_no_table_is_unknown(name):
+    assert message(name, TORCH)[0] == f"no table {name!r}."
+
+
+def test_an_unknown_table_is_told_before_the_report_is_looked_for():
+    assert message("kernal", "nowhere.sqlite")[0] == "no table 'kernal'."
+
+
+def test_an_unknown_column_is_told_with_the_nearest():
+    told, remedy = message("kernels", TORCH, "--sort", "-totl_ns")
+    assert told == "no column 'totl_ns'."
+    assert remedy.startswith("Did you mean total_ns? There are: name, count, total_ns, ")
+
+
+def test_an_unknown_grouping_is_told_with_the_nearest():
+    told, remedy = message("kernels", TORCH, "--by", "launch_shape")
+    assert told == "no grouping of kernels 'launch_shape'."
+    assert remedy == "Did you mean launch-shape? There are: launch-shape.  [unknown-name]"
+
+
+def test_a_table_without_groupings_has_none():
+    assert message("api", TORCH, "--by", "launch-shape")[1] == "There are: none.  [unknown-name]"
+
+
+def test_an_unknown_device_or_process_is_told():
+    assert message("kernels", TWO_GPUS, "--device", "2") == ("no device '2'.", "There are: 0, 1.  [unknown-name]")
+    assert message("kernels", TWO_GPUS, "--process", "-1")[0] == "no process '-1'."
+
+
+def test_a_bad_window_is_told():
+    told, remedy = message("kernels", TORCH, "--window", "1..2s")
+    assert told == "--window '1..2s': '1' is not a time with a unit (ns, us, ms or s)."
+    assert remedy.endswith("[bad-window]")
+
+
+def test_a_table_that_the_report_cannot_give_is_told_and_nothing_is_written(tmp_path):
+    report, path = only(tmp_path, ADD, "NVTX_EVENTS", "StringIds"), tmp_path / "out.csv"
+    told, remedy = message("kernels", report, "--format", "csv", "-o", path)
+    assert told == f"{report}: cannot tell kernels, because the report records no events of kind kernel."
+    assert remedy.endswith("[cannot-tell]")
+    assert not path.exists()

@@ -1,0 +1,306 @@
+"""`kanalyze summarize`: the page in its forms, its options, and where it is written."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, refused, run
+from support.exports import altered
+
+EVERY = sorted([*SAMPLES.glob("*.sqlite"), *REPORTS.glob("*.sqlite")])
+TWO_GPUS, TWO_PROCESSES, EMPTY = (REPORTS / f"{name}.sqlite" for name in ("two_gpus", "two_processes", "empty"))
+
+
+def page(*arguments, **keys):
+    ran = run("summarize", *arguments, **keys)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+def content(*arguments):
+    return json.loads(page(*arguments, "--format", "json"))
+
+
+def message(*arguments):
+    return refused(run("summarize", *arguments))
+
+
+# What it looks like
+
+
+@pytest.mark.parametrize(("name", "columns"), [("add", 80), ("add_um", 80), ("torch", 80), ("torch", 130)])
+def test_page_looks_as_it_should(gold, name, columns):
+    gold(page(SAMPLES / f"{name}.sqlite", columns=columns), f"summarize_{name}_{columns}.txt")
+
+
+def test_markdown_looks_as_it_should(gold):
+    gold(page(ADD_UM, "--format", "markdown"), "summarize_add_um.md")
+
+
+def test_markdown_quotes_names_with_backticks(tmp_path):
+    renamed = "UPDATE StringIds SET value = '`anonymous namespace''::add' WHERE value LIKE 'add(%'"
+    assert "`` `anonymous namespace'::add ``" in page(altered(tmp_path, ADD, renamed), "--format", "markdown")
+
+
+def test_markdown_does_not_depend_on_the_terminal():
+    assert page(ADD, "--format", "markdown", columns=60) == page(ADD, "--format", "markdown", columns=200)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 132])
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_no_line_is_wider_than_the_terminal(path, columns):
+    lines = page(path, columns=columns).splitlines()
+    assert [line for line in lines if len(line) > columns and not line.startswith("More: ")] == []
+
+
+def test_the_last_line_is_not_wider_than_the_terminal():
+    assert [line for line in page(ADD).splitlines() if len(line) > 80] == []
+
+
+def test_a_very_narrow_and_a_very_wide_terminal_are_no_trouble():
+    assert page(TORCH, columns=1) == page(TORCH, columns=60)
+    assert page(TORCH, columns=1000) == page(TORCH, columns=160)
+
+
+def test_top_is_how_many_rows_each_table_has():
+    few, many = page(TORCH, "--top", "3"), page(TORCH, "--top", "999")
+    assert page(TORCH, "--top", "8") == page(TORCH)
+    assert "3 of 32; share of window" in few
+    assert " of 32; share of window" not in many
+    assert few.count("×") < many.count("×")
+
+
+def test_a_report_without_gpu_work_has_a_page_too():
+    assert "No GPU did anything in this report" in page(EMPTY)
+
+
+# JSON
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_ledgers_sum_to_their_windows(path):
+    found = content(path)
+    lengths = {window["device"]: window["window_ns"] for window in found["windows"]}
+    sums = dict.fromkeys(lengths, 0)
+    for row in found["ledger"]:
+        sums[row["device"]] += row["ns"]
+    assert sums == lengths
+    assert all(window["end_ns"] - window["start_ns"] == window["window_ns"] for window in found["windows"])
+    assert bool(lengths) == (path != EMPTY)
+
+
+def test_json_holds_all_rows_whatever_top_says():
+    found = content(TORCH, "--top", "1")
+    assert len(found["hot_kernels"]) == 32
+    assert found == content(TORCH)
+
+
+def test_json_says_what_was_looked_at():
+    found = content(TWO_GPUS, "--window", "1s..1001.5ms", "--device", "1")
+    assert found["schema_version"] == 1
+    assert found["report"]["path"] == str(TWO_GPUS)
+    assert (found["report"]["tool"], found["report"]["tool_version"]) == ("nsys", "2025.3.2")
+    expected = {"window_start_ns": 10**9, "window_end_ns": 1_001_500_000, "device": 1, "process": None}
+    assert found["scope"] == expected
+
+
+def test_json_is_one_object_on_lines_of_its_own():
+    text = page(ADD, "--format", "json")
+    assert text.startswith("{\n")
+    assert text.endswith("\n}\n")
+
+
+# A part of the report
+
+
+def test_a_window_cuts_the_ledger():
+    found = content(ADD, "--window", "400ms..500ms")
+    (window,) = found["windows"]
+    assert (window["start_ns"], window["end_ns"], window["window_ns"]) == (400_000_000, 500_000_000, 100_000_000)
+    assert sum(row["ns"] for row in found["ledger"]) == 100_000_000
+
+
+@pytest.mark.parametrize("text", ["400ms..", "..500ms", "..", "0.4s..500000us", " 400 ms .. 500 ms ", "-1s..1s"])
+def test_windows_may_be_open_and_in_any_unit(text):
+    (whole,), (window,) = content(ADD)["windows"], content(ADD, "--window", text)["windows"]
+    start, end = (side.strip() for side in text.split(".."))
+    assert window["start_ns"] == (whole["start_ns"] if not start else -(10**9) if "-" in start else 400_000_000)
+    assert window["end_ns"] == (whole["end_ns"] if not end else 10**9 if end == "1s" else 500_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("400ms", "there is no '..' between start and end"),
+        ("400ms-500ms", "there is no '..' between start and end"),
+        ("", "there is no '..' between start and end"),
+        ("400..500ms", "'400' is not a time with a unit (ns, us, ms or s)"),
+        ("400ms..5h", "'5h' is not a time with a unit (ns, us, ms or s)"),
+        ("1e3ms..", "'1e3ms' is not a time with a unit (ns, us, ms or s)"),
+        ("400ms..500ms..600ms", "'500ms..600ms' is not a time with a unit (ns, us, ms or s)"),
+        ("500ms..400ms", "the end is not after the start"),
+        ("400ms..400ms", "the end is not after the start"),
+    ],
+)
+def test_what_is_no_window_is_refused(text, reason):
+    told, remedy = message(ADD, "--window", text)
+    assert told == f"--window {text!r}: {reason}."
+    assert remedy.startswith("Write start..end with units, as in 120ms..250ms;")
+    assert remedy.endswith("[bad-window]")
+
+
+@pytest.mark.parametrize("text", ["..10000000000s", "-10000000000s.."])
+def test_a_window_beyond_all_times_is_no_traceback(text):
+    ran = run("summarize", ADD, "--window", text)
+    assert ran.status in (0, 2)
+
+
+@pytest.mark.parametrize("text", ["0ns..1ns", "900s..901s"])
+def test_a_window_in_which_nothing_happened_is_no_trouble(text):
+    (window,) = content(ADD, "--window", text)["windows"]
+    assert window["busy_ns"] == 0
+    assert page(ADD, "--window", text)
+
+
+def test_one_device_has_one_ledger():
+    assert [window["device"] for window in content(TWO_GPUS)["windows"]] == [0, 1]
+    assert [window["device"] for window in content(TWO_GPUS, "--device", "1")["windows"]] == [1]
+
+
+def test_one_process_is_counted_alone():
+    whole = content(TWO_PROCESSES)
+    alone = [content(TWO_PROCESSES, "--process", pid) for pid in {row["process_id"] for row in whole["processes"]}]
+    assert all(len({row["process_id"] for row in found["processes"]}) == 1 for found in alone)
+    calls = [sum(row["count"] for row in found["api"]) for found in alone]
+    assert sum(calls) == sum(row["count"] for row in whole["api"])
+    assert max(calls) < sum(calls)
+    assert "3 processes\n" in page(TWO_PROCESSES)
+    assert "1 process\n" in page(TWO_PROCESSES, "--process", whole["processes"][0]["process_id"])
+
+
+def test_an_unknown_device_is_told_with_those_there_are():
+    told, remedy = message(TWO_GPUS, "--device", "10")
+    assert told == "no device '10'."
+    assert remedy == "Did you mean 1? There are: 0, 1.  [unknown-name]"
+    assert message(TWO_GPUS, "--device", "7")[1] == "There are: 0, 1.  [unknown-name]"
+
+
+def test_an_unknown_process_is_told_with_those_there_are():
+    known = sorted({row["process_id"] for row in content(TWO_PROCESSES)["processes"]})
+    listed = ", ".join(map(str, known))
+    told, remedy = message(TWO_PROCESSES, "--process", "1")
+    assert (told, remedy) == ("no process '1'.", f"There are: {listed}.  [unknown-name]")
+    told, remedy = message(TWO_PROCESSES, "--process", known[0] * 10)
+    assert remedy == f"Did you mean {known[0]}? There are: {listed}.  [unknown-name]"
+
+
+# Where it is written
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "json"])
+def test_output_is_written_as_it_would_be_printed(tmp_path, form):
+    assert page(ADD, "--format", form, "-o", tmp_path / "page") == ""
+    assert (tmp_path / "page").read_text(encoding="utf-8") == page(ADD, "--format", form)
+    assert left_in(tmp_path) == ["page"]
+
+
+def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
+    path = tmp_path / "page.txt"
+    path.write_text("old" * 10_000)
+    mask = os.umask(0o027)
+    try:
+        page(ADD, "--output", path)
+    finally:
+        os.umask(mask)
+    assert path.read_text(encoding="utf-8") == page(ADD)
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_output_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page(ADD, "-o", "page.txt")
+    assert left_in(tmp_path) == ["page.txt"]
+
+
+def test_output_into_a_missing_folder_is_refused(tmp_path):
+    path = tmp_path / "nowhere" / "page.txt"
+    told, remedy = message(ADD, "-o", path)
+    assert told == f"{path}: cannot be written (No such file or directory)."
+    assert remedy == "Choose another place with -o, or free some space.  [output-failed]"
+    assert left_in(tmp_path) == []
+
+
+def test_output_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("as it was")
+    path = tmp_path / "file" / "page.txt"
+    assert message(ADD, "-o", path)[0] == f"{path}: cannot be written (Not a directory)."
+    assert left_in(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "as it was"
+
+
+def raising(error):
+    def fail(*_, **__):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("step", ["chmod", "replace"])
+def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, step):
+    path = tmp_path / "page.txt"
+    path.write_text("as it was")
+    monkeypatch.setattr(Path, step, raising(OSError(errno.ENOSPC, "No space left on device")))
+    assert message(ADD, "-o", path)[0] == f"{path}: cannot be written (No space left on device)."
+    assert left_in(tmp_path) == ["page.txt"]
+    assert path.read_text() == "as it was"
+
+
+@pytest.mark.parametrize("step", ["chmod", "replace"])
+def test_output_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch, step):
+    path = tmp_path / "page.txt"
+    path.write_text("as it was")
+    monkeypatch.setattr(Path, step, raising(KeyboardInterrupt()))
+    ran = run("summarize", ADD, "-o", path)
+    assert (ran.status, ran.error.strip()) == (1, "Aborted!")
+    assert left_in(tmp_path) == ["page.txt"]
+    assert path.read_text() == "as it was"
+
+
+def test_a_bad_report_leaves_the_output_alone(tmp_path):
+    path = tmp_path / "page.txt"
+    path.write_text("as it was")
+    assert message(tmp_path / "none.sqlite", "-o", path)[0].endswith("no such file.")
+    assert path.read_text() == "as it was"
+
+
+def test_output_through_a_link_is_written_where_it_points(tmp_path):
+    (tmp_path / "link").symlink_to("page.txt")
+    page(ADD, "-o", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page.txt").read_text(encoding="utf-8") == page(ADD)
+
+
+def test_output_to_what_is_no_file_does_not_replace_it(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ran = run("summarize", ADD, "-o", pipe)
+        assert pipe.is_fifo()
+        assert ran.status == 2 or os.read(reader, 1 << 16).decode() == page(ADD)
+    finally:
+        os.close(reader)
+
+
+def test_output_onto_the_report_is_refused(tmp_path):
+    path = tmp_path / "add.sqlite"
+    path.write_bytes(ADD.read_bytes())
+    message(path, "-o", path)
+    assert path.read_bytes() == ADD.read_bytes()

@@ -1,0 +1,99 @@
+"""`kanalyze tables`: every table's columns, which are those that `kanalyze show` gives."""
+
+import json
+
+import pytest
+
+from kanalyze import catalog
+from support.command import ADD_UM, refused, run
+
+
+def printed(*arguments, **keys):
+    ran = run("tables", *arguments, **keys)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+def declared():
+    return {table["table"]: table for table in json.loads(printed("--format", "json"))}
+
+
+def test_every_table_is_listed_once():
+    heads = [line for line in printed().splitlines() if line and not line.startswith(" ")]
+    assert heads == catalog.names() == list(declared())
+    assert {"kernels", "copies", "api", "gpu", "launches", "launch_summary", "ledger", "health", "events"} <= {*heads}
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "json"])
+def test_one_table_is_a_part_of_all(form):
+    one, every = printed("kernels", "--format", form), printed("--format", form)
+    assert "launch-shape" in one
+    assert len(one) < len(every) / 8
+    if form == "json":
+        assert json.loads(one) == [declared()["kernels"]]
+    else:
+        assert one in every
+
+
+@pytest.mark.parametrize("name", catalog.names())
+def test_columns_are_those_of_the_table(name):
+    header = run("show", name, ADD_UM, "--format", "csv").lines[0]
+    columns = declared()[name]["columns"]
+    assert header == ",".join(column["name"] for column in columns)
+    assert all(column["doc"].endswith((".", "…")) for column in columns)
+
+
+def test_units_are_in_names():
+    units = {column["name"]: column["unit"] for table in declared().values() for column in table["columns"]}
+    assert units["total_ns"] == units["ns"] == units["start_ns"] == "ns"
+    assert units["total_bytes"] == "bytes"
+    assert units["bandwidth_bytes_per_s"] == "bytes/s"
+    assert units["clock_hz"] == "Hz"
+    assert units["share"] == units["busy_share"] == "0..1"
+    assert units["count"] == units["name"] == ""
+
+
+def test_groupings_and_equals_are_told():
+    assert declared()["kernels"]["by"] == ["launch-shape"]
+    assert "cuda_gpu_kern_sum" in declared()["kernels"]["equals"]
+    assert "  --by launch-shape\n" in printed("kernels")
+    assert "Equals nsys stats cuda_api_sum.\n" in printed("api")
+
+
+def test_columns_that_may_be_missing_say_so():
+    table = declared()["devices"]
+    assert {column["name"] for column in table["columns"] if not column["nullable"]} == {"device"}
+    assert printed("devices").count("May be missing (null).") <= len(table["columns"]) - 1
+
+
+@pytest.mark.parametrize("columns", [80, 130])
+def test_no_line_is_wider_than_the_terminal(columns):
+    assert [line for line in printed(columns=columns).splitlines() if len(line) > columns] == []
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [1, 3, 40],
+)
+def test_a_very_narrow_terminal_is_no_trouble(columns):
+    assert "kernels" in printed(columns=columns)
+
+
+def test_markdown_has_a_section_and_a_row_per_column():
+    lines = printed("--format", "markdown").splitlines()
+    assert [line for line in lines if line.startswith("## ")] == [f"## {name}" for name in catalog.names()]
+    rows = [line for line in lines if line.startswith("| `")]
+    assert len(rows) == sum(len(table["columns"]) for table in declared().values())
+    assert "| `total_ns` | Int64 | ns |" in "\n".join(rows)
+
+
+def test_an_unknown_table_is_told_with_the_nearest():
+    message, remedy = refused(run("tables", "kernel"))
+    assert message == "no table 'kernel'."
+    assert remedy.startswith("Did you mean kernels? There are: api, copies, ")
+    assert remedy.endswith("[unknown-name]")
+
+
+def test_output_is_written_as_it_would_be_printed(tmp_path):
+    assert printed("-o", tmp_path / "tables.md", "--format", "markdown") == ""
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == printed("--format", "markdown")

@@ -1,0 +1,33 @@
+"""Options and fixtures of all tests.
+
+How many examples hypothesis tries: `pytest --hypothesis-profile=hunt -o timeout=0` looks far longer.
+`pytest --update-gold` writes tests/gold anew instead of comparing with it; look at the difference before you commit it.
+"""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", deadline=None, max_examples=150)
+settings.register_profile("hunt", deadline=None, max_examples=20_000)
+settings.load_profile("ci")
+
+GOLD = Path(__file__).parent / "gold"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-gold", action="store_true", help="write what is rendered to tests/gold")
+
+
+@pytest.fixture
+def gold(request):
+    """A check that a text is that of a file in tests/gold."""
+
+    def check(text: str, name: str) -> None:
+        path = GOLD / name
+        if request.config.getoption("--update-gold"):
+            path.write_text(text, encoding="utf-8", newline="\n")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check

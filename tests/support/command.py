@@ -1,0 +1,103 @@
+"""The command line as tests call it: in this process, which is quick, or in one of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from kanalyze.cli import main
+
+if TYPE_CHECKING:
+    from typing import IO
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "sample_reports"
+REPORTS = ROOT / "tests" / "reports"
+
+ADD, ADD_UM, TORCH = (SAMPLES / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
+
+#: What in the environment of a test run would change what the commands print.
+_UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONWARNINGS")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended and what it wrote."""
+
+    status: int
+    raw: bytes
+    error: str
+
+    @property
+    def text(self) -> str:
+        """Standard output as text."""
+        return self.raw.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        """Standard output line by line."""
+        return self.text.splitlines()
+
+
+def run(*arguments: object, columns: int = 80) -> Ran:
+    """Run the command line in this process; an exception that it lets through is the test's."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", newline="\n")
+    with (
+        patch.object(sys, "argv", ["kanalyze", *map(str, arguments)]),
+        patch.dict(os.environ, COLUMNS=str(columns)),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        status = _status_of_main()
+    out.flush()
+    err.flush()
+    return Ran(status, out.buffer.getvalue(), err.buffer.getvalue().decode())
+
+
+def _status_of_main() -> int:
+    try:
+        main()
+    except SystemExit as ended:
+        return ended.code or 0
+    return 0
+
+
+def refused(ran: Ran) -> tuple[str, str]:
+    """The message and the remedy (with its slug) of a command that printed nothing else and ended with status 2."""
+    assert (ran.status, ran.raw) == (2, b""), ran
+    message, remedy, *more = ran.error.splitlines()
+    assert message.startswith("kanalyze: ")
+    assert not more
+    return message.removeprefix("kanalyze: "), remedy
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment without what changes the commands' output, and with `changes`."""
+    return {name: value for name, value in os.environ.items() if name not in _UNWANTED} | changes
+
+
+def command_line(*arguments: object) -> list[str]:
+    """What starts the commands in a process of their own, where a warning is an error."""
+    return [sys.executable, "-W", "error", "-m", "kanalyze", *map(str, arguments)]
+
+
+def spawn(*arguments: object, stdout: int | IO[bytes] = subprocess.PIPE, **changes: str) -> Ran:
+    """Run the command line in a process of its own, with `changes` to the environment."""
+    ended = subprocess.run(  # noqa: S603 - it starts this very package
+        command_line(*arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=environment(**changes),
+        timeout=100,
+        check=False,
+    )
+    return Ran(ended.returncode, ended.stdout or b"", ended.stderr.decode())

@@ -1,0 +1,90 @@
+"""The examples of README.md and docs/: what they print is what the program prints.
+
+A block fenced as ``console`` holds commands that begin with ``$ kanalyze`` and, below each, what it prints at 80
+columns. They run in a folder like the checkout, with two files more that only docs need: `cut.sqlite`, the first
+half of a report, and `ranges.sqlite`, a report that holds NVTX ranges and nothing of CUDA.
+
+``python tests/support/examples.py`` writes what the program prints now into the files.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shlex
+import sqlite3
+import sys
+import tempfile
+from contextlib import chdir, closing, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from unittest.mock import patch
+
+from kanalyze.cli import main
+
+ROOT = Path(__file__).parents[2]
+FILES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+#: docs/tables.md is this command's output below its heading.
+TABLES = ROOT / "docs" / "tables.md"
+TABLES_COMMAND = "kanalyze tables --format markdown"
+
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PROMPT = "$ "
+
+
+def folder(place: Path) -> Path:
+    """Make the folder that examples run in."""
+    for name in ("sample_reports", "tests"):
+        (place / name).symlink_to(ROOT / name)
+    whole = (ROOT / "sample_reports" / "add.sqlite").read_bytes()
+    (place / "cut.sqlite").write_bytes(whole[: len(whole) // 2])
+    with closing(sqlite3.connect(place / "ranges.sqlite")) as database, database:
+        database.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
+        database.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, eventType INTEGER, globalTid INTEGER)")
+    return place
+
+
+def printed(command: str) -> str:
+    """What a command line prints to the terminal, 80 columns wide, in the current folder."""
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    with (
+        patch.object(sys, "argv", shlex.split(command)),
+        patch.dict(os.environ, {"COLUMNS": "80", "LINES": "24"}),
+        redirect_stdout(said),
+        redirect_stderr(said),
+        suppress(SystemExit),
+    ):
+        main()
+    said.seek(0)
+    return said.read()
+
+
+def refreshed(text: str) -> str:
+    """`text`, a page of Markdown, with what its commands print now."""
+    return _BLOCK.sub(lambda block: f"```console\n{_rerun(block[1])}```", text)
+
+
+def _rerun(block: str) -> str:
+    return "\n".join(f"{_PROMPT}{command}\n{printed(command)}" for command in _commands(block))
+
+
+def _commands(block: str) -> list[str]:
+    return [line.removeprefix(_PROMPT) for line in block.splitlines() if line.startswith(_PROMPT)]
+
+
+def tables_page() -> str:
+    """What docs/tables.md has to be."""
+    return f"# Tables\n\n{printed(TABLES_COMMAND)}"
+
+
+def commands(text: str) -> list[str]:
+    """The commands in the console blocks of a page."""
+    return [command for block in _BLOCK.findall(text) for command in _commands(block)]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place, chdir(folder(Path(place))):
+        TABLES.write_text(tables_page())
+        for path in FILES:
+            path.write_text(refreshed(path.read_text()))

@@ -1,0 +1,248 @@
+"""What README.md and docs/ say is what the program does: examples are run, lists are held against the code."""
+
+import ast
+import doctest
+import importlib
+import json
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import kanalyze
+from kanalyze import catalog
+from kanalyze.analyses._calls import bucket_of
+from kanalyze.analyses.ledger import BUCKETS
+from kanalyze.analyses.summary import TABLES, WINDOWS
+from kanalyze.errors import KanalyzeError, UnreadableReportError
+from kanalyze.renderers.summary_json import SCHEMA_VERSION, content
+from support import examples
+
+ROOT = examples.ROOT
+REPORTS = [*sorted((ROOT / "sample_reports").glob("*.sqlite")), *sorted((ROOT / "tests/reports").glob("*.sqlite"))]
+REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
+
+README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+ERRORS = (ROOT / "docs/errors.md").read_text()
+DEFINITIONS = (ROOT / "docs/definitions.md").read_text()
+SUMMARY_JSON = (ROOT / "docs/summary-json.md").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(examples.folder(tmp_path))
+
+
+def sections(page: str) -> dict[str, str]:
+    """The text below each heading of the second level."""
+    parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
+    return {name.strip("` "): text for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def first_column(text: str) -> list[str]:
+    """What stands in backquotes at the beginning of the rows of a page's tables."""
+    return re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE)
+
+
+# Examples
+
+
+@pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
+@pytest.mark.usefixtures("folder")
+def test_console_examples_print_what_they_show(path):
+    text = path.read_text()
+    assert examples.refreshed(text) == text, REFRESH
+
+
+@pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
+@pytest.mark.usefixtures("folder")
+def test_python_examples_give_what_they_show(path):
+    plain = re.sub(r"^```.*$", "", path.read_text(), flags=re.MULTILINE)
+    example = doctest.DocTestParser().get_doctest(plain, {}, path.name, str(path), 0)
+    assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_examples_in_docstrings_give_what_they_show():
+    found = [kanalyze, *(importlib.import_module(module.name) for module in modules())]
+    tests = [test for module in found for test in doctest.DocTestFinder().find(module) if test.examples]
+    assert tests
+    for test in tests:
+        assert doctest.DocTestRunner().run(test).failed == 0, test.name
+
+
+def modules():
+    """All modules of the package but the one that runs the program when imported."""
+    every = pkgutil.walk_packages(kanalyze.__path__, "kanalyze.")
+    return [module for module in every if not module.name.endswith("__main__")]
+
+
+# README.md
+
+
+def test_readme_has_two_commands_and_the_page():
+    fences = re.findall(r"^```(\w*)\n", README, flags=re.MULTILINE)
+    assert fences.count("sh") == 2
+    assert "kanalyze summarize sample_reports/add_um.sqlite" in examples.commands(README)
+
+
+def test_readme_lists_every_table():
+    assert sorted(first_column(sections(README)["Tables"])) == sorted(catalog.names())
+
+
+def test_readme_lists_every_page_of_docs():
+    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", README))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+# docs/tables.md
+
+
+@pytest.mark.usefixtures("folder")
+def test_tables_page_is_what_the_command_prints():
+    assert examples.TABLES.read_text() == examples.tables_page(), REFRESH
+
+
+# docs/errors.md
+
+
+def kinds(base=KanalyzeError):
+    return [kind for child in base.__subclasses__() for kind in (child, *kinds(child))]
+
+
+def test_every_error_has_its_own_slug_and_an_entry():
+    slugs = [kind.slug for kind in kinds()]
+    assert len(set(slugs)) == len(slugs)
+    assert list(sections(ERRORS)) == slugs
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.slug)
+def test_an_entry_shows_the_message_and_says_cause_and_remedy(kind):
+    entry = sections(ERRORS)[kind.slug]
+    assert f"[{kind.slug}]\n" in entry
+    assert "\nCause: " in entry
+    assert "\nRemedy: " in entry
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreadableReportError.because(Path("report.sqlite"), "Permission denied"),
+    ],
+    ids=lambda error: error.slug,
+)
+def test_messages_that_no_example_prints_are_what_the_program_would_print(error):
+    assert f"```text\nkanalyze: {error}\n{error.remedy}  [{error.slug}]\n```" in ERRORS
+
+
+# docs/summary-json.md
+
+
+def keys(rows) -> set[str]:
+    return {key for row in rows for key in row}
+
+
+@pytest.fixture(scope="module")
+def summaries():
+    return [json.loads(json.dumps(content(kanalyze.summarize(kanalyze.read(path))))) for path in REPORTS]
+
+
+def test_every_key_of_the_summary_is_documented_and_no_other(summaries):
+    documented = sections(SUMMARY_JSON)
+    assert keys(summaries) == set(first_column(documented["The object"]))
+    for name in ("report", "scope"):
+        assert keys([summary[name] for summary in summaries]) == set(first_column(documented[name]))
+    for name in ("windows", "findings"):
+        assert keys(row for summary in summaries for row in summary[name]) == set(first_column(documented[name]))
+
+
+def test_tables_of_the_summary_have_the_columns_of_their_page(summaries):
+    for name in (*(table.name for table in TABLES), "processes"):
+        declared = [column.name for column in catalog.table(name).columns]
+        rows = [row for summary in summaries for row in summary.get(name, [])]
+        assert rows
+        assert all(list(row) == declared for row in rows)
+
+
+def test_types_of_windows_are_those_of_their_declaration():
+    described = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", sections(SUMMARY_JSON)["windows"], flags=re.MULTILINE)
+    assert [name for name, _ in described] == [column.name for column in WINDOWS.columns]
+    assert [("null" in kind) for _, kind in described] == [column.nullable for column in WINDOWS.columns]
+
+
+def test_summary_page_names_the_version_in_use():
+    assert f"`schema_version` is {SCHEMA_VERSION}" in SUMMARY_JSON
+
+
+# docs/architecture.md
+
+
+def test_every_module_has_its_layer():
+    rows = re.findall(r"^\|[^|]*\|([^|]*)\|", sections(ARCHITECTURE)["The way of the data"], flags=re.MULTILINE)
+    described = {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    assert described == {module.name for module in pkgutil.iter_modules(kanalyze.__path__)}
+
+
+def test_every_kind_of_addition_names_a_folder_that_exists():
+    folders = set(re.findall(r"`(analyzer/[\w/]+)/\w*<", ARCHITECTURE))
+    assert len(folders) == 5
+    assert all((ROOT / folder).is_dir() for folder in folders)
+
+
+# docs/definitions.md
+
+
+def test_calls_are_in_the_buckets_that_the_definitions_say():
+    rows = re.findall(r"^\| `(loading|allocation|sync|api)` \| (.*) \|$", DEFINITIONS, flags=re.MULTILINE)
+    told = {bucket: re.findall(r"`((?:cu|nv)\w+)`", calls) for bucket, calls in rows if "`cu" in calls}
+    assert set(told) == {"loading", "allocation", "sync", "api"}
+    for bucket, calls in told.items():
+        assert {name: bucket_of(name) for name in calls} == dict.fromkeys(calls, bucket)
+
+
+def test_every_rule_is_defined_and_no_other():
+    made = {rule for path in (ROOT / "analyzer/analyses/rules").glob("*.py") for rule in rule_names(path)}
+    assert made == set(first_column(sections(DEFINITIONS)["7. Findings"]))
+
+
+def rule_names(path: Path) -> list[str]:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [call.args[0].value for call in calls if getattr(call.func, "id", "") == "Finding"]
+
+
+def test_every_bucket_is_defined():
+    defined = re.findall(r"^\| \d+ \| `(\w+)` \|", DEFINITIONS, flags=re.MULTILINE)
+    assert tuple(dict.fromkeys(defined)) == BUCKETS
+
+
+def test_every_check_of_health_is_defined():
+    found = kanalyze.health(kanalyze.read(ROOT / "sample_reports/add.sqlite")).get_column("check").to_list()
+    described = re.findall(r"^\| ([a-z][^|`]*) \|", sections(DEFINITIONS)["6. Health"], flags=re.MULTILINE)
+    assert described[1:] == found  # below the heading
+
+
+def test_every_table_that_equals_one_of_nsys_is_listed():
+    listed = {name.split()[0] for name in first_column(sections(DEFINITIONS)["3. Tables that equal those of nsys"])}
+    assert listed == {name for name in catalog.names() if catalog.table(name).equals}
+
+
+# Everywhere
+
+
+def test_pages_that_the_code_names_exist():
+    named = {match for path in (ROOT / "analyzer").rglob("*.py") for match in page_names(path)}
+    assert named
+    assert {name for name in named if not (ROOT / "docs" / name).exists()} == set()
+
+
+def page_names(path: Path) -> list[str]:
+    texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    return [name for text in texts if isinstance(text, str) for name in re.findall(r"[\w-]+\.md\b", text)]

@@ -1,0 +1,140 @@
+"""Each function of kanalyze.intervals against sets of integers: an interval is the instants it covers."""
+
+from collections import Counter
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze import intervals
+
+TIMES = st.integers(-8, 30)
+ANY_INTERVALS = st.lists(st.tuples(TIMES, TIMES), max_size=8)
+EDGES = st.tuples(TIMES, TIMES).map(sorted)
+INSTANTS = st.sets(TIMES, max_size=25)
+
+
+def frame(pairs):
+    return pl.DataFrame(pairs, schema=intervals.SPANS, orient="row")
+
+
+def instants(spans):
+    """The instants that a frame or a list of pairs covers."""
+    pairs = spans.select("start", "end").iter_rows() if isinstance(spans, pl.DataFrame) else spans
+    return {instant for start, end in pairs for instant in range(start, end)}
+
+
+def span_set(covered):
+    """The one span set of a set of instants: sorted, apart, and as long as can be."""
+    starts = sorted(instant for instant in covered if instant - 1 not in covered)
+    ends = sorted(instant + 1 for instant in covered if instant + 1 not in covered)
+    return frame(list(zip(starts, ends, strict=True)))
+
+
+def test_span_set_joins_what_touches():
+    assert span_set({1, 2, 5}).rows() == [(1, 3), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ([], []),
+        ([(3, 3), (5, 2)], []),
+        ([(4, 6), (1, 2)], [(1, 2), (4, 6)]),
+        ([(1, 4), (4, 6)], [(1, 6)]),
+        ([(1, 9), (2, 3), (5, 12)], [(1, 12)]),
+    ],
+)
+def test_union_of_literals(pairs, expected):
+    assert intervals.union(frame(pairs)).rows() == expected
+
+
+@given(ANY_INTERVALS)
+def test_union(pairs):
+    found = intervals.union(frame(pairs))
+    assert found.equals(span_set(instants(pairs)))
+    assert found.schema == frame([]).schema
+
+
+@given(ANY_INTERVALS)
+def test_length(pairs):
+    assert intervals.length(frame(pairs)) == sum(end - start for start, end in pairs)
+
+
+@given(ANY_INTERVALS, EDGES)
+def test_clip(pairs, edges):
+    named = frame(pairs).with_row_index("row")
+    found = intervals.clip(named, *edges)
+    inside = {row: instants([pair]) & set(range(*edges)) for row, pair in enumerate(pairs)}
+    assert {row["row"]: set(range(row["start"], row["end"])) for row in found.iter_rows(named=True)} == {
+        row: covered for row, covered in inside.items() if covered
+    }
+
+
+@given(INSTANTS, EDGES)
+def test_gaps(covered, edges):
+    found = intervals.gaps(span_set(covered), *edges)
+    assert found.equals(span_set(set(range(*edges)) - covered))
+
+
+@given(INSTANTS, st.lists(TIMES, max_size=6))
+def test_covered_before(covered, points):
+    found = intervals.covered_before(pl.Series(points, dtype=pl.Int64), span_set(covered))
+    assert found.to_list() == [sum(instant < point for instant in covered) for point in points]
+
+
+@given(INSTANTS, ANY_INTERVALS)
+def test_overlap(covered, pairs):
+    asked = frame(pairs)
+    found = intervals.overlap(asked.get_column("start"), asked.get_column("end"), span_set(covered))
+    assert found.to_list() == [len(instants([pair]) & covered) for pair in pairs]
+
+
+@given(INSTANTS, INSTANTS)
+def test_intersect(left, right):
+    assert intervals.intersect(span_set(left), span_set(right)).equals(span_set(left & right))
+
+
+@given(INSTANTS, INSTANTS)
+def test_subtract(covered, holes):
+    assert intervals.subtract(span_set(covered), span_set(holes)).equals(span_set(covered - holes))
+
+
+@given(ANY_INTERVALS)
+def test_first_come(pairs):
+    pairs = sorted(pairs)
+    found = intervals.first_come(frame(pairs).with_row_index("row"))
+    assert found.get_column("row").to_list() == list(range(len(pairs)))
+    taken = set()
+    for pair, own in zip(pairs, found.select("own_start", "own_end").rows(), strict=True):
+        assert instants([own]) == instants([pair]) - taken
+        assert own[1] >= own[0]
+        taken |= instants([pair])
+
+
+@given(ANY_INTERVALS)
+def test_alone(pairs):
+    depth = Counter(instant for pair in pairs for instant in instants([pair]))
+    expected = {instant for instant, times in depth.items() if times == 1}
+    assert intervals.alone(frame(pairs)).equals(span_set(expected))
+
+
+RANKED = st.lists(st.tuples(TIMES, TIMES, st.integers(0, 3), st.integers(0, 99)), unique_by=lambda row: row[3])
+
+
+@given(RANKED, EDGES)
+def test_exclusive(rows, edges):
+    schema = {"began": pl.Int64, "end": pl.Int64, "rank": pl.Int8, "event_id": pl.Int64}
+    whole = pl.DataFrame(rows, schema=schema, orient="row").with_columns(start="began")
+    asked = whole.with_columns(pl.col("start").clip(*edges), pl.col("end").clip(*edges))
+    found = intervals.exclusive(asked)
+
+    expected = dict.fromkeys((event_id for *_, event_id in rows), 0)
+    for instant in range(*edges):
+        here = [(rank, began, event_id) for began, end, rank, event_id in rows if began <= instant < end]
+        if here:
+            expected[min(here)[2]] += 1
+    assert dict(zip(asked["event_id"], found, strict=True)) == expected
+    assert found.name == "exclusive_ns"
+    assert found.dtype == pl.Int64

@@ -1,0 +1,61 @@
+"""House rules on length: a stranger finds the room in a minute."""
+
+import ast
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "analyzer").rglob("*.py"))
+
+
+def functions() -> dict[str, int]:
+    """Lines of every function, decorators and docstring included, by file and name."""
+    found = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                found[f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"] = node.end_lineno - first + 1
+    return found
+
+
+def test_no_file_is_longer_than_400_lines_and_half_are_under_150():
+    lines = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in FILES}
+    assert {file: count for file, count in lines.items() if count > 400} == {}
+    assert median(lines.values()) < 150
+
+
+def test_no_function_is_longer_than_80_lines():
+    assert {name: count for name, count in functions().items() if count > 80} == {}
+
+
+def test_nine_functions_in_ten_are_under_40_lines():
+    lengths = functions()
+    long = {name: count for name, count in lengths.items() if count >= 40}
+    assert len(long) <= len(lengths) / 10, long
+
+
+def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_line():
+    """There it keeps the start quick; elsewhere it would hide a cycle."""
+    inner = {
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in FILES
+        for function in ast.walk(ast.parse(file.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kanalyze")
+    }
+    allowed = ("analyzer/cli/", "analyzer/readers/sqlite_file.py")  # the latter defers numpy for small files
+    assert {place for place in inner if not place.startswith(allowed)} == set()
+
+
+def test_analyses_round_nothing():
+    """Rounding belongs to kanalyze.units, where text is made."""
+    rounding = {
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in FILES
+        if "analyses" in file.parts or "readers" in file.parts
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and "round" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+    }
+    assert rounding == set()

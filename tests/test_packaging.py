@@ -1,0 +1,92 @@
+"""What is installed is what is in the folders, and importing it costs no more than it must."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import kanalyze
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUP = PROJECT["tool"]["setuptools"]
+
+#: What takes long to import, or belongs to a user's program and not to ours.
+HEAVY = ("altair", "dask", "numpy", "pandas", "pyarrow", "torch", "triton")
+
+
+def packages(name: str, folder: Path) -> dict[str, Path]:
+    """The packages in a folder that holds the package `name`: every folder with Python files in it."""
+    inside = {file.parent for file in folder.rglob("*.py")}
+    return {".".join((name, *path.relative_to(folder).parts)): path for path in sorted(inside)}
+
+
+def every_package() -> dict[str, Path]:
+    roots = SETUP["package-dir"].items()
+    return {name: path for root, folder in roots for name, path in packages(root, ROOT / folder).items()}
+
+
+def every_module() -> list[str]:
+    """All modules by their full names, packages included."""
+    return sorted(
+        name if file.stem == "__init__" else f"{name}.{file.stem}"
+        for name, folder in every_package().items()
+        for file in folder.glob("*.py")
+    )
+
+
+def fresh(code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` in an interpreter of its own, outside the checkout, where a warning is an error."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)  # noqa: S603 - our own code
+
+
+def test_every_folder_with_modules_is_in_the_list():
+    assert SETUP["packages"] == list(every_package())
+
+
+def test_every_package_has_an_init_that_says_what_it_is():
+    for name, folder in every_package().items():
+        assert (folder / "__init__.py").exists(), name
+        assert importlib.import_module(name).__doc__, name
+
+
+def test_the_installed_version_is_the_project_s():
+    assert importlib.metadata.version("kanalyze") == PROJECT["project"]["version"]
+
+
+def test_the_command_is_installed():
+    (command,) = importlib.metadata.entry_points(group="console_scripts", name="kanalyze")
+    assert callable(command.load())
+
+
+def test_types_are_installed():
+    assert (Path(kanalyze.__file__).parent / "py.typed").exists()
+
+
+def test_every_module_is_installed():
+    missing = [name for name in every_module() if importlib.util.find_spec(name) is None]
+    assert missing == []
+
+
+def test_every_public_name_exists():
+    assert [name for name in kanalyze.__all__ if not hasattr(kanalyze, name)] == []
+    assert kanalyze.__all__ == sorted(kanalyze.__all__)
+
+
+@pytest.mark.parametrize("module", ["kanalyze", "kanalyze.cli", "kanalyze.cli.summarize"])
+def test_importing_leaves_heavy_packages_alone(module):
+    found = fresh(f"import sys, {module}; print(*sorted(set({HEAVY}) & set(sys.modules)))")
+    assert (found.returncode, found.stdout.split(), found.stderr) == (0, [], "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", every_module())
+def test_every_module_imports_alone(module):
+    found = fresh(f"import {module}")
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")

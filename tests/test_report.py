@@ -1,0 +1,154 @@
+"""The part of a report that the user asked for: how it is said, and what is then looked at."""
+
+import pytest
+
+from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze.report import Scope, Window
+from support.build import call, graph, kernel, memcpy, report
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        ("120ms..250ms", 120_000_000, 250_000_000),
+        ("..1.5s", None, 1_500_000_000),
+        ("300us..", 300_000, None),
+        ("..", None, None),
+        (" 1 ms .. 2 ms ", 1_000_000, 2_000_000),
+        ("-5ns..5ns", -5, 5),
+        ("999999999ns..1s", 999_999_999, 1_000_000_000),
+    ],
+)
+def test_a_window_is_two_times_with_units(text, start, end):
+    assert Window.parse(text) == Window(start, end)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "there is no '..' between start and end"),
+        ("120ms", "there is no '..' between start and end"),
+        ("120ms-250ms", "there is no '..' between start and end"),
+        ("120..250ms", "'120' is not a time with a unit (ns, us, ms or s)"),
+        ("120ms..250", "'250' is not a time with a unit (ns, us, ms or s)"),
+        ("1ms..2ms..3ms", "'2ms..3ms' is not a time with a unit (ns, us, ms or s)"),
+        ("1ms...2ms", "'.2ms' is not a time with a unit (ns, us, ms or s)"),
+        ("1h..2h", "'1h' is not a time with a unit (ns, us, ms or s)"),
+        ("2ms..1ms", "the end is not after the start"),
+        ("1ms..1ms", "the end is not after the start"),
+        ("1ms..1000us", "the end is not after the start"),
+    ],
+)
+def test_what_is_no_window_says_why(text, reason):
+    with pytest.raises(BadWindowError) as caught:
+        Window.parse(text)
+    assert str(caught.value) == f"--window {text!r}: {reason}."
+    assert "120ms..250ms" in caught.value.remedy
+
+
+# Narrowing
+
+EVENTS = [
+    call("cudaLaunchKernel", 0, 10, correlation=1),
+    kernel(5, 20, correlation=1),
+    kernel(20, 30, device=1, process=2),
+    memcpy(30, 30),
+    graph(40, 50, process=2),
+]
+
+
+def ids(part, kind):
+    return part.seen(kind).get_column("event_id").to_list()
+
+
+def test_narrowing_to_nothing_is_the_report_itself():
+    whole = report(EVENTS)
+    assert whole.narrow() is whole
+    assert whole.narrow(window=None, device=None, process=None) is whole
+
+
+def test_narrowing_adds_to_what_was_asked_for_before():
+    part = report(EVENTS).narrow(window="0ns..25ns").narrow(device=1).narrow(process=2)
+    assert part.scope == Scope(Window(0, 25), device=1, process=2)
+    assert part.narrow(window="..30ns").scope == Scope(Window(None, 30), device=1, process=2)
+
+
+def test_a_narrowed_report_shares_its_tables():
+    whole = report(EVENTS)
+    assert whole.narrow(device=0).kind("kernel") is whole.kind("kernel")
+
+
+@pytest.mark.parametrize(
+    ("window", "kernels"),
+    [
+        ("..", [1, 2]),
+        ("19ns..20ns", [1]),
+        ("20ns..21ns", [2]),
+        ("0ns..5ns", []),
+        ("..6ns", [1]),
+        ("29ns..", [2]),
+        ("30ns..", []),
+        ("10ns..12ns", [1]),
+    ],
+)
+def test_an_event_is_seen_if_it_overlaps_the_window(window, kernels):
+    part = report(EVENTS).narrow(window=window)
+    assert ids(part, "kernel") == kernels
+    assert part.seen("kernel").get_column("dur_ns").to_list() == [15 if number == 1 else 10 for number in kernels]
+
+
+@pytest.mark.parametrize(("window", "copies"), [("30ns..31ns", [3]), ("29ns..30ns", []), ("29ns..31ns", [3])])
+def test_an_instant_is_seen_where_it_is(window, copies):
+    assert ids(report(EVENTS).narrow(window=window), "memcpy") == copies
+
+
+def test_a_device_narrows_what_runs_on_devices():
+    part = report(EVENTS).narrow(device=1)
+    assert ids(part, "kernel") == [2]
+    assert ids(part, "graph") == []
+    assert ids(part, "api") == [0]
+
+
+def test_a_process_narrows_everything():
+    part = report(EVENTS).narrow(process=2)
+    assert [ids(part, kind) for kind in ("api", "kernel", "memcpy", "graph")] == [[], [2], [], [4]]
+
+
+def test_a_device_that_is_not_there_names_those_that_are():
+    with pytest.raises(UnknownNameError, match="no device '7'") as caught:
+        report(EVENTS).narrow(device=7)
+    assert caught.value.remedy == "There are: 0, 1."
+
+
+def test_a_process_that_is_not_there_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="no process '12346'") as caught:
+        report([kernel(0, 1, process=12345), kernel(0, 1, process=7)]).narrow(process=12346)
+    assert caught.value.remedy == "Did you mean 12345? There are: 7, 12345."
+
+
+def test_a_report_without_devices_says_so():
+    with pytest.raises(UnknownNameError) as caught:
+        report([]).narrow(device=0)
+    assert caught.value.remedy == "There are: none."
+
+
+def test_a_table_that_is_not_there_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="no table 'device'") as caught:
+        report([]).table("device")
+    assert caught.value.remedy.startswith("Did you mean devices? There are: events, kernel_config,")
+
+
+# Tables
+
+
+def test_events_are_all_kinds_in_scope():
+    part = report(EVENTS).narrow(window="0ns..25ns")
+    assert part.events.get_column("kind").to_list() == ["kernel", "kernel", "api"]
+
+
+def test_kinds_are_in_the_order_of_the_model():
+    assert report(EVENTS, kinds=("api", "range", "kernel")).kinds == ("kernel", "graph", "memcpy", "api", "range")
+
+
+def test_a_kind_that_is_not_recorded_is_empty():
+    assert report(EVENTS, kinds=()).kind("fault").is_empty()

@@ -1,0 +1,102 @@
+"""A table is what it says it is: declarations are complete, and a frame that differs is refused."""
+
+import polars as pl
+import pytest
+
+from kanalyze import catalog
+from kanalyze.analyses.kernels import BY_LAUNCH_SHAPE
+from kanalyze.analyses.summary import WINDOWS
+from kanalyze.model import NOTES
+from kanalyze.schema import UNITS, Column, Table, columns, unit_of
+
+TABLES = [*map(catalog.table, catalog.names()), BY_LAUNCH_SHAPE, WINDOWS, NOTES]
+COPIES = Table(
+    "copies",
+    "One copy.",
+    (
+        Column("name", pl.String, "What it is called.", nullable=True),
+        Column("size_bytes", pl.Int64, "Bytes moved."),
+    ),
+)
+
+
+def of(names, sizes, dtype=pl.Int64):
+    return pl.DataFrame({"name": names, "size_bytes": sizes}, schema={"name": pl.String, "size_bytes": dtype})
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("dur_ns", "ns"),
+        ("ns", "ns"),
+        ("size_bytes", "bytes"),
+        ("bandwidth_bytes_per_s", "bytes/s"),
+        ("clock_hz", "Hz"),
+        ("share", "0..1"),
+        ("hidden_share", "0..1"),
+        ("count", ""),
+        ("columns", ""),
+        ("bytes_moved", ""),
+    ],
+)
+def test_the_unit_is_the_end_of_the_name(name, unit):
+    assert unit_of(name) == unit
+    assert Column(name, pl.Int64, "").unit == unit
+
+
+def test_a_frame_that_fits_is_given_back():
+    frame = of(["a", None], [1, 2])
+    assert COPIES.check(frame) is frame
+    assert COPIES.check(COPIES.empty()).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (of(["a"], [1.5], pl.Float64), "size_bytes: Float64 is not Int64"),
+        (of(["a"], [1]).drop("name"), "name: None is not String"),
+        (of(["a"], [1]).with_columns(more=1), "more: Int32 is not None"),
+        pytest.param(
+            of(["a"], [1]).select("size_bytes", "name"),
+            "columns are in another order",
+        ),
+        (of(["a"], [None]), "column size_bytes has nulls"),
+    ],
+)
+def test_a_frame_that_differs_is_refused(frame, message):
+    with pytest.raises(TypeError, match=f"table copies: {message}"):
+        COPIES.check(frame)
+
+
+def test_select_takes_the_columns_in_order_and_casts_them():
+    frame = pl.DataFrame({"more": [1], "size_bytes": [2], "name": ["a"]}, schema_overrides={"size_bytes": pl.UInt8})
+    assert COPIES.select(frame).equals(of(["a"], [2]))
+
+
+def test_columns_flattens_groups():
+    one, two, three = (Column(name, pl.Int64, "") for name in "abc")
+    assert columns(one, (two, three)) == (one, two, three)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_declarations_are_complete(table):
+    names = [column.name for column in table.columns]
+    assert len(set(names)) == len(names)
+    assert table.doc.endswith(".")
+    assert not table.equals.endswith(".")
+    for column in table.columns:
+        assert column.doc.endswith((".", "…")), column.name
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_quantity_says_its_unit_last(table):
+    endings = {word for unit in UNITS for word in unit.split("_")} - {"per"}
+    for column in table.columns:
+        if endings.intersection(column.name.split("_")) and column.name != "local_per_thread_bytes":
+            assert column.unit, column.name
+        if column.unit in ("ns", "bytes") and not column.name.startswith(STATISTICS):
+            assert column.dtype == pl.Int64, column.name
+
+
+#: Means and deviations are not whole.
+STATISTICS = ("avg", "median", "stddev", "total_", "api_", "queue_", "kernel_")
