@@ -74,9 +74,9 @@ def _quantity(name: str, value: float) -> str:
         return f"{value / 1_000_000:.6f} ms"
     if unit := unit_of(name):
         return _SAY[unit](value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return units.count(value) if name == "count" else str(value)
+    if isinstance(value, int):
+        return units.count(value) if name == "count" else str(value)
+    return f"{value:g}"
 
 
 def csv(frame: pl.DataFrame) -> bytes:
