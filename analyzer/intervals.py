@@ -41,6 +41,23 @@ def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     return clipped.filter(pl.col("end") > pl.col("start"))
 
 
+def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The parts of each interval that are in `spans`, a span set: a row each, other columns stay."""
+    if spans.is_empty() or intervals.is_empty():
+        return intervals.clear()
+    begins, ends = spans.get_column("start"), spans.get_column("end")
+    first = ends.search_sorted(intervals.get_column("start"), side="right")
+    last = begins.search_sorted(intervals.get_column("end"), side="left")
+    at = pl.select(pl.int_ranges(first, pl.max_horizontal(first, last))).to_series().alias("at")
+    parts = intervals.with_columns(at).explode("at").drop_nulls("at")
+    at = parts.get_column("at").cast(pl.UInt32)
+    inside = parts.with_columns(
+        pl.max_horizontal("start", begins.gather(at).alias("begin")).alias("start"),
+        pl.min_horizontal("end", ends.gather(at).alias("stop")).alias("end"),
+    )
+    return inside.drop("at").filter(pl.col("end") > pl.col("start"))
+
+
 def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     """The span set of what `spans`, a span set, leaves uncovered of ``[start, end)``."""
     inside = clip(spans, start, end)

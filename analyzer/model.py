@@ -27,6 +27,7 @@ KINDS: Final = (
     "fault",
     "memory",
     "osrt",
+    "library",
 )
 
 #: The kinds that run on a device and keep it busy.
@@ -75,6 +76,12 @@ LAUNCH_SHAPE: Final = (
     Column("block_z", pl.Int32, "Threads of a block in z."),
 )
 
+#: What a kernel, copy or memset of a CUDA graph belongs to.
+_OF_GRAPH: Final = (
+    Column("graph_exec_id", pl.Int64, "Executable CUDA graph that it was launched by.", nullable=True),
+    Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
+)
+
 KERNEL_CONFIG = Table(
     "kernel_config",
     "How one kernel was launched; keyed by the kernel's event_id.",
@@ -84,8 +91,14 @@ KERNEL_CONFIG = Table(
         Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
         Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
         Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),
+        Column(
+            "shared_config_bytes",
+            pl.Int64,
+            "Shared memory that the SM was set up with for this launch; the rest of that memory is L1 cache.",
+            nullable=True,
+        ),
         Column("local_per_thread_bytes", pl.Int64, "Local memory (spills, arrays) of a thread.", nullable=True),
-        Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
+        *_OF_GRAPH,
     ),
 )
 
@@ -106,7 +119,106 @@ COPY_DETAIL = Table(
         Column("source_device", pl.Int64, "CUDA ordinal of the source of a peer copy.", nullable=True),
         Column("target_device", pl.Int64, "CUDA ordinal of the target of a peer copy.", nullable=True),
         Column("migration_cause", pl.Categorical, "Why unified memory moved.", nullable=True),
-        Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
+        Column("address", pl.Int64, "Virtual address of the first page that unified memory moved.", nullable=True),
+        *_OF_GRAPH,
+    ),
+)
+
+#: How a range was made: on one thread's stack, or as a pair that any thread may end.
+RANGE_STYLES: Final = ("PushPop", "StartEnd")
+
+RANGE_DETAIL = Table(
+    "range_detail",
+    "How one NVTX range was made; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The range in `events`; its duration is null if it was never closed."),
+        Column("style", pl.Enum(RANGE_STYLES), "PushPop (nests on its thread) or StartEnd (may end on another)."),
+        Column("domain", pl.Categorical, "NVTX domain; null for the default one.", nullable=True),
+        Column("end_thread_id", pl.Int64, "The thread that ended it, where that is another one.", nullable=True),
+        Column("category", pl.Int64, "NVTX category; null where none was given.", nullable=True),
+        Column(
+            "open_until_ns",
+            pl.Int64,
+            "For a range that was never closed: the latest time of any NVTX event, where nsys lets it end.",
+            nullable=True,
+        ),
+    ),
+)
+
+SYNC_DETAIL = Table(
+    "sync_detail",
+    "Which CUDA event one synchronisation waited for; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The synchronisation in `events`."),
+        Column(
+            "cuda_event_id", pl.Int64, "The CUDA event; null where it waited for a stream or context.", nullable=True
+        ),
+        Column("record_id", pl.Int64, "The recording of that event in `event_records`.", nullable=True),
+    ),
+)
+
+EVENT_RECORDS = Table(
+    "event_records",
+    "One recording of a CUDA event into a stream; its time is that of the call with its correlation id.",
+    (
+        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
+        Column("context_id", pl.Int64, "CUDA context.", nullable=True),
+        Column("stream", pl.Int64, "CUDA stream that it was recorded into.", nullable=True),
+        Column("correlation_id", pl.Int64, "Joins it to the call.", nullable=True),
+        Column("cuda_event_id", pl.Int64, "The CUDA event.", nullable=True),
+        Column("record_id", pl.Int64, "This recording, as in `sync_detail`.", nullable=True),
+    ),
+)
+
+FAULT_DETAIL = Table(
+    "fault_detail",
+    "Where one page fault, or a group of them, happened in unified memory; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The fault in `events`."),
+        Column("side", pl.Enum(("CPU", "GPU")), "Who faulted."),
+        Column("address", pl.Int64, "Virtual address of the page."),
+        Column("faults", pl.Int64, "Page faults in the group; 1 for a CPU fault."),
+        Column("access", pl.Categorical, "Read, Write, Atomic, Prefetch; null for a CPU fault.", nullable=True),
+        Column("function", pl.Categorical, "Function of the CPU instruction.", nullable=True),
+        Column("module", pl.Categorical, "Program or library of the CPU instruction.", nullable=True),
+        Column("source_file", pl.Categorical, "Source file of the CPU instruction.", nullable=True),
+        Column("source_line", pl.Int64, "Its line there.", nullable=True),
+    ),
+)
+
+MEMORY_DETAIL = Table(
+    "memory_detail",
+    "What one allocation or deallocation took or gave back; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The event of kind memory, whose name is Allocation or Deallocation."),
+        Column("memory", pl.Categorical, "Device, Pinned, Managed…", nullable=True),
+        Column("address", pl.Int64, "Virtual address."),
+        Column("size_bytes", pl.Int64, "Bytes."),
+        Column("pool", pl.Int64, "Address of the memory pool that it came from; null for none.", nullable=True),
+        Column("pool_size_bytes", pl.Int64, "What the pool holds of the device.", nullable=True),
+        Column("pool_used_bytes", pl.Int64, "What of that is in use.", nullable=True),
+    ),
+)
+
+GRAPH_DETAIL = Table(
+    "graph_detail",
+    "Which CUDA graph one whole-graph row is; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The graph in `events`."),
+        Column("graph_id", pl.Int64, "The graph that was instantiated.", nullable=True),
+        Column("graph_exec_id", pl.Int64, "The executable graph.", nullable=True),
+    ),
+)
+
+GRAPH_NODES = Table(
+    "graph_nodes",
+    "One node of an executable CUDA graph, where graphs were traced node by node.",
+    (
+        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
+        Column("graph_exec_id", pl.Int64, "The executable graph, as in `kernel_config`."),
+        Column("graph_node_id", pl.Int64, "The node, as in `kernel_config`."),
+        Column("original_node_id", pl.Int64, "The node that it was instantiated from.", nullable=True),
     ),
 )
 
@@ -127,6 +239,7 @@ DEVICES = Table(
         Column("max_threads_per_block", pl.Int64, "Threads that a block can have.", nullable=True),
         Column("registers_per_sm", pl.Int64, "32-bit registers of an SM.", nullable=True),
         Column("shared_per_sm_bytes", pl.Int64, "Shared memory of an SM.", nullable=True),
+        Column("shared_per_block_bytes", pl.Int64, "Shared memory that a block can opt in to.", nullable=True),
         Column("threads_per_warp", pl.Int64, "Threads of a warp.", nullable=True),
     ),
 )
@@ -154,4 +267,21 @@ NOTES = Table(
 )
 
 #: The tables that a reader gives, by name. `events` is read one kind at a time.
-READER_TABLES: Final = {table.name: table for table in (EVENTS, KERNEL_CONFIG, COPY_DETAIL, DEVICES, PROCESSES, NOTES)}
+READER_TABLES: Final = {
+    table.name: table
+    for table in (
+        EVENTS,
+        KERNEL_CONFIG,
+        COPY_DETAIL,
+        RANGE_DETAIL,
+        SYNC_DETAIL,
+        FAULT_DETAIL,
+        MEMORY_DETAIL,
+        GRAPH_DETAIL,
+        GRAPH_NODES,
+        EVENT_RECORDS,
+        DEVICES,
+        PROCESSES,
+        NOTES,
+    )
+}

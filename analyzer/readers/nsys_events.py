@@ -67,10 +67,41 @@ EVENT_TABLES: Final = (
     EventTable("fault", "CUDA_UM_GPU_PAGE_FAULT_EVENTS", Named("", "", "GPU page faults")),
     EventTable("memory", "CUDA_GPU_MEMORY_USAGE_EVENTS", Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER")),
     EventTable("osrt", "OSRT_API", Named("nameId")),
+    EventTable("library", "CUBLAS_EVENTS", Named("nameId")),
+    EventTable("library", "CUDNN_EVENTS", Named("nameId")),
 )
 
-#: NVTX ranges: push/pop (59, and 70 from imported logs) and start/end (60 and 71). Text may be inline.
-RANGE_TYPES: Final = (59, 60, 70, 71)
+#: NVTX ranges by event type: push/pop (59, and 70 from imported logs) and start/end (60 and 71). Text may be inline.
+RANGE_STYLES: Final = {59: "PushPop", 60: "StartEnd", 70: "PushPop", 71: "StartEnd"}
+
+#: The event type of the row that names an NVTX domain.
+DOMAIN_CREATED: Final = 75
+
+#: The columns of NVTX_EVENTS that ranges are made of, but for the inline text.
+RANGE_COLUMNS: Final = (
+    "start",
+    "end",
+    "eventType",
+    "textId",
+    "globalTid",
+    "endGlobalTid",
+    "domainId",
+    "category",
+)
+
+#: nsys' tables of recorded CUDA events and of the nodes of CUDA graphs.
+EVENT_RECORDS: Final = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+EVENT_RECORD_COLUMNS: Final = (
+    "globalTid",
+    "globalPid",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "correlationId",
+    "eventId",
+    "eventSyncId",
+)
+GRAPH_NODES: Final = "CUDA_GRAPH_NODE_EVENTS"
 
 #: What is recorded together: nsys' own setting, and the kinds that are known once it was on.
 TRACES: Final = {
@@ -79,35 +110,9 @@ TRACES: Final = {
     "COLLECT_GPU_MEMORY_USAGE": ("memory",),
     "COLLECT_UVM_CPU_PAGE_FAULTS": ("fault",),
     "COLLECT_UVM_GPU_PAGE_FAULTS": ("fault",),
-}
-
-#: kernel_config's columns and nsys' names for them.
-KERNEL_CONFIG_COLUMNS: Final = {
-    "grid_x": "gridX",
-    "grid_y": "gridY",
-    "grid_z": "gridZ",
-    "block_x": "blockX",
-    "block_y": "blockY",
-    "block_z": "blockZ",
-    "registers_per_thread": "registersPerThread",
-    "static_shared_bytes": "staticSharedMemory",
-    "dynamic_shared_bytes": "dynamicSharedMemory",
-    "local_per_thread_bytes": "localMemoryPerThread",
-    "graph_node_id": "graphNodeId",
-}
-
-#: copy_detail's plain columns and nsys' names for them; the labelled ones with the table that spells them out.
-COPY_COLUMNS: Final = {
-    "size_bytes": "bytes",
-    "source_device": "srcDeviceId",
-    "target_device": "dstDeviceId",
-    "graph_node_id": "graphNodeId",
-}
-COPY_LABELS: Final = {
-    "direction": Named("copyKind", "ENUM_CUDA_MEMCPY_OPER"),
-    "source_memory": Named("srcKind", "ENUM_CUDA_MEM_KIND"),
-    "target_memory": Named("dstKind", "ENUM_CUDA_MEM_KIND"),
-    "migration_cause": Named("migrationCause", "ENUM_CUDA_UNIF_MEM_MIGRATION"),
+    "COLLECT_CUBLAS_TRACE": ("library",),
+    "COLLECT_CUDNN_TRACE": ("library",),
+    "COLLECT_OSRT_TRACE": ("osrt",),
 }
 
 #: The devices table's columns and nsys' names for them in TARGET_INFO_GPU.
@@ -124,6 +129,7 @@ DEVICE_COLUMNS: Final = {
     "max_threads_per_block": "maxThreadsPerBlock",
     "registers_per_sm": "maxRegistersPerSm",
     "shared_per_sm_bytes": "maxShmemPerSm",
+    "shared_per_block_bytes": "maxShmemPerBlockOptin",
     "threads_per_warp": "threadsPerWarp",
 }
 
@@ -157,6 +163,7 @@ _FALLBACK_LABELS: Final = {
     ),
     "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
     "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
+    "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE": ("Unknown", "Read", "Write", "Atomic", "Prefetch"),
 }
 
 

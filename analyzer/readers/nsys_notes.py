@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.model import NOTES
-from kanalyze.readers.nsys_events import EVENT_TABLES, RANGE_TYPES
+from kanalyze.readers.nsys_events import EVENT_TABLES, RANGE_STYLES
 from kanalyze.readers.sqlite_file import quoted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _open_ranges(database: SqliteFile) -> list[Note]:
     table = next(spec.table for spec in EVENT_TABLES if spec.kind == "range")
     if table not in database.tables or not {"end", "eventType"}.issubset(database.columns(table)):
         return []
-    types = ", ".join(str(number) for number in RANGE_TYPES)
+    types = ", ".join(str(number) for number in RANGE_STYLES)
     sql = f'SELECT count(*) FROM {quoted(table)} WHERE "end" IS NULL AND eventType IN ({types})'
     count = database.query(sql, where=f"table {table}")[0][0]
     return [("ranges never closed", count, None, "their end is not known")] if count else []

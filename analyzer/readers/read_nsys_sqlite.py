@@ -6,14 +6,15 @@ says that nsys wrote the file.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.model import COPY_DETAIL, EVENTS, KERNEL_CONFIG, KINDS
+from kanalyze.model import EVENT_RECORDS, EVENTS, GRAPH_NODES, KINDS, RANGE_DETAIL, READER_TABLES
 from kanalyze.readers import nsys_events as nsys
+from kanalyze.readers.nsys_details import DETAILS, graph_of_node, known_id
 from kanalyze.readers.nsys_labels import Labels, lookup
 from kanalyze.readers.nsys_machine import Machine
 from kanalyze.readers.nsys_notes import notes
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from kanalyze.readers.nsys_details import Details
     from kanalyze.schema import Table
 
 #: A tenth of what 64 bits hold: some 29 years.
@@ -106,8 +108,10 @@ class NsysSqlite:
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
         tables: dict[str, Callable[[], pl.DataFrame]] = {
-            "kernel_config": self._kernel_config,
-            "copy_detail": self._copy_detail,
+            **{side: partial(self._side_table, READER_TABLES[side]) for side in DETAILS},
+            "range_detail": self._range_detail,
+            "event_records": self._event_records,
+            "graph_nodes": self._graph_nodes,
             "devices": self._machine.devices,
             "processes": self._machine.processes,
             "notes": lambda: notes(self._database),
@@ -163,64 +167,110 @@ class NsysSqlite:
         return self._numbered(EVENTS, spec.table, _completed(frame, spec.kind))
 
     def _ranges(self, spec: nsys.EventTable) -> pl.DataFrame:
-        columns = ("start", "end", "eventType", "textId", "globalTid")
-        raw = self._database.frame(spec.table, dict.fromkeys(columns, pl.Int64) | {"text": pl.String})
-        registered = lookup(self._labels.of("StringIds"))(raw.get_column("textId"))
-        frame = raw.select(
-            "eventType",
-            pl.coalesce("text", registered.cast(pl.String)).cast(pl.Categorical).alias("name"),
-            pl.col("start").alias("start_ns"),
-            (pl.col("end") - pl.col("start")).alias("dur_ns"),
+        raw = self._range_rows
+        return self._as_declared(EVENTS, spec.table, _completed(raw.select(*_RANGE_EVENT), spec.kind))
+
+    @cached_property
+    def _range_rows(self) -> pl.DataFrame:
+        """The rows of NVTX_EVENTS that are ranges, with event_id, name and domain beside nsys' own columns."""
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
+        raw = self._database.integers(source, nsys.RANGE_COLUMNS, lambda part: part)
+        texts = self._database.rows(source, ("text",)) if "text" in self._database.columns(source) else []
+        if texts and len(texts) != raw.height:
+            raise self._database.damaged(source, "its rows cannot be counted")
+        text = pl.Series("text", [row[0] for row in texts] or [None] * raw.height, dtype=pl.String, strict=False)
+        registered = lookup(self._labels.of("StringIds"))(raw.get_column("textId")).cast(pl.String)
+        first, is_domain = self._first_ids[source], pl.col("eventType") == nsys.DOMAIN_CREATED
+        named = raw.with_columns(
+            pl.int_range(first, first + raw.height).alias("event_id"),
+            text.zip_with(text.is_not_null(), registered).alias("name"),
             nsys.process_of("globalTid").alias("process_id"),
-            nsys.thread_of("globalTid").alias("thread_id"),
+            pl.when(pl.col("end").is_null())
+            .then(pl.max_horizontal(pl.col("start").max(), pl.col("end").max()))
+            .alias("open_until_ns"),
         )
-        first = self._first_ids[spec.table]
-        numbered = frame.with_columns(pl.int_range(first, first + frame.height).alias("event_id"))
-        kept = numbered.filter(pl.col("eventType").is_in(nsys.RANGE_TYPES))
-        return self._as_declared(EVENTS, spec.table, _completed(kept, spec.kind))
+        domains = named.filter(is_domain).sort("start").unique(["process_id", "domainId"], keep="first")
+        domains = domains.select("process_id", "domainId", domain="name").drop_nulls()
+        ranges = named.filter(pl.col("eventType").is_in(list(nsys.RANGE_STYLES)))
+        return ranges.join(domains, on=["process_id", "domainId"], how="left", maintain_order="left")
 
-    def _kernel_config(self) -> pl.DataFrame:
-        names = nsys.KERNEL_CONFIG_COLUMNS
-        plain = [pl.col(found).alias(name) for name, found in names.items() if name != "graph_node_id"]
-        node = nsys.absent_as_null(names["graph_node_id"]).alias("graph_node_id")
-
-        def transform(raw: pl.DataFrame) -> pl.DataFrame:
-            return raw.select(*plain, node)
-
-        return self._side_table(KERNEL_CONFIG, "CUPTI_ACTIVITY_KIND_KERNEL", tuple(names.values()), transform)
-
-    def _copy_detail(self) -> pl.DataFrame:
-        names = nsys.COPY_COLUMNS
-        plain = [pl.col(found).alias(name) for name, found in names.items()]
-        labels = {name: self._labels.namer(named) for name, named in nsys.COPY_LABELS.items()}
-        wanted = (*names.values(), *(named.column for named in nsys.COPY_LABELS.values()))
-
-        def transform(raw: pl.DataFrame) -> pl.DataFrame:
-            texts = [namer(raw).alias(name) for name, namer in labels.items()]
-            return raw.select(*plain, *texts).with_columns(nsys.absent_as_null("graph_node_id"))
-
-        copies = self._side_table(COPY_DETAIL, "CUPTI_ACTIVITY_KIND_MEMCPY", wanted, transform)
-        return pl.concat([copies, self._side_table(COPY_DETAIL, "CUPTI_ACTIVITY_KIND_MEMSET", wanted, transform)])
-
-    def _side_table(
-        self,
-        table: Table,
-        source: str,
-        wanted: tuple[str, ...],
-        transform: Callable[[pl.DataFrame], pl.DataFrame],
-    ) -> pl.DataFrame:
+    def _range_detail(self) -> pl.DataFrame:
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
         if source not in self._database.tables:
-            return table.empty()
+            return RANGE_DETAIL.empty()
+        other = pl.col("endGlobalTid") != pl.col("globalTid")
+        detail = self._range_rows.select(
+            "event_id",
+            "domain",
+            pl.col("eventType").replace_strict(nsys.RANGE_STYLES, return_dtype=pl.String).alias("style"),
+            pl.when(other).then(nsys.thread_of("endGlobalTid")).alias("end_thread_id"),
+            nsys.absent_as_null("category").alias("category"),
+            "open_until_ns",
+        )
+        return self._as_declared(RANGE_DETAIL, source, detail)
 
-        def typed(raw: pl.DataFrame) -> pl.DataFrame:
-            made = transform(raw)
-            return made.select(pl.col(name).cast(table.schema[name]) for name in made.columns)
+    def _event_records(self) -> pl.DataFrame:
+        source = nsys.EVENT_RECORDS
+        if source not in self._database.tables:
+            return EVENT_RECORDS.empty()
+        to_gpu = self._machine.to_gpu
+        raw = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, to_gpu)
+        made = raw.select(nsys.process_of("globalPid").alias("process_id"), *_EVENT_RECORD)
+        return self._as_declared(EVENT_RECORDS, source, made)
+
+    def _graph_nodes(self) -> pl.DataFrame:
+        """The nodes of executable graphs: those that nsys names with the node that they were made from."""
+        source = nsys.GRAPH_NODES
+        if source not in self._database.tables:
+            return GRAPH_NODES.empty()
+        raw = self._database.integers(source, ("globalTid", "graphNodeId", "originalGraphNodeId"), lambda part: part)
+        nodes = raw.drop_nulls().select(
+            nsys.process_of("globalTid").alias("process_id"),
+            graph_of_node("graphNodeId").alias("graph_exec_id"),
+            graph_node_id="graphNodeId",
+            original_node_id="originalGraphNodeId",
+        )
+        return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
+
+    def _side_table(self, table: Table) -> pl.DataFrame:
+        present = [part for part in DETAILS[table.name] if part.source in self._database.tables]
+        return pl.concat([table.empty(), *(self._details(table, part) for part in present)])
+
+    def _details(self, table: Table, part: Details) -> pl.DataFrame:
+        labels = {name: self._labels.namer(named) for name, named in part.labels.items()}
+        made = [made.cast(table.schema[name]).alias(name) for name, made in part.columns.items()]
+
+        def transform(raw: pl.DataFrame) -> pl.DataFrame:
+            return raw.with_columns(namer(raw).alias(name) for name, namer in labels.items()).select(*made, *labels)
 
         try:
-            frame = self._database.integers(source, wanted, typed)
+            frame = self._database.integers(part.source, part.wanted, transform)
         except pl.exceptions.PolarsError as error:
-            raise self._database.damaged(source, "a number is out of all bounds") from error
-        return self._numbered(table, source, frame)
+            raise self._database.damaged(part.source, "a number is out of all bounds") from error
+        absent = [name for name in table.schema if name not in (*part.columns, *labels, "event_id")]
+        frame = frame.with_columns(pl.lit(None, dtype=table.schema[name]).alias(name) for name in absent)
+        return self._numbered(table, part.source, frame)
+
+
+#: An event of kind range, from the rows of NVTX_EVENTS.
+_RANGE_EVENT: Final = (
+    "event_id",
+    pl.col("name").cast(pl.Categorical),
+    pl.col("start").alias("start_ns"),
+    (pl.col("end") - pl.col("start")).alias("dur_ns"),
+    "process_id",
+    nsys.thread_of("globalTid").alias("thread_id"),
+)
+
+#: A row of `event_records` but for its process, with the GPU as Machine.to_gpu adds it.
+_EVENT_RECORD: Final = (
+    "device",
+    nsys.absent_as_null("contextId").alias("context_id"),
+    nsys.absent_as_null("streamId").alias("stream"),
+    nsys.absent_as_null("correlationId").alias("correlation_id"),
+    pl.col("eventId").alias("cuda_event_id"),
+    known_id("eventSyncId").alias("record_id"),
+)
 
 
 def _completed(frame: pl.DataFrame, kind: str) -> pl.DataFrame:

@@ -5,28 +5,21 @@ An event's id is its place in the list, so that "the lower event_id" is "the one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 import polars as pl
 
-from kanalyze.model import (
-    COPY_DETAIL,
-    DEVICE_KINDS,
-    DEVICES,
-    EVENTS,
-    KERNEL_CONFIG,
-    KINDS,
-    PROCESSES,
-    READER_TABLES,
-)
+from kanalyze.model import DEVICE_KINDS, DEVICES, EVENTS, KINDS, PROCESSES, READER_TABLES
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
+
+    from kanalyze.schema import Table
 
 #: What a CUDA trace records, whether or not there was any.
 CUDA_KINDS = ("kernel", "graph", "memcpy", "memset", "api", "sync", "overhead")
@@ -51,15 +44,20 @@ class Event:
     block: tuple[int, int, int] = (32, 1, 1)
     direction: str | None = None
     size_bytes: int = 1
+    side: Mapping[str, object] = field(default_factory=dict, hash=False)  # more of its side table
 
     def __repr__(self) -> str:
         """What is not by default, for messages of tests that fail."""
-        shown = [f"{of.name}={value!r}" for of in fields(self) if (value := getattr(self, of.name)) != of.default]
+        shown = [f"{of.name}={value!r}" for of in fields(self) if (value := getattr(self, of.name)) != _default(of)]
         return f"Event({', '.join(shown)})"
 
     def _repr_pretty_(self, printer, _cycle) -> None:
         """The same where hypothesis shows an example."""
         printer.text(repr(self))
+
+
+def _default(of: Field[object]) -> object:
+    return of.default if of.default_factory is MISSING else of.default_factory()
 
 
 class Keys(TypedDict, total=False):
@@ -76,6 +74,27 @@ class Keys(TypedDict, total=False):
     block: tuple[int, int, int]
     direction: str | None
     size_bytes: int
+    side: Mapping[str, object]
+
+
+#: The side table of each kind that has one.
+SIDES = {
+    "kernel": "kernel_config",
+    "memcpy": "copy_detail",
+    "memset": "copy_detail",
+    "range": "range_detail",
+    "sync": "sync_detail",
+    "fault": "fault_detail",
+    "memory": "memory_detail",
+    "graph": "graph_detail",
+}
+
+#: What every row of a side table has, where a test does not care.
+_FILLED = {
+    "range": {"style": "PushPop"},
+    "fault": {"side": "CPU", "address": 0, "faults": 1},
+    "memory": {"address": 0, "size_bytes": 1, "memory": "Device"},
+}
 
 
 def kernel(start: int, end: int, *, name: str | None = "k", **keys: Unpack[Keys]) -> Event:
@@ -108,21 +127,48 @@ def overhead(name: str | None, start: int, end: int, **keys: Unpack[Keys]) -> Ev
     return Event("overhead", name, start, end, **{"thread": 1, **keys})
 
 
+def nvtx(name: str | None, start: int, end: int | None, *, thread: int = 1, process: int = 1, **side: object) -> Event:
+    """An NVTX range on thread 1, one that nests unless `style` says otherwise; an end of None leaves it open."""
+    return Event("range", name, start, end, process=process, thread=thread, side=side)
+
+
+def host(kind: str, name: str | None, start: int, end: int, **keys: Unpack[Keys]) -> Event:
+    """An osrt, library, sync, fault or memory event, on thread 1 unless told otherwise; `side` fills its side table."""
+    return Event(kind, name, start, end, **{"thread": 1, **keys})
+
+
 def _device_event(kind: str, name: str | None, start: int, end: int, keys: Keys) -> Event:
     return Event(kind, name, start, end, **{"device": 0, "stream": 7, "context": 1, **keys})
 
 
-def report(events: Sequence[Event], *, kinds: Iterable[str] = CUDA_KINDS) -> Report:
-    """The report of `events`; it records `kinds`, and whatever else occurs among them."""
-    return Report(Meta(Path("made by hand"), "test"), Listed(events, kinds))
+def report(
+    events: Sequence[Event],
+    *,
+    kinds: Iterable[str] = CUDA_KINDS,
+    limits: Mapping[str, object] | None = None,
+    **tables: Sequence[Mapping[str, object]],
+) -> Report:
+    """The report of `events`; it records `kinds`, and whatever else occurs among them.
+
+    `limits` are columns of every row of the devices; `tables` are the rows of reader's tables that no event fills,
+    such as event_records or graph_nodes.
+    """
+    return Report(Meta(Path("made by hand"), "test"), Listed(events, kinds, limits or {}, tables))
 
 
 class Listed:
     """A list of events as a :class:`kanalyze.report.Source`."""
 
-    def __init__(self, events: Sequence[Event], kinds: Iterable[str]) -> None:
+    def __init__(
+        self,
+        events: Sequence[Event],
+        kinds: Iterable[str],
+        limits: Mapping[str, object],
+        tables: Mapping[str, Sequence[Mapping[str, object]]],
+    ) -> None:
         """Number the events by their place."""
         self._events = list(enumerate(events))
+        self._limits, self._tables = limits, tables
         found = {*kinds, *(event.kind for event in events)}
         self.kinds = tuple(kind for kind in KINDS if kind in found)
 
@@ -132,23 +178,38 @@ class Listed:
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables; what is not made here is empty."""
-        rows = {"kernel_config": self._configs, "copy_detail": self._copies}
-        rows |= {"devices": self._devices, "processes": self._processes}
-        return _frame(READER_TABLES[name], rows[name]()) if name in rows else READER_TABLES[name].empty()
+        declared = READER_TABLES[name]
+        if name in self._tables:
+            return declared.check(
+                pl.DataFrame(
+                    [{**dict.fromkeys(declared.schema), **row} for row in self._tables[name]], schema=declared.schema
+                )
+            )
+        if name in SIDES.values():
+            return self._side(declared)
+        rows = {"devices": self._devices, "processes": self._processes}
+        return _frame(declared, rows[name]()) if name in rows else declared.empty()
 
     def _of(self, *kinds: str) -> list[tuple[int, Event]]:
         return [(number, event) for number, event in self._events if event.kind in kinds]
 
-    def _configs(self) -> list[tuple[object, ...]]:
-        return [_padded(KERNEL_CONFIG, (n, *kernel.grid, *kernel.block)) for n, kernel in self._of("kernel")]
-
-    def _copies(self) -> list[tuple[object, ...]]:
-        moved = self._of("memcpy", "memset")
-        return [_padded(COPY_DETAIL, (n, event.direction, event.size_bytes)) for n, event in moved]
+    def _side(self, declared: Table) -> pl.DataFrame:
+        """The side table of all kinds that have this one; a column that an event does not give is null."""
+        kinds = [kind for kind, name in SIDES.items() if name == declared.name]
+        rows = []
+        for number, event in self._of(*kinds):
+            shape = dict(zip(_SHAPE, (*event.grid, *event.block), strict=True))
+            known = {**shape, "direction": event.direction, "size_bytes": event.size_bytes}
+            if event.kind not in DEVICE_KINDS:
+                known = _FILLED.get(event.kind, {})
+            known = {**known, **event.side, "event_id": number}
+            rows.append(tuple(known.get(column) for column in declared.schema))
+        return _frame(declared, rows)
 
     def _devices(self) -> list[tuple[object, ...]]:
         found = {event.device for _, event in self._of(*DEVICE_KINDS)} - {None}
-        return [_padded(DEVICES, (device, f"GPU {device}")) for device in sorted(found)]
+        named = [{"device": device, "name": f"GPU {device}", **self._limits} for device in sorted(found)]
+        return [tuple(row.get(column) for column in DEVICES.schema) for row in named]
 
     def _processes(self) -> list[tuple[object, ...]]:
         known = {event.process for _, event in self._events} - {None}
@@ -157,6 +218,9 @@ class Listed:
         deviceless = known - {process for process, _ in seen}
         with_device = [(process, "app", device, device) for process, device in sorted(seen)]
         return with_device + [_padded(PROCESSES, (process, "app")) for process in sorted(deviceless)]
+
+
+_SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
 def _event_row(number: int, event: Event) -> tuple[object, ...]:
