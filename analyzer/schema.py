@@ -56,6 +56,8 @@ class Table:
         columns: The columns, in the order of every frame and file.
         equals: The report of another tool that gives the same figures; empty where nobody else has them.
         groupings: What ``--by`` takes for this table.
+        options: Further keywords that the table's function takes, each an option of ``kanalyze show``.
+        when: For another form of a table: the options that give it, such as ``--by launch-shape``.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Table:
     columns: tuple[Column, ...]
     equals: str = ""
     groupings: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    when: str = ""
 
     @property
     def schema(self) -> dict[str, DataType | DataTypeClass]:

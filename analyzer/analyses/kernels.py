@@ -41,6 +41,7 @@ BY_LAUNCH_SHAPE: Final = Table(
     "One kernel in one launch shape.",
     (*TABLE.columns, *LAUNCH_SHAPE),
     equals="nsys stats cuda_gpu_kern_gb_sum",
+    when="--by launch-shape",
 )
 
 
