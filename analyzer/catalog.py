@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import analyses
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import NOTES, READER_TABLES
+from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.report import Report
-    from kanalyze.schema import Table
 
 #: Modules of the analyses package that are no table.
 _NO_TABLE: Final = ("rules", "summary")
@@ -44,18 +44,30 @@ def table(name: str) -> Table:
     return declared
 
 
-def make(report: Report, name: str, by: str | None = None) -> pl.DataFrame:
-    """The table called `name` of a report, grouped as `by` says where the table allows it.
+def forms(name: str) -> list[Table]:
+    """The declarations of the other forms that the table called `name` can take, such as grouped ones."""
+    if name in _READER_TABLES:
+        return []
+    module = import_module(f"{analyses.__name__}.{name}")
+    return [value for value in vars(module).values() if isinstance(value, Table) and value.name == name and value.when]
+
+
+def make(report: Report, name: str, **options: object) -> pl.DataFrame:
+    """The table called `name` of a report; `options` are keywords of its function, ``by`` among them.
 
     Raises:
-        UnknownNameError: There is no such table, or it has no such grouping.
+        UnknownNameError: There is no such table, or it has no such option or grouping.
         CannotTellError: The report does not hold what the table needs.
     """
     declared = table(name)
+    by = options.get("by")
     if by is not None and by not in declared.groupings:
         raise UnknownNameError.of(f"grouping of {name}", by, declared.groupings)
+    for option in options:
+        if option != "by" and option not in declared.options:
+            raise UnknownNameError.of(f"option of {name}", flag(option), declared.flags)
     if name in _READER_TABLES:
         return report.table(name)
     function = getattr(import_module(f"{analyses.__name__}.{name}"), name)
-    frame: pl.DataFrame = function(report) if by is None else function(report, by=by)
+    frame: pl.DataFrame = function(report, **options)
     return frame

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
 
 import polars as pl
 
+from kanalyze import named_ranges
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, READER_TABLES
 from kanalyze.units import parse_time_ns
@@ -61,10 +62,14 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Window:
-    """A part of the report's time, ``[start_ns, end_ns)``; None leaves a side open."""
+    """A part of the report's time, ``[start_ns, end_ns)``; None leaves a side open.
+
+    `name` is the range that it is an instance of, where it was asked for by name.
+    """
 
     start_ns: int | None = None
     end_ns: int | None = None
+    name: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> Window:
@@ -97,7 +102,8 @@ class Where(TypedDict, total=False):
     """The part of a report that an analysis looks at; every analysis takes these as keywords.
 
     Attributes:
-        window: A :class:`Window`, or its text such as ``"120ms..250ms"``.
+        window: A :class:`Window`, or its text: two times (``"120ms..250ms"``), a range that occurs once (``"warmup"``,
+            with a domain ``"NCCL:ncclAllReduce"``), or one instance of a range (``"step#3"``, the third to start).
         device: One GPU of the `devices` table.
         process: One process id.
     """
@@ -196,8 +202,8 @@ class Report:
         """The same report, looked at through a window, on one device, or for one process; see :class:`Where`.
 
         Raises:
-            BadWindowError: The window's text cannot be understood.
-            UnknownNameError: The report knows no such device or process.
+            BadWindowError: The window's text cannot be understood, or names several instances of a range.
+            UnknownNameError: The report knows no such device, process or range.
         """
         window, device, process = where.get("window"), where.get("device"), where.get("process")
         if window is None and device is None and process is None:
@@ -207,11 +213,52 @@ class Report:
         if process is not None and process not in (known := self._process_ids()):
             raise UnknownNameError.of("process", process, known)
         scope = Scope(
-            window=Window.parse(window) if isinstance(window, str) else window or self.scope.window,
+            window=self.scope.window,
             device=self.scope.device if device is None else device,
             process=self.scope.process if process is None else process,
         )
-        return replace(self, scope=scope)
+        found = replace(self, scope=scope)
+        wanted = found.window(window) if isinstance(window, str) else window
+        return found if wanted is None else replace(found, scope=replace(scope, window=wanted))
+
+    def window(self, text: str) -> Window:
+        """The window that `text` names: two times, or a range of the processes in scope; see :class:`Where`.
+
+        Raises:
+            BadWindowError: The text cannot be understood, or names several instances.
+            UnknownNameError: The report has ranges, but none of that name.
+        """
+        found = self.windows(text)
+        if len(found) > 1:
+            raise BadWindowError.several(text, named_ranges.parsed(text)[0], len(found))
+        return found[0]
+
+    def windows(self, text: str) -> list[Window]:
+        """Every window that `text` names; several where it is a range that occurs more than once, or ``name#*``.
+
+        Raises:
+            BadWindowError: The text cannot be understood.
+            UnknownNameError: The report has ranges, but none of that name, or not so many.
+        """
+        try:
+            return [Window.parse(text)]
+        except BadWindowError:
+            ranges = named_ranges.named(self.kind("range"), self.table("range_detail"))
+            if ranges.is_empty():
+                raise
+            name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
+            found = named_ranges.instances(ranges, name)
+            if found.is_empty() and ".." in text:
+                raise
+        if found.is_empty():
+            raise UnknownNameError.of("range", name, named_ranges.names(ranges))
+        instances = [Window(start, end, name) for start, end in found.select("start", "end").iter_rows()]
+        if which in ("", named_ranges.EVERY):
+            many = len(instances) > 1
+            return [replace(one, name=f"{name}#{number}" if many else name) for number, one in enumerate(instances, 1)]
+        if not 1 <= int(which) <= len(instances):
+            raise UnknownNameError.of(f"instance of range {name!r}", which, range(1, len(instances) + 1))
+        return [replace(instances[int(which) - 1], name=text)]
 
     def _process_ids(self) -> list[int]:
         return self.processes.get_column("process_id").unique().sort().to_list()

@@ -73,6 +73,11 @@ class Table:
         """Column names and types, in order."""
         return {column.name: column.dtype for column in self.columns}
 
+    @property
+    def flags(self) -> list[str]:
+        """The options as the command line spells them."""
+        return [flag(option) for option in self.options]
+
     def empty(self) -> pl.DataFrame:
         """The table without rows."""
         return pl.DataFrame(schema=self.schema)
@@ -98,6 +103,12 @@ class Table:
         """The table's columns of `frame`, in order and cast to their types, checked."""
         columns = [pl.col(column.name).cast(column.dtype) for column in self.columns]
         return self.check(frame.select(columns))
+
+
+def flag(option: str) -> str:
+    """A keyword as an option of the command line: ``threshold_ns`` is ``--threshold``, which takes a unit."""
+    unit = next((f"_{ending}" for ending in UNITS if option.endswith(f"_{ending}")), "")
+    return "--" + option.removesuffix(unit).replace("_", "-")
 
 
 def columns(*parts: Column | Iterable[Column]) -> tuple[Column, ...]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _TIME: Final = re.compile(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*", re.ASCII)
 
+_PERCENT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
+
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 #: A column of times is in a unit from so many of it on: seconds are too coarse for a window of a few.
 _LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
@@ -35,6 +37,12 @@ def parse_time_ns(text: str) -> int | None:
     scale = _NS_PER_UNIT[unit]
     size = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
     return -size if sign == "-" else size
+
+
+def parse_percent(text: str) -> float | None:
+    """The share that `text`, a number and a percent sign such as ``50%``, says; None where it says none."""
+    match = _PERCENT.fullmatch(text)
+    return float(match[1]) / 100 if match else None
 
 
 def time(ns: float) -> str:

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_report
-from kanalyze.analyses._lookup import beside
+from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -18,28 +18,9 @@ if TYPE_CHECKING:
 def named_ranges(report: Report) -> pl.DataFrame:
     """Every range of the processes in scope, at any time, sorted by start, then event_id.
 
-    Columns: row (its number here), event_id, range (the name, after its domain and a colon where it has one), style,
-    domain, start, end (of one that was never closed: the latest time of any NVTX event), open (whether it was never
-    closed), process_id, thread_id (that started it), end_thread_id (that ended it, where that is another one).
+    Columns: those of :func:`kanalyze.named_ranges.named`.
     """
-    events = report.kind("range").select("event_id", "name", "start_ns", "dur_ns", "process_id", "thread_id")
-    known = beside(events, report.table("range_detail"), "style", "domain", "end_thread_id", "open_until_ns")
-    text, domain = pl.col("name").cast(pl.String), pl.col("domain").cast(pl.String)
-    until = pl.max_horizontal("open_until_ns", "start_ns")
-    frame = known.sort("start_ns", "event_id").with_row_index("row")
-    return frame.select(
-        "row",
-        "event_id",
-        pl.when(domain.is_null()).then(text).otherwise(domain + ":" + text).alias("range"),
-        "style",
-        domain.alias("domain"),
-        start="start_ns",
-        end=pl.when(pl.col("dur_ns").is_null()).then(until).otherwise(pl.col("start_ns") + pl.col("dur_ns")),
-        open=pl.col("dur_ns").is_null(),
-        process_id="process_id",
-        thread_id="thread_id",
-        end_thread_id="end_thread_id",
-    )
+    return named(report.kind("range"), report.table("range_detail"))
 
 
 @once_per_report

@@ -30,8 +30,9 @@ def scope(command: F) -> F:
         click.option("--device", type=int, metavar="GPU", help="Only this GPU."),
         click.option(
             "--window",
-            metavar="START..END",
-            help="Only this part of the recording's own time, with units: 120ms..250ms, ..1.5s.",
+            metavar="START..END|RANGE",
+            help="Only this part: two times with units (120ms..250ms, ..1.5s), an NVTX range, or one of several "
+            "(step#3); step#* is each of them.",
         ),
     ):
         command = option(command)
@@ -61,3 +62,16 @@ def opened(report: Path, where: Where) -> Report:
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     return read(report).narrow(**where)
+
+
+def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
+    """The report at a path for each window that the user asked for, by its name.
+
+    One without a name, unless the window is a range that occurs several times.
+    """
+    text = where["window"]
+    whole = opened(report, {**where, "window": None})
+    windows = [None] if text is None else whole.windows(text)
+    if len(windows) == 1:
+        return {None: whole.narrow(window=windows[0])}
+    return {window.name: whole.narrow(window=window) for window in windows if window}

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kanalyze.cli._options import Where, opened, output, report_argument, scope, top
+from kanalyze.cli._options import opened_parts, output, report_argument, scope, top
 from kanalyze.cli._output import emit, refuse_overwriting, width
-from kanalyze.errors import OutputError
+from kanalyze.errors import BadThresholdError, OutputError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+#: What narrows the report, and what is passed on to the table's function as it stands.
+_SCOPE = ("window", "device", "process")
+_KEYWORDS = ("by", "trace", "as_nsys", "chunks")
 
 
 @click.command()
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 @report_argument
 @scope
 @click.option("--by", metavar="GROUPING", help="Group the table differently; `kanalyze tables` says how.")
+@click.option("--trace", is_flag=True, default=None, help="A row per instance (range_gpu).")
+@click.option("--as-nsys", is_flag=True, default=None, help="Count as nsys itself does (utilisation).")
+@click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="So many parts of the window (utilisation).")
+@click.option("--threshold", metavar="LEAST", help="A time such as 10us (gaps), or a share such as 50% (utilisation).")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column; -COLUMN is descending. Missing values come last.")
 @top(None, "Only the first N rows.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
@@ -26,12 +34,12 @@ if TYPE_CHECKING:
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str,
     report: Path,
-    by: str | None,
     sort: str | None,
     top: int | None,
     form: str,
     output: Path | None,
-    **where: Unpack[Where],
+    threshold: str | None,
+    **options: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
     """TABLE of REPORT, all rows and columns. `kanalyze tables` lists the tables."""
     from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
@@ -41,8 +49,23 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         raise OutputError.needs_file(form)
     refuse_overwriting(report, output)
     catalog.table(table)
-    rows = rendered.arranged(catalog.make(opened(report, where), table, by), sort, top)
+    keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold)
+    parts = opened_parts(report, {name: options[name] for name in _SCOPE})
+    rows = rendered.joined({name: catalog.make(part, table, **keywords) for name, part in parts.items()})
+    rows = rendered.arranged(rows, sort, top)
     if form == "terminal":
         emit(rendered.terminal(rows, width()), output)
     else:
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _threshold(text: str | None) -> dict[str, object]:
+    """A threshold as the keyword that its unit makes it."""
+    from kanalyze.units import parse_percent, parse_time_ns  # noqa: PLC0415 - as above
+
+    if text is None:
+        return {}
+    for keyword, parse in (("threshold_ns", parse_time_ns), ("threshold_share", parse_percent)):
+        if (value := parse(text)) is not None:
+            return {keyword: value}
+    raise BadThresholdError.of(text)

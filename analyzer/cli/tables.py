@@ -22,7 +22,7 @@ def tables(table: str | None, form: str, output: Path | None) -> None:
     from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import tables as rendered  # noqa: PLC0415 - as above
 
-    wanted = [catalog.table(name) for name in ([table] if table else catalog.names())]
+    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.names())]
     if form == "terminal":
         emit(rendered.terminal(wanted, width()), output)
     else:

@@ -33,6 +33,19 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
 }
 
 
+def joined(parts: dict[str | None, pl.DataFrame]) -> pl.DataFrame:
+    """One frame of the tables of several windows, named by a first column `instance`; of one without name, itself."""
+    if None in parts:
+        return parts[None]
+    return pl.concat(
+        [frame.clone().insert_column(0, _constant("instance", name, frame)) for name, frame in parts.items()]
+    )
+
+
+def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:
+    return pl.Series(column, [text], dtype=pl.String).new_from_index(0, frame.height)
+
+
 def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataFrame:
     """`frame` sorted by a column (descending with a leading minus) and cut to its first rows.
 

@@ -15,49 +15,77 @@ _COLUMN_WIDTH: Final = 30
 _UNIT_WIDTH: Final = 8
 
 
-def terminal(tables: Sequence[Table], width: int) -> str:
+#: A table and its other forms.
+Described = tuple["Table", "Sequence[Table]"]
+
+
+def terminal(tables: Sequence[Described], width: int) -> str:
     """Every table with its columns, for reading."""
-    return "\n".join(_table(table, width) for table in tables)
+    return "\n".join(_table(table, forms, width) for table, forms in tables)
 
 
-def _table(table: Table, width: int) -> str:
+def _table(table: Table, forms: Sequence[Table], width: int) -> str:
     lines = [table.name, *textwrap.wrap(table.doc, width - 2, initial_indent="  ", subsequent_indent="  ")]
     if table.equals:
         lines += textwrap.wrap(f"Equals {table.equals}.", width - 2, initial_indent="  ", subsequent_indent="  ")
     if table.groupings:
         lines.append(f"  --by {', '.join(table.groupings)}")
-    for column in table.columns:
+    if table.options:
+        lines.append(f"  {', '.join(table.flags)}")
+    lines += _columns(table.columns, width)
+    for form in forms:
+        text = f"{form.when}: {form.doc}"
+        lines += textwrap.wrap(text, width - 2, initial_indent="  ", subsequent_indent="  ")
+        lines += _columns(_own(form, table), width)
+    return "\n".join(lines) + "\n"
+
+
+def _columns(columns: Sequence[Column], width: int) -> list[str]:
+    lines = []
+    for column in columns:
         start = f"    {column.name.ljust(_COLUMN_WIDTH)} {column.unit.ljust(_UNIT_WIDTH)} "
         lines += textwrap.wrap(_meaning(column), width, initial_indent=start, subsequent_indent=" " * len(start))
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _meaning(column: Column) -> str:
     return column.doc if not column.nullable or "null" in column.doc else f"{column.doc} May be missing (null)."
 
 
-def markdown(tables: Sequence[Table]) -> str:
+def _own(form: Table, table: Table) -> list[Column]:
+    """The columns of another form that the table itself does not have."""
+    return [column for column in form.columns if column not in table.columns]
+
+
+def markdown(tables: Sequence[Described]) -> str:
     """Every table as a section with a table of its columns; the docs page is this."""
     parts = []
-    for table in tables:
+    for table, forms in tables:
         lines = [f"## {table.name}", "", table.doc]
         if table.equals:
             lines += ["", f"Equals {table.equals}."]
         if table.groupings:
             lines += ["", "`--by` " + ", ".join(f"`{grouping}`" for grouping in table.groupings)]
-        lines += ["", "| column | type | unit | meaning |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| `{column.name}` | {_type(column)} | {column.unit} | {_meaning(column)} |" for column in table.columns
-        ]
+        if table.options:
+            lines += ["", "Options: " + ", ".join(f"`{option}`" for option in table.flags)]
+        lines += _markdown_columns(table.columns)
+        for form in forms:
+            lines += ["", f"With `{form.when}`: {form.doc}"]
+            lines += _markdown_columns(_own(form, table))
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+def _markdown_columns(columns: Sequence[Column]) -> list[str]:
+    rows = [f"| `{column.name}` | {_type(column)} | {column.unit} | {_meaning(column)} |" for column in columns]
+    return ["", "| column | type | unit | meaning |", "| --- | --- | --- | --- |", *rows] if rows else []
 
 
 def _type(column: Column) -> str:
     return str(column.dtype).partition("(")[0]
 
 
-def json(tables: Sequence[Table]) -> str:
+def json(tables: Sequence[Described]) -> str:
     """The declarations as a list of objects."""
     found = [
         {
@@ -65,20 +93,26 @@ def json(tables: Sequence[Table]) -> str:
             "doc": table.doc,
             "equals": table.equals,
             "by": list(table.groupings),
-            "columns": [
-                {
-                    "name": column.name,
-                    "type": _type(column),
-                    "unit": column.unit,
-                    "doc": column.doc,
-                    "nullable": column.nullable,
-                }
-                for column in table.columns
-            ],
+            "options": table.flags,
+            "columns": _objects(table),
+            "forms": [{"when": form.when, "doc": form.doc, "columns": _objects(form)} for form in forms],
         }
-        for table in tables
+        for table, forms in tables
     ]
     return encoder.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
-FORMATS: Final[dict[str, Callable[[Sequence[Table]], str]]] = {"markdown": markdown, "json": json}
+def _objects(table: Table) -> list[dict[str, object]]:
+    return [
+        {
+            "name": column.name,
+            "type": _type(column),
+            "unit": column.unit,
+            "doc": column.doc,
+            "nullable": column.nullable,
+        }
+        for column in table.columns
+    ]
+
+
+FORMATS: Final[dict[str, Callable[[Sequence[Described]], str]]] = {"markdown": markdown, "json": json}
