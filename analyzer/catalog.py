@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary")
+_NO_TABLE: Final = ("rules", "summary", "comparison", "instances")
 
 #: The reader's notes are part of the health table and no table of their own to a user.
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name != NOTES.name}

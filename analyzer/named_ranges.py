@@ -20,8 +20,8 @@ EVERY: Final = "*"
 def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
     """Every range of `events` (of kind range) with its `details` (range_detail), sorted by start, then event_id.
 
-    Columns: row (its number here), event_id, range (the name, after its domain and a colon where it has one), name
-    (without domain), style, domain, start, end (of one that was never closed: the latest time of any NVTX event), open
+    Columns: row (its number here), event_id, range (domain, colon and name, as nsys 2025 prints it: ``:step`` in the
+    default domain), name (without domain), style, domain, start, end (of one that was never closed: the latest time of any NVTX event), open
     (whether it was never closed), process_id, thread_id (that started it), end_thread_id (that ended it, where that is
     another one).
     """
@@ -34,7 +34,7 @@ def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
     return frame.select(
         "row",
         "event_id",
-        pl.when(domain.is_null()).then(text).otherwise(domain + _DOMAIN + text).alias("range"),
+        (domain.fill_null("") + _DOMAIN + text.fill_null("")).alias("range"),
         text.alias("name"),
         "style",
         domain.alias("domain"),
@@ -56,12 +56,20 @@ def parsed(text: str) -> tuple[str, str]:
 
 
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows of :func:`named` that `name` means: ``domain:name`` as it stands, else that name in any domain."""
-    exact = ranges.filter(pl.col("range") == name)
-    return exact if exact.height else ranges.filter(pl.col("name") == name)
+    """The rows of :func:`named` that `name` means: ``domain:name`` as it stands, else in the default or any domain."""
+    for meant in (pl.col("range") == name, pl.col("range") == _DOMAIN + name, pl.col("name") == name):
+        found = ranges.filter(meant)
+        if found.height:
+            break
+    return found
+
+
+def plain(name: str) -> str:
+    """A range's name as people read it: without the colon of the default domain."""
+    return name.removeprefix(_DOMAIN)
 
 
 def names(ranges: pl.DataFrame) -> Iterable[str]:
     """The names that there are, the most frequent first."""
     counted = ranges.drop_nulls("range").group_by("range", maintain_order=True).len()
-    return counted.sort("len", descending=True, maintain_order=True).get_column("range")
+    return map(plain, counted.sort("len", descending=True, maintain_order=True).get_column("range"))

@@ -75,6 +75,12 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def times(ratio: float) -> str:
+    """A ratio: ``1.20 ×``, ``8.42 ×``, ``1,104 ×``."""
+    places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0  # noqa: PLR2004 - three digits
+    return f"{ratio:,.{places}f} ×"
+
+
 def printable(text: str) -> str:
     """`text` on one line without control characters, which could reach the terminal, or halves of characters."""
     whole = text.encode("utf-8", errors="replace").decode("utf-8")

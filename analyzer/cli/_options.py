@@ -44,6 +44,11 @@ def report_argument(command: F) -> F:
     return click.argument("report", type=click.Path(path_type=Path))(command)
 
 
+def reports_argument(command: F) -> F:
+    """Add the paths of one report or more."""
+    return click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))(command)
+
+
 def output(command: F) -> F:
     """Add ``-o``."""
     kind = click.Path(path_type=Path, dir_okay=False)

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kanalyze.cli._options import opened_parts, output, report_argument, scope, top
+from kanalyze.cli._options import Where, opened_parts, output, report_argument, scope, top
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: What narrows the report, and what is passed on to the table's function as it stands.
-_SCOPE = ("window", "device", "process")
+#: What is passed on to the table's function as it stands.
 _KEYWORDS = ("by", "trace", "as_nsys", "chunks")
 
 
@@ -50,7 +49,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     refuse_overwriting(report, output)
     catalog.table(table)
     keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold)
-    parts = opened_parts(report, {name: options[name] for name in _SCOPE})
+    parts = opened_parts(report, Where(window=options["window"], device=options["device"], process=options["process"]))
     rows = rendered.joined({name: catalog.make(part, table, **keywords) for name, part in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":

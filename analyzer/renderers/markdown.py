@@ -5,22 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.page import page_of, short_names
+from kanalyze.renderers.page import short_names
+from kanalyze.renderers.pages import closing, page_of_any
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.summary import Summary
+    from collections.abc import Sequence
+
     from kanalyze.renderers.grid import Grid
-    from kanalyze.renderers.page import Ledger, Section, Topic
+    from kanalyze.renderers.page import Ledger, Page, Section, Topic
+    from kanalyze.renderers.pages import Shown
 
 _NAME: Final = 60
 
 
-def render(summary: Summary, top: int) -> str:
-    """The page as GitHub-flavoured Markdown that ends with a newline."""
-    page = page_of(summary, top)
+def render(shown: Sequence[Shown], top: int) -> str:
+    """A page for each, and a line that compares several, as GitHub-flavoured Markdown that ends with a newline."""
+    pages = [_page(page_of_any(one, top)) for one in shown]
+    if text := closing(shown):
+        pages.append(f"#### Compared\n\n{text}\n")
+    return "\n".join(pages)
+
+
+def _page(page: Page) -> str:
     names = {name: _code(short) for name, short in short_names(page, _NAME).items()}
     name, *parts = page.heading
-    lines = [f"### {_code(name)}", "", " · ".join([*parts, page.health]), "", f"**{page.answer}**"]
+    lines = [
+        f"### {_code(name)}",
+        "",
+        " · ".join([*parts, page.health] if page.health else parts),
+        "",
+        f"**{page.answer}**",
+    ]
     for ledger in page.ledgers:
         lines += ["", *_ledger(ledger)]
     for section in page.sections:

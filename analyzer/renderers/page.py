@@ -14,6 +14,7 @@ from kanalyze.renderers.kernel_names import shorten
 if TYPE_CHECKING:
     from kanalyze.analyses.rules import Finding
     from kanalyze.analyses.summary import Summary
+    from kanalyze.report import Meta
 
 #: Names for buckets in words that need no definition at hand, where a bucket has no more telling detail.
 _NO_DETAIL: Final = {
@@ -116,9 +117,14 @@ def page_of(summary: Summary, top: int) -> Page:
     )
 
 
+def heading(meta: Meta, parts: list[str]) -> list[str]:
+    """The parts of the heading: the file's name, the tool, then `parts`."""
+    tool = " ".join(part for part in (meta.tool, meta.tool_version) if part)
+    return [units.printable(part) for part in (meta.path.name, tool, *parts)]
+
+
 def _heading(summary: Summary) -> list[str]:
     meta, parts = summary.meta, []
-    parts.append(" ".join(part for part in (meta.tool, meta.tool_version) if part))
     models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
     for name, capability, sms, count in models.iter_rows():
         times = f"{count} × " if count > 1 else ""
@@ -128,7 +134,9 @@ def _heading(summary: Summary) -> list[str]:
     if meta.driver_version:
         parts.append(f"driver {meta.driver_version}")
     parts.append(units.plural(summary.process_count, "process"))
-    return [units.printable(part) for part in (meta.path.name, *parts)]
+    if summary.scope.window is not None and summary.scope.window.name:
+        parts.append(f"window {summary.scope.window.name}")
+    return heading(meta, parts)
 
 
 def _health(health: pl.DataFrame) -> str:
@@ -227,7 +235,7 @@ def _kernels(tables: dict[str, pl.DataFrame], top: int) -> Section:
     ]
     return Section(
         "KERNELS",
-        _of(len(rows), table.height, "share of window and of busy time"),
+        of(len(rows), table.height, "share of window and of busy time"),
         Grid(heads, rows, named=True),
     )
 
@@ -269,7 +277,7 @@ def _copies(tables: dict[str, pl.DataFrame], top: int) -> Section:
         )
         for row in table.head(top).iter_rows(named=True)
     ]
-    return Section("COPIES", _of(len(rows), table.height), Grid(heads, rows))
+    return Section("COPIES", of(len(rows), table.height), Grid(heads, rows))
 
 
 def _launches(tables: dict[str, pl.DataFrame], top: int) -> Section:
@@ -300,7 +308,7 @@ def _launches(tables: dict[str, pl.DataFrame], top: int) -> Section:
         for row in table.head(top).iter_rows(named=True)
     ]
     remark = "medians of call, queue and kernel" + ("; ! launch-bound" if any(row[5] for row in rows) else "")
-    return Section("LAUNCHES", _of(len(rows), table.height, remark), Grid(heads, rows, named=True))
+    return Section("LAUNCHES", of(len(rows), table.height, remark), Grid(heads, rows, named=True))
 
 
 def _calls(tables: dict[str, pl.DataFrame], top: int) -> Section:
@@ -324,10 +332,10 @@ def _calls(tables: dict[str, pl.DataFrame], top: int) -> Section:
         )
         for row in table.head(top).iter_rows(named=True)
     ]
-    return Section("CUDA CALLS", _of(len(rows), table.height), Grid(heads, rows))
+    return Section("CUDA CALLS", of(len(rows), table.height), Grid(heads, rows))
 
 
-def _of(shown: int, total: int, remark: str = "") -> str:
+def of(shown: int, total: int, remark: str = "") -> str:
     """A remark that also says how many rows of the table are shown, where not all are."""
     part = f"{shown} of {total}" if shown < total else ""
     return "; ".join(text for text in (part, remark) if text)

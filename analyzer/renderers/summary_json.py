@@ -6,42 +6,64 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from kanalyze.analyses.summary import Summary
+from kanalyze.renderers.pages import closing
 from kanalyze.units import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
+    from kanalyze.analyses.instances import Instances
     from kanalyze.analyses.rules import Finding
-    from kanalyze.analyses.summary import Summary
+    from kanalyze.renderers.pages import Shown
 
 #: Grows with every change that can break a reader; additions do not count.
 SCHEMA_VERSION: Final = 1
 
 
-def render(summary: Summary) -> str:
+def render(shown: Sequence[Shown]) -> str:
     """One JSON object; every table is a list of objects with the columns that `kanalyze tables` lists."""
-    return json.dumps(content(summary), indent=2, ensure_ascii=False) + "\n"
+    found = [content(one) for one in shown]
+    whole = found[0] if len(found) == 1 else _several(found, closing(shown))
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
-def content(summary: Summary) -> dict[str, Any]:
-    """The object that :func:`render` prints."""
-    window = summary.scope.window
-    return {
+def _several(found: list[dict[str, Any]], compared: str) -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, "reports": found, "comparison": compared}
+
+
+def content(shown: Shown) -> dict[str, Any]:
+    """The object that :func:`render` prints of one report."""
+    window = shown.scope.window
+    head = {
         "schema_version": SCHEMA_VERSION,
-        "report": {**asdict(summary.meta), "path": printable(str(summary.meta.path))},
+        "report": {**asdict(shown.meta), "path": printable(str(shown.meta.path))},
         "scope": {
+            "window": window.name if window else None,
             "window_start_ns": window.start_ns if window else None,
             "window_end_ns": window.end_ns if window else None,
-            "device": summary.scope.device,
-            "process": summary.scope.process,
+            "device": shown.scope.device,
+            "process": shown.scope.process,
         },
-        "answer": summary.answer,
+        "answer": shown.answer,
+    }
+    return head | (_summary(shown) if isinstance(shown, Summary) else _instances(shown))
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    return {
         "windows": _rows(summary.windows),
         "processes": _rows(summary.processes),
         **{name: _rows(frame) for name, frame in summary.tables.items()},
         "findings": [_finding(found) for found in summary.findings],
         "cannot_tell": summary.cannot_tell,
     }
+
+
+def _instances(found: Instances) -> dict[str, Any]:
+    return {"range": found.name, "instances": _rows(found.instances), "spread": _rows(found.spread)}
 
 
 def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:

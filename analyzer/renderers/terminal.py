@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.page import page_of, short_names
+from kanalyze.renderers.page import short_names
+from kanalyze.renderers.pages import closing, page_of_any
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.summary import Summary
+    from collections.abc import Sequence
+
     from kanalyze.renderers.page import Ledger, Page, Section, Topic
+    from kanalyze.renderers.pages import Shown
 
 _WIDEST: Final = 160
 _NARROWEST: Final = 60
@@ -38,6 +41,7 @@ ASCII: Final = str.maketrans(
         "×": "x",
         "µ": "u",
         "…": "~",
+        "─": "-",
         "→": "->",
         "λ": "L",
         "‹": "<",
@@ -75,10 +79,16 @@ class Look:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
 
 
-def render(summary: Summary, look: Look, top: int) -> str:
-    """The page as text that ends with a newline."""
-    page = page_of(summary, top)
+def render(shown: Sequence[Shown], look: Look, top: int) -> str:
+    """A page for each, and a line that compares several, as text that ends with a newline."""
     look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
+    pages = [_page(page_of_any(one, top), look) for one in shown]
+    if text := closing(shown):
+        pages.append("\n".join([look.paint("COMPARED", _BOLD), *_wrapped(text, look.width)]) + "\n")
+    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
+
+
+def _page(page: Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
     names = short_names(page, max(_NAME_LEAST, min([*room, _NAME_MOST])))
     blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
@@ -95,16 +105,13 @@ def render(summary: Summary, look: Look, top: int) -> str:
 
 def _heading(page: Page, look: Look) -> str:
     name, *parts = page.heading
-    lines, line = [], name
-    for part in (*parts, page.health):
-        joined = f"{line}   {part}"
-        if len(joined) > look.width or part is page.health:
-            lines.append(line)
-            line = part
-        else:
-            line = joined
-    texts = [lines[0], *(wrapped for text in (*lines[1:], line) for wrapped in _wrapped(text, look.width))]
-    return "\n".join([texts[0].replace(name, look.paint(name, _BOLD), 1), *texts[1:], ""])
+    lines = [name]
+    for part in parts:
+        joined = f"{lines[-1]}   {part}"
+        lines[-1:] = [joined] if len(joined) <= look.width else [lines[-1], part]
+    first, *rest = [*lines, page.health] if page.health else lines
+    wrapped = [line for text in rest for line in _wrapped(text, look.width)]
+    return "\n".join([first.replace(name, look.paint(name, _BOLD), 1), *wrapped, ""])
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:

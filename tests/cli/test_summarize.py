@@ -148,7 +148,7 @@ def test_windows_may_be_open_and_in_any_unit(text):
 def test_what_is_no_window_is_refused(text, reason):
     told, remedy = message(ADD, "--window", text)
     assert told == f"--window {text!r}: {reason}."
-    assert remedy.startswith("Write start..end with units, as in 120ms..250ms;")
+    assert remedy.startswith("Write start..end with units, as in 120ms..250ms (")
     assert remedy.endswith("[bad-window]")
 
 
