@@ -51,20 +51,22 @@ __all__ = [
     "summarize",
 ]
 
-#: Where each name is, by module: imported when first used, since polars takes longer to import than all the rest.
+#: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.
 _PLACES = {
-    "kanalyze.analyses.summary": ("Summary", "summarize"),
+    "kanalyze.analyses.summary": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
-    "kanalyze.readers": ("read",),
+    "kanalyze.notebook": ("read", "summarize"),
     "kanalyze.report": ("Report", "Window"),
 }
 _HOMES = {name: module for module, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """A public name, imported when it is first used."""
+    """A public name, imported when it is first used; tables show their units in notebooks."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found: object = getattr(import_module(_HOMES.get(name, f"kanalyze.analyses.{name}")), name)
+    if name not in _HOMES:
+        found = import_module("kanalyze.notebook").shown(found)
     globals()[name] = found
     return found

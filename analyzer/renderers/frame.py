@@ -62,15 +62,20 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataF
 
 def terminal(frame: pl.DataFrame, width: int) -> str:
     """A table for reading: quantities in the unit that suits them, kernel names last and fitted to the width."""
+    grid = laid_out(frame)
+    names = list(dict.fromkeys(grid.names()))
+    room = max(grid.room_for_names(width), _NAME_LEAST) if grid.named else 0
+    head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
+    return "\n".join([head, *(lines or ["(no rows)"])]) + "\n"
+
+
+def laid_out(frame: pl.DataFrame) -> Grid:
+    """A table as texts: quantities in the unit that suits them, the column of names last."""
     named = next((name for name in _NAMES if name in frame.columns), None)
     order = [name for name in frame.columns if name != named] + ([named] if named else [])
     heads = tuple(Head(name, left=frame.schema[name] in _TEXT) for name in order)
     cells = [[_text(name, value) for value in frame.get_column(name)] for name in order]
-    grid = Grid(heads, list(zip(*cells, strict=True)), named=named in _KERNELS)
-    names = list(dict.fromkeys(grid.names()))
-    room = max(grid.room_for_names(width), _NAME_LEAST) if grid.named else 0
-    head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
-    return "\n".join([head, *lines]) + "\n"
+    return Grid(heads, list(zip(*cells, strict=True)), named=named in _KERNELS)
 
 
 def _text(name: str, value: object) -> str:
