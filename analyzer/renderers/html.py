@@ -42,8 +42,8 @@ _COLOURS: Final = {
 _STYLE: Final = (
     "<style>"
     ".kanalyze{font-size:13px;line-height:1.45}"
-    ".kanalyze table{border-collapse:collapse;margin:.3em 0 .9em}"
-    ".kanalyze th,.kanalyze td{padding:1px 10px 1px 0;text-align:right;white-space:nowrap;border:none}"
+    ".kanalyze table{border-collapse:collapse;margin:.3em 0 .9em;font-size:inherit}"
+    ".kanalyze th,.kanalyze td{padding:1px 10px 1px 0;text-align:right;white-space:pre;border:none}"
     ".kanalyze th{font-weight:600;border-bottom:1px solid currentColor}"
     ".kanalyze .l{text-align:left}"
     ".kanalyze .dim{opacity:.65}"

@@ -1,0 +1,120 @@
+"""Windows by name: a range, one of its instances, a domain's; and what is told where the name fits none, or several."""
+
+import pytest
+
+from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze.named_ranges import parsed
+from kanalyze.report import Window
+from support.build import call, kernel, nvtx, report
+
+RANGES = [
+    kernel(0, 1000),
+    nvtx("warmup", 0, 100),
+    nvtx("step", 300, 400),
+    nvtx("step", 100, 200),
+    nvtx("step", 200, 300, thread=2),
+    nvtx("all reduce", 110, 120, domain="NCCL"),
+    nvtx("all reduce", 500, 520, domain="mine"),
+    nvtx("step", 600, 610, domain="mine"),
+    nvtx("open", 700, None, open_until_ns=900),
+    nvtx("rank#1", 20, 30),
+    nvtx("a..b", 40, 50),
+    nvtx("pair", 800, 850, style="StartEnd", end_thread_id=7),
+    nvtx(None, 860, 870),
+]
+
+
+def window(text, **scope):
+    return report(RANGES).narrow(**scope).window(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        ("warmup", 0, 100),
+        (":warmup", 0, 100),
+        ("warmup#1", 0, 100),
+        ("step#1", 100, 200),
+        ("step#2", 200, 300),
+        ("step#3", 300, 400),
+        ("NCCL:all reduce", 110, 120),
+        ("mine:all reduce", 500, 520),
+        ("mine:step", 600, 610),
+        ("all reduce#2", 500, 520),
+        ("open", 700, 900),
+        ("rank#1", 20, 30),
+        ("a..b", 40, 50),
+        ("pair", 800, 850),
+        ("..500ns", None, 500),
+        ("1us..", 1000, None),
+    ],
+)
+def test_a_name_is_a_window(text, start, end):
+    found = window(text)
+    assert (found.start_ns, found.end_ns) == (start, end)
+    assert found.name == (None if ".." in text and text != "a..b" else text)
+
+
+def test_every_instance_in_the_order_of_starts():
+    found = report(RANGES).windows("step#*")
+    assert found == [Window(100, 200, "step#1"), Window(200, 300, "step#2"), Window(300, 400, "step#3")]
+    assert report(RANGES).windows("step") == found
+    assert report(RANGES).windows("warmup#*") == [Window(0, 100, "warmup")]
+
+
+@pytest.mark.parametrize("text", ["step", "step#*", "all reduce"])
+def test_one_window_is_wanted_where_a_name_means_several(text):
+    name, count = parsed(text)[0], 3 if "step" in text else 2
+    with pytest.raises(BadWindowError, match=f"{count} ranges have that name") as caught:
+        window(text)
+    assert f"{name}#1 to {name}#{count}" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("text", "hint"), [("stp", "step"), ("NCCL:al reduce", "NCCL:all reduce"), ("warmup#2", "1")])
+def test_a_name_that_does_not_exist(text, hint):
+    with pytest.raises(UnknownNameError) as caught:
+        window(text)
+    assert hint in caught.value.remedy
+
+
+def test_in_a_report_without_ranges_it_is_no_window():
+    with pytest.raises(BadWindowError, match="no '\\.\\.' between start and end"):
+        report([kernel(0, 10)]).window("step")
+
+
+def test_times_that_make_no_sense_are_not_looked_for_among_ranges():
+    with pytest.raises(BadWindowError, match="not after the start"):
+        window("5ms..1ms")
+
+
+def test_ranges_of_the_process_in_scope():
+    events = [kernel(0, 1), kernel(0, 1, process=2), nvtx("step", 5, 6), nvtx("step", 7, 9, process=2)]
+    assert report(events).narrow(process=2).window("step") == Window(7, 9, "step")
+
+
+def test_a_domain_counts_before_the_same_text_in_another():
+    events = [kernel(0, 1), nvtx("a:b", 1, 2), nvtx("b", 3, 4, domain="a")]
+    assert report(events).window("a:b") == Window(3, 4, "a:b")
+    assert report(events).window(":a:b") == Window(1, 2, ":a:b")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "which"),
+    [
+        ("step#3", "step", "3"),
+        ("step#*", "step", "*"),
+        ("step", "step", ""),
+        ("#3", "#3", ""),
+        ("a#b#2", "a#b", "2"),
+        ("a#b", "a#b", ""),
+        ("a#", "a#", ""),
+        ("a#²", "a#²", ""),
+    ],
+)
+def test_what_follows_the_last_number_sign(text, name, which):
+    assert parsed(text) == (name, which)
+
+
+def test_a_range_of_no_length_is_an_empty_window():
+    of = report([kernel(0, 10), call("cudaLaunchKernel", 0, 1), nvtx("now", 5, 5)])
+    assert of.narrow(window="now").scope.window == Window(5, 5, "now")

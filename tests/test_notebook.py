@@ -1,0 +1,82 @@
+"""What notebooks show: the page of a report, and tables with units; the values stay what they are."""
+
+import re
+from html.parser import HTMLParser
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses import kernels as module
+from kanalyze.readers import read
+from support.command import ADD, ADD_UM, TORCH
+
+VOID = {"br", "meta"}
+
+
+class Balance(HTMLParser):
+    """Checks that every element is closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):  # noqa: ARG002 - the parser's signature
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def text_of(html):
+    parser = Balance()
+    parser.feed(html)
+    assert parser.open == []
+    return re.sub(r"<style>.*?</style>|<[^>]*>", " ", html)
+
+
+@pytest.mark.parametrize("path", [ADD, ADD_UM, TORCH])
+def test_a_report_shows_its_page(path):
+    report = kanalyze.read(path)
+    text = text_of(report._repr_html_())
+    assert path.name in text
+    assert "Where the time went" in text
+    assert text_of(kanalyze.summarize(report)._repr_html_()) == text
+
+
+def test_a_narrowed_report_shows_its_part():
+    assert "GPU 0, 400.000 ms to 480.000 ms" in text_of(
+        kanalyze.read(ADD_UM).narrow(window="400ms..480ms")._repr_html_()
+    )
+
+
+def test_a_table_shows_units_and_whole_names_on_hover():
+    html = kanalyze.kernels(kanalyze.read(ADD_UM))._repr_html_()
+    assert "57.26 ms" in text_of(html)
+    assert "title='add(int, float *, float *)'" in html
+
+
+def test_a_table_of_the_reader_too():
+    assert "NVIDIA H200" in text_of(kanalyze.read(ADD).devices._repr_html_())
+
+
+def test_a_long_table_says_how_much_is_left_out():
+    launches = kanalyze.launches(kanalyze.read(TORCH))
+    assert f"{launches.height - 40:,} rows more" in text_of(launches._repr_html_())
+
+
+def test_an_empty_table_says_so():
+    assert "no rows" in text_of(kanalyze.kernels(kanalyze.read(ADD), window="..1ns")._repr_html_())
+
+
+def test_the_values_are_those_of_the_analysis():
+    table = kanalyze.kernels(kanalyze.read(TORCH))
+    assert isinstance(table, pl.DataFrame)
+    assert table.equals(module.kernels(read(TORCH)))
+
+
+def test_names_cannot_break_out_of_the_page():
+    html = kanalyze.notebook.NotebookTable({"name": ["<script>alert('x')</script>"], "total_ns": [1]})._repr_html_()
+    assert "<script" not in html
+    text_of(html)
