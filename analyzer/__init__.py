@@ -16,17 +16,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kanalyze.analyses.api import api
+    from kanalyze.analyses.cold import cold
+    from kanalyze.analyses.concurrency import concurrency
     from kanalyze.analyses.copies import copies
+    from kanalyze.analyses.culprits import culprits
     from kanalyze.analyses.exposure import exposure
+    from kanalyze.analyses.faults import faults
     from kanalyze.analyses.findings import findings
+    from kanalyze.analyses.gaps import gaps
     from kanalyze.analyses.gpu import gpu
+    from kanalyze.analyses.graphs import graphs
     from kanalyze.analyses.health import health
     from kanalyze.analyses.hot_kernels import hot_kernels
     from kanalyze.analyses.kernels import kernels
     from kanalyze.analyses.launch_summary import launch_summary
     from kanalyze.analyses.launches import launches
     from kanalyze.analyses.ledger import ledger
+    from kanalyze.analyses.libraries import libraries
+    from kanalyze.analyses.memory import memory
+    from kanalyze.analyses.migration_totals import migration_totals
+    from kanalyze.analyses.migrations import migrations
+    from kanalyze.analyses.occupancy import occupancy
+    from kanalyze.analyses.range_gpu import range_gpu
+    from kanalyze.analyses.range_kernels import range_kernels
+    from kanalyze.analyses.ranges import ranges
     from kanalyze.analyses.summary import Summary, summarize
+    from kanalyze.analyses.syncs import syncs
+    from kanalyze.analyses.utilisation import utilisation
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import read
     from kanalyze.report import Report, Window
@@ -37,18 +53,34 @@ __all__ = [
     "Summary",
     "Window",
     "api",
+    "cold",
+    "concurrency",
     "copies",
+    "culprits",
     "exposure",
+    "faults",
     "findings",
+    "gaps",
     "gpu",
+    "graphs",
     "health",
     "hot_kernels",
     "kernels",
     "launch_summary",
     "launches",
     "ledger",
+    "libraries",
+    "memory",
+    "migration_totals",
+    "migrations",
+    "occupancy",
+    "range_gpu",
+    "range_kernels",
+    "ranges",
     "read",
     "summarize",
+    "syncs",
+    "utilisation",
 ]
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.

@@ -7,11 +7,20 @@ The command line prints these in one place (:mod:`kanalyze.cli`): message, remed
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, ClassVar
+import shlex
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+
+#: So much of what another program said is shown.
+_LINES: Final = 3
+_WIDE: Final = 200
+
+#: So many names are listed where one is wrong.
+_LISTED: Final = 40
 
 
 class KanalyzeError(Exception):
@@ -66,7 +75,7 @@ class UnknownFormatError(KanalyzeError):
     @classmethod
     def of(cls, path: Path, found: str, remedy: str = "") -> UnknownFormatError:
         """`path` holds `found`, a noun phrase, instead of a report."""
-        usual = "Give the .sqlite file that `nsys export --type=sqlite report.nsys-rep` writes."
+        usual = "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir."
         return cls(f"{path}: {found}, not a report that kanalyze reads.", remedy or usual)
 
 
@@ -84,6 +93,48 @@ class DamagedReportError(KanalyzeError):
         )
 
 
+class ExportError(KanalyzeError):
+    """The report is in NVIDIA's own format, and cannot be exported here."""
+
+    slug = "export-failed"
+
+    @classmethod
+    def without_nsys(cls, path: Path, older: Path | None) -> ExportError:
+        """There is no nsys to export `path` with; `older` is an export of it that may be out of date."""
+        hint = f" Or give {older}, which is older than the report." if older else ""
+        return cls(
+            f"{path}: an Nsight Systems report in NVIDIA's own format, and there is no nsys here that can export it.",
+            "Install Nsight Systems (https://developer.nvidia.com/nsight-systems) or put its nsys on PATH, or export "
+            f"the report where it was recorded and give the .sqlite file: `{_export_command(path)}`.{hint}",
+        )
+
+    @classmethod
+    def failed(cls, path: Path, program: str, status: int, said: Iterable[str]) -> ExportError:
+        """The `program` ended with `status`, or without a whole export, and `said` this."""
+        lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()]
+        words = ([line for line in lines if line.startswith("Exportation error")] or lines)[-_LINES:]
+        reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in words)
+        ended = f"it ended with status {status}" if status else "it left no whole export"
+        return cls(
+            f"{path}: {program} cannot export it: {reason or ended}.",
+            "A report of a newer nsys needs an nsys as new. Put that one first on PATH, or export the report where it "
+            f"was recorded and give the .sqlite file: `{_export_command(path)}`.",
+        )
+
+    @classmethod
+    def unwritable(cls, path: Path, cache: Path, reason: str) -> ExportError:
+        """The export of `path` cannot be kept in the `cache` because of `reason`."""
+        return cls(
+            f"{path}: its export cannot be written to {cache} ({reason}).",
+            "Set XDG_CACHE_HOME to a folder with space, or export it yourself and give the .sqlite file: "
+            f"`{_export_command(path)}`.",
+        )
+
+
+def _export_command(path: Path) -> str:
+    return f"nsys export --type=sqlite {shlex.quote(str(path))}"
+
+
 class BadWindowError(KanalyzeError):
     """The text given as ``--window`` names no part of the report's time."""
 
@@ -94,7 +145,29 @@ class BadWindowError(KanalyzeError):
         """`text` cannot be a window because of `reason`."""
         return cls(
             f"--window {text!r}: {reason}.",
-            "Write start..end with units, as in 120ms..250ms; either side may be left out. Times are the report's own.",
+            "Write start..end with units, as in 120ms..250ms (a side may be left out; times are the report's own), "
+            "or the name of an NVTX range.",
+        )
+
+    @classmethod
+    def several(cls, text: str, name: str, count: int) -> BadWindowError:
+        """`text` names all `count` instances of the range called `name`, where one window is wanted."""
+        return cls(
+            f"--window {text!r}: {count:,} ranges have that name.",
+            f"Choose one of them, {name}#1 to {name}#{count}; `summarize --window {name}#*` compares all.",
+        )
+
+
+class BadThresholdError(KanalyzeError):
+    """The text given as ``--threshold`` is neither a time nor a share."""
+
+    slug = "bad-threshold"
+
+    @classmethod
+    def of(cls, text: str) -> BadThresholdError:
+        """`text` has no unit, or is no number."""
+        return cls(
+            f"--threshold {text!r}: neither a time nor a share.", "Write a number with its unit: 10us, 1ms, 50%."
         )
 
 
@@ -108,7 +181,8 @@ class UnknownNameError(KanalyzeError):
         """There is no `what` called `name`; says the nearest of the `known` ones, or all of them."""
         choices = [str(choice) for choice in known]
         hint = nearest(str(name), choices)
-        listed = ", ".join(choices) if choices else "none"
+        more = f" and {len(choices) - _LISTED:,} more" if len(choices) > _LISTED else ""
+        listed = ", ".join(choices[:_LISTED]) + more if choices else "none"
         remedy = f"Did you mean {hint}? There are: {listed}." if hint else f"There are: {listed}."
         return cls(f"no {what} {str(name)!r}.", remedy)
 

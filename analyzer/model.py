@@ -113,7 +113,7 @@ COPY_DETAIL = Table(
             "Direction as nsys labels it, such as Host-to-Device; null for a memset.",
             nullable=True,
         ),
-        Column("size_bytes", pl.Int64, "Bytes copied or set."),
+        Column("size_bytes", pl.Int64, "Bytes copied or set.", nullable=True),
         Column("source_memory", pl.Categorical, "Pageable, Pinned, Device, Managed…", nullable=True),
         Column("target_memory", pl.Categorical, "Pageable, Pinned, Device, Managed…", nullable=True),
         Column("source_device", pl.Int64, "CUDA ordinal of the source of a peer copy.", nullable=True),
@@ -168,6 +168,27 @@ EVENT_RECORDS = Table(
         Column("correlation_id", pl.Int64, "Joins it to the call.", nullable=True),
         Column("cuda_event_id", pl.Int64, "The CUDA event.", nullable=True),
         Column("record_id", pl.Int64, "This recording, as in `sync_detail`.", nullable=True),
+    ),
+)
+
+#: Which streams wait for each other without being told to: the null stream and the blocking ones of its context.
+STREAM_TYPES: Final = ("null", "blocking", "non-blocking")
+
+STREAMS = Table(
+    "streams",
+    "One CUDA stream that the report knows.",
+    (
+        Column("process_id", pl.Int64, "Process."),
+        Column("context_id", pl.Int64, "CUDA context."),
+        Column("stream", pl.Int64, "CUDA stream, as in `events`."),
+        Column(
+            "type",
+            pl.Enum(STREAM_TYPES),
+            "null (the legacy default stream), blocking (it and the null stream wait for each other), or non-blocking.",
+            nullable=True,
+        ),
+        Column("priority", pl.Int64, "Priority; lower numbers go first.", nullable=True),
+        Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
     ),
 )
 
@@ -280,6 +301,7 @@ READER_TABLES: Final = {
         GRAPH_DETAIL,
         GRAPH_NODES,
         EVENT_RECORDS,
+        STREAMS,
         DEVICES,
         PROCESSES,
         NOTES,

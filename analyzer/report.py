@@ -26,7 +26,7 @@ class Meta:
     """Where a report came from.
 
     Attributes:
-        path: The file that was read.
+        path: The report, as it was given.
         tool: ``nsys``, ``ncu`` or ``torch.profiler``.
         tool_version: The tool's own version, such as ``2025.3.2``; None where the file does not say.
         schema_version: Version of the file's layout, in the tool's own numbering.
@@ -34,6 +34,7 @@ class Meta:
         origin_unix_ns: Unix time of the trace's time 0.
         duration_ns: Length of the recording, as the tool gives it.
         end_ns: The latest time that the recording can hold.
+        read_from: The export that was read in place of `path`, where that is one.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Meta:
     origin_unix_ns: int | None = None
     duration_ns: int | None = None
     end_ns: int | None = None
+    read_from: Path | None = None
 
 
 class Source(Protocol):
@@ -134,6 +136,7 @@ class Report:
     source: Source
     scope: Scope = field(default_factory=Scope)
     _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+    _whole: dict[int | None, Report] = field(default_factory=dict, repr=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -217,9 +220,18 @@ class Report:
             device=self.scope.device if device is None else device,
             process=self.scope.process if process is None else process,
         )
+        self._whole.setdefault(self.scope.process, self.whole)
         found = replace(self, scope=scope)
         wanted = found.window(window) if isinstance(window, str) else window
         return found if wanted is None else replace(found, scope=replace(scope, window=wanted))
+
+    @property
+    def whole(self) -> Report:
+        """The same report at all times and on all devices; the same one for every part of it, process by process."""
+        if self.scope.window is None and self.scope.device is None:
+            return self
+        everything = replace(self, scope=Scope(process=self.scope.process))
+        return self._whole.setdefault(self.scope.process, everything)
 
     def window(self, text: str) -> Window:
         """The window that `text` names: two times, or a range of the processes in scope; see :class:`Where`.

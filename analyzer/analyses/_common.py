@@ -45,6 +45,17 @@ def once_per_report(compute: Callable[[Report], T]) -> Callable[[Report], T]:
     return remembered
 
 
+def once_per_process(compute: Callable[[Report], T]) -> Callable[[Report], T]:
+    """As :func:`once_per_report`, for what neither window nor device changes: the parts of a report share it."""
+    remembered = once_per_report(compute)
+
+    @wraps(compute)
+    def shared(report: Report) -> T:
+        return remembered(report.whole)
+
+    return shared
+
+
 def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
     """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock."""
     if len(jobs) <= 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._calls import shown
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_per_process
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -27,7 +27,7 @@ _WITHOUT_CONTEXT: Final = (
 CONTEXT_FROM_NS: Final = 10_000_000
 
 
-@once_per_report
+@once_per_process
 def context_calls(report: Report) -> pl.DataFrame:
     """The calls (with `end_ns` and their row) in which a context was made (definitions.md, section 5).
 
@@ -47,7 +47,7 @@ def context_calls(report: Report) -> pl.DataFrame:
     return pl.concat(found)
 
 
-@once_per_report
+@once_per_process
 def unrecorded_contexts(report: Report) -> pl.DataFrame:
     """Contexts that the profiler saw being made outside of any call that it recorded.
 

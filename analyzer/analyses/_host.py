@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, shown
-from kanalyze.analyses._common import longest, once_per_report
+from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._context import context_calls
 from kanalyze.frames import constant
 
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-@once_per_report
+#: Process id and thread id.
+ThreadKey = tuple[int | None, int | None]
+
+
+@once_per_process
 def labels(report: Report) -> pl.DataFrame:
     """What a stretch of a thread's line can be: columns name, rank (in CALL_BUCKETS), bucket and detail, by row.
 
@@ -35,7 +39,7 @@ def labels(report: Report) -> pl.DataFrame:
     return table.with_columns(pl.col("bucket").replace_strict(ranks, return_dtype=pl.UInt32).alias("rank"))
 
 
-@once_per_report
+@once_per_process
 def _codes(report: Report) -> tuple[pl.Series, pl.Series]:
     """The row of :func:`labels` by the physical code of a name, for calls and for overheads; last that of no name."""
     kinds = report.kind("api").get_column("name").unique(), report.kind("overhead").get_column("name").unique()
@@ -52,8 +56,17 @@ def _codes(report: Report) -> tuple[pl.Series, pl.Series]:
 
 def _labelled(events: pl.DataFrame, codes: pl.Series) -> pl.DataFrame:
     """`events` with their row of :func:`labels`."""
-    at = events.get_column("name").to_physical().fill_null(len(codes) - 1)
-    return events.select("start", "end").with_columns(label=codes.gather(at))
+    return events.select("start", "end").with_columns(label=_label_of(events.get_column("name"), codes))
+
+
+def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
+    return codes.gather(names.to_physical().fill_null(len(codes) - 1))
+
+
+def shown_calls(report: Report, names: pl.Series) -> pl.Series:
+    """Names of calls as they are shown; null for null."""
+    details = labels(report).get_column("detail").cast(pl.Categorical)
+    return details.gather(_label_of(names, _codes(report)[0])).set(names.is_null(), None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,26 @@ class Thread:
     start: pl.Series
     reached: pl.Series
     overheads: pl.DataFrame
+
+    def sides(self, report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+        """The calls at the sides of `spans` (start, end) in which the thread made none, by row of :func:`labels`.
+
+        Columns: before (of the calls that started no later than the span the one that returned last, then the one that
+        started first) and after (the first to start once it has ended); null where there is none.
+        """
+        names = report.kind("api").get_column("name")
+        begun = self.start.search_sorted(spans.get_column("start"), side="right").cast(pl.Int64) - 1
+        # the first call up to which the latest end is this one is the call that ended then
+        latest = self.reached.gather(begun.set(begun < 0, None))
+        first = self.reached.search_sorted(latest.fill_null(0), side="left").set(begun < 0, None)
+        after = self.start.search_sorted(spans.get_column("end"), side="left")
+        places = {"before": first, "after": after.set(after == len(self.start), None)}
+        return pl.DataFrame(
+            {
+                side: _label_of(names.gather(self.rows.gather(at)), _codes(report)[0]).set(at.is_null(), None)
+                for side, at in places.items()
+            }
+        )
 
     def line(self, report: Report, low: int, high: int) -> pl.DataFrame:
         """What the thread did around ``[low, high)``, as :func:`timeline`, with labels of :func:`labels`."""
@@ -90,7 +123,7 @@ class Thread:
         return timeline(line, labels(report).get_column("rank"))
 
 
-def threads(report: Report) -> dict[tuple[int | None, int | None], Thread]:
+def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Every thread that made calls, by process id and thread id."""
     overheads = report.kind("overhead")
     by_thread, none, calls = _rows_by_thread(overheads), pl.Series(dtype=pl.UInt32), report.kind("api")
@@ -106,7 +139,7 @@ def threads(report: Report) -> dict[tuple[int | None, int | None], Thread]:
     return found
 
 
-def _rows_by_thread(events: pl.DataFrame) -> dict[tuple[int | None, int | None], pl.Series]:
+def _rows_by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.Series]:
     """The numbers of the rows of each thread, by process id and thread id."""
     keys = ("process_id", "thread_id")
     rows = events.select(keys).with_row_index("row")
@@ -114,8 +147,8 @@ def _rows_by_thread(events: pl.DataFrame) -> dict[tuple[int | None, int | None],
         return {}
     if all(constant(events.get_column(key)) for key in keys):
         return {events.select(keys).row(0): rows.get_column("row")}
-    parts = rows.partition_by(keys, as_dict=True, include_key=False)
-    return {key: part.get_column("row") for key, part in parts.items()}
+    parts = rows.group_by(keys).agg("row")
+    return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
 
 
 def _slim(events: pl.DataFrame) -> pl.DataFrame:

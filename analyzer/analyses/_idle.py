@@ -79,8 +79,8 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: pl.DataFrame) -
     return pl.concat([idle.filter(pl.col("call_start").is_not_null()), filled]).sort("start")
 
 
-def phases(idle: pl.DataFrame) -> pl.DataFrame:
-    """Each idle interval cut at its launch call: columns start, end, phase, row, process_id, thread_id.
+def phases(idle: pl.DataFrame, *more: str) -> pl.DataFrame:
+    """Each idle interval cut at its launch call: columns start, end, phase, row, process_id, thread_id, and `more`.
 
     `phase` is ``before`` (the call had not begun), ``call`` (inside it), ``latency`` (from its return, when it began
     within the interval) or ``queued`` (from its return, when it began before the interval). The pieces of one phase
@@ -89,7 +89,7 @@ def phases(idle: pl.DataFrame) -> pl.DataFrame:
     begun = pl.col("call_start").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
     returned = pl.col("call_end").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
     late = pl.when(pl.col("call_start") >= pl.col("start")).then(_phase("latency")).otherwise(_phase("queued"))
-    keys = ("row", "process_id", "thread_id")
+    keys = ("row", "process_id", "thread_id", *more)
     cut = idle.with_columns(begun.alias("begun"), pl.max_horizontal(begun, returned).alias("returned"))
     parts = (
         cut.select("start", pl.col("begun").alias("end"), _phase("before"), *keys),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._lookup import distinct, gathered, matches, positions
 from kanalyze.analyses._operations import operations
 from kanalyze.frames import constant
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-@once_per_report
+@once_per_process
 def launch_rows(report: Report) -> pl.Series:
     """For each row of :func:`operations`, the row of the api events that launched it; null where there is none.
 

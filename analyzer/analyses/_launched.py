@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import median_of, once_per_report
+from kanalyze.analyses._graphs import launches_graphs
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered, positions
 from kanalyze.analyses._operations import device_operations, exclusive_operations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: A first launch counts as cold when it takes this many times the median of the launches that are not first.
-_COLD_FACTOR: Final = 3
+COLD_FACTOR: Final = 3
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class FirstLaunches:
 
     Attributes:
         kernels: How many kernels there are.
-        cold: The first launches that took :data:`_COLD_FACTOR` times as long as usual, the longest first; columns name,
-            api_ns (the call).
+        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first; columns
+            process_id, name, call_start, api_ns (the call), launch_ns (what the device waited).
         usual_ns: The median of the calls of launches that are not first.
         stake_ns: What the device waited for cold launches beyond what it usually waits for one.
     """
@@ -57,7 +58,7 @@ class LaunchCosts:
 @once_per_report
 def launch_costs(report: Report) -> LaunchCosts:
     """What launching the kernels in scope costs."""
-    launched = _launched_kernels(report)
+    launched = launched_kernels(report)
     own = launched.filter(~pl.col("first"))
     sums = own.group_by("device", "name").agg(
         pl.len().cast(pl.Int64).alias("count"),
@@ -80,16 +81,18 @@ def _first_launches(launched: pl.DataFrame) -> FirstLaunches | None:
     if warm.is_empty():
         return None
     usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
-    cold = first.filter(pl.col("api_ns") > _COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
+    cold = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
     stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
-    return FirstLaunches(first.height, cold.select("name", "api_ns"), usual, int(stake))
+    cold = cold.select("process_id", "name", "call_start", "api_ns", "launch_ns")
+    return FirstLaunches(first.height, cold, usual, int(stake))
 
 
-def _launched_kernels(report: Report) -> pl.DataFrame:
+def launched_kernels(report: Report) -> pl.DataFrame:
     """The kernels in scope that have a launch of their own, in the order of their launches.
 
-    Columns: row (of `operations`), name, device, kernel_ns, api_ns (the call), call_row, launch_ns (what the device
-    waited for this launch), first (the process's first launch of this kernel on this device).
+    Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns and call_start (of the call), call_name,
+    call_row, launch_ns (what the device waited for this launch), first (the process's first launch of this kernel on
+    this device).
     """
     needed = ("kind", "row", "name", "device", "process_id", "dur_ns")
     work = device_operations(report).select(needed).filter(pl.col("kind") == "kernel")
@@ -98,7 +101,7 @@ def _launched_kernels(report: Report) -> pl.DataFrame:
         "call_row", "call_start", "call_name", api_ns=pl.col("call_end") - pl.col("call_start")
     )
     launched = pl.concat([work, calls], how="horizontal").drop_nulls("call_row")
-    launched = launched.filter(~_of_graph(launched.get_column("call_name")))
+    launched = launched.filter(~launches_graphs(launched.get_column("call_name")))
     if not launched.get_column("call_start").is_sorted():
         launched = launched.sort("call_start", maintain_order=True)
     waits = launch_waits(report)
@@ -110,13 +113,6 @@ def _launched_kernels(report: Report) -> pl.DataFrame:
     if report.scope.window is None:
         return known
     return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
-
-
-def _of_graph(names: pl.Series) -> pl.Series:
-    """Whether a call launches a CUDA graph: it costs the same every time, and its kernels share it."""
-    known = names.unique().cast(pl.String).drop_nulls()
-    graphs = known.filter(known.str.contains("GraphLaunch", literal=True)).to_list()
-    return names.is_in(graphs).fill_null(value=False)
 
 
 def _identity() -> pl.Expr:

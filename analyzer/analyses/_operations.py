@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.frames import constant, stacked
 from kanalyze.model import DEVICE_KINDS
 
@@ -26,7 +26,7 @@ _COMMUNICATION: Final = (
 _MEMCPY_NAME: Final = r"^\[CUDA memcpy (.*)\]$"
 
 
-@once_per_report
+@once_per_process
 def operations(report: Report) -> pl.DataFrame:
     """Every operation of the processes in scope, on any device and at any time, in the order of event_id.
 

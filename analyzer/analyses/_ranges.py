@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._nesting import innermost, layers, outermost_first
 from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
-    from kanalyze.report import Report
+    from kanalyze.report import Report, Window
 
 
-@once_per_report
+@once_per_process
 def named_ranges(report: Report) -> pl.DataFrame:
     """Every range of the processes in scope, at any time, sorted by start, then event_id.
 
@@ -23,17 +24,28 @@ def named_ranges(report: Report) -> pl.DataFrame:
     return named(report.kind("range"), report.table("range_detail"))
 
 
-@once_per_report
+def overlapping(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
+    """The rows of :func:`named_ranges` that overlap a window, whole; one without duration if it lies in it."""
+    if window is not None and window.start_ns is not None:
+        ranges = ranges.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
+    if window is not None and window.end_ns is not None:
+        ranges = ranges.filter(pl.col("start") < window.end_ns)
+    return ranges
+
+
+@once_per_process
 def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFrame]:
     """What range each thread was in: by process id and thread id, spans that do not overlap, sorted.
 
-    Columns: start, end and row (of :func:`named_ranges`). An instant belongs to the innermost push/pop range of its
-    thread; where there is none, to the start/end range that the thread started first. No span: no range.
+    Columns: start, end and row (of :func:`named_ranges`). An instant belongs to the push/pop range of its thread that
+    started last, of those that started together to the shorter one, then to the higher row; where there is none, to
+    the start/end range that the thread started first, then to the lower row. No span: no range.
     """
     ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
     keys, found = ("process_id", "thread_id"), {}
     for key, part in ranges.partition_by(keys, as_dict=True).items():
-        stacked, paired = part.filter(pl.col("style") == "PushPop"), part.filter(pl.col("style") == "StartEnd")
+        pair = (pl.col("style") == "StartEnd").fill_null(value=False)
+        stacked, paired = part.filter(~pair), part.filter(pair)
         line = _innermost(stacked)
         if paired.height:
             free = intervals.gaps(
@@ -45,24 +57,16 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
 
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The line of ranges that nest, sorted by start: after a start that range, after an end the one around it."""
-    ranges = ranges.sort("start", "end", "row", descending=[False, True, False])
-    ids = pl.int_range(pl.len(), dtype=pl.Int64)
-    edges = pl.concat(
-        [
-            ranges.select(at="start", step=pl.lit(1), length=-(pl.col("end") - pl.col("start")), id=ids),
-            ranges.select(at="end", step=pl.lit(-1), length=pl.col("end") - pl.col("start"), id=-ids),
-        ]
-    ).sort("at", "step", "length", "id")  # ends before starts; outer starts first, inner ends first
-    edges = edges.with_columns(depth=pl.col("step").cum_sum())
-    begun = pl.when(pl.col("step") > 0).then(pl.col("id").abs())
-    levels = edges.select("at", "depth", begun.alias("id")).with_row_index("place")
-    open_at = levels.join_asof(
-        levels.drop_nulls("id").select("place", "depth", top="id"), on="place", by="depth", check_sortedness=False
-    )
-    spans = open_at.select(start="at", end=pl.col("at").shift(-1), id=pl.when(pl.col("depth") > 0).then("top"))
-    spans = spans.drop_nulls().filter(pl.col("end") > pl.col("start"))
-    return spans.select("start", "end", ranges.get_column("row").gather(spans.get_column("id")).alias("row"))
+    """The line of push/pop ranges: at each instant the one that started last, even where those of two domains cross."""
+    ranges = outermost_first(ranges)
+    edges = pl.concat([ranges.get_column("start"), ranges.get_column("end")]).unique().sort()
+    pieces = pl.DataFrame({"since": edges, "until": edges.shift(-1)}).drop_nulls()
+    at = innermost(layers(ranges), pieces)
+    line = pieces.select(start="since", end="until", row=ranges.get_column("row").gather(at)).drop_nulls("row")
+    goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
+    begins = line.select(~goes_on.fill_null(value=False)).to_series()
+    ends = begins.shift(-1, fill_value=True)
+    return line.filter(begins).with_columns(line.get_column("end").filter(ends))
 
 
 def _first_started(ranges: pl.DataFrame) -> pl.DataFrame:

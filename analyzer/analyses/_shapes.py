@@ -18,22 +18,34 @@ if TYPE_CHECKING:
 
 SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
+#: What else a launch takes of an SM.
+RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
+
 
 @once_per_report
 def kernel_shapes(report: Report) -> pl.DataFrame:
-    """The kernels in scope by device, name and launch shape.
+    """The kernels in scope by device, name, launch shape and resources.
 
-    Columns: device, bucket, name, the six of :data:`SHAPE`, count, and alone_ns: the time in which such a kernel ran
-    and no other one did.
+    Columns: device, bucket, name, the six of :data:`SHAPE`, :data:`RESOURCES`, count, total_ns, exclusive_ns, and
+    alone_ns: the time in which such a kernel ran and no other one did.
     """
-    needed = ("event_id", "kind", "device", "bucket", "name", "start", "end", "exclusive_ns")
+    needed = ("event_id", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
     work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
     one = work.is_empty() or constant(work.get_column("device"))
     parts = [_alone(part) for part in ([work] if one else work.partition_by("device"))]
     ran = pl.concat(parts).filter(pl.col("kind") == "kernel")
-    kernels = beside(ran.select("event_id", "device", "bucket", "name", "alone_ns"), report.kernel_config, *SHAPE)
-    grouped = kernels.group_by("device", "bucket", "name", *SHAPE)
-    return grouped.agg(pl.len().cast(pl.Int64).alias("count"), pl.col("alone_ns").sum())
+    kernels = beside(ran.drop("kind", "start", "end"), report.kernel_config, *SHAPE, *RESOURCES)
+    grouped = kernels.group_by("device", "bucket", "name", *SHAPE, *RESOURCES)
+    return grouped.agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        pl.col("exclusive_ns", "alone_ns").sum(),
+    )
+
+
+def other_shapes(shapes: pl.DataFrame) -> int:
+    """How many kernels and launch shapes there are beside the first row's, however much of an SM they take."""
+    return shapes.select("name", *SHAPE).unique().height - 1
 
 
 def _alone(work: pl.DataFrame) -> pl.DataFrame:

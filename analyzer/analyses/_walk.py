@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import in_threads, once_per_report, total
+from kanalyze.analyses._common import in_threads, once_per_report
 from kanalyze.analyses._context import unrecorded_contexts
-from kanalyze.analyses._host import Thread, labels, threads
+from kanalyze.analyses._host import Thread, ThreadKey, labels, threads
 from kanalyze.analyses._idle import idle_intervals, phases, with_launches
 from kanalyze.analyses._launch import launching_calls
 from kanalyze.analyses._operations import of_device, operations
+from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import constant
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kanalyze.report import Report
 
 #: Idle intervals that are walked together: enough for every processor to get some, few enough for little memory.
@@ -30,7 +33,7 @@ FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 17
 
 #: The buckets of a thread's calls that win over the launch itself.
-_ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
+ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
 #: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
 _REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "queued": ("queued", None)}
@@ -63,24 +66,34 @@ class Walked:
         self.longest_host = max(self.longest_host, other.longest_host, key=lambda span: span[1])
         self.unrecorded_ns += other.unrecorded_ns
 
-    def add(self, pieces: pl.DataFrame, line: pl.DataFrame, known: pl.DataFrame, unrecorded: pl.DataFrame) -> None:
-        """Account for idle `pieces` of one thread (columns of :func:`phases`) that did what `line` says.
-
-        `known` are the labels of the line; `unrecorded` the spans in which contexts were made without a record.
-        """
+    def add(self, key: ThreadKey, pieces: pl.DataFrame, line: pl.DataFrame, report: Report) -> None:
+        """Account for idle `pieces` of one thread (columns of :func:`phases`) that did what `line` says."""
+        known = labels(report)
         before = pieces.filter(pl.col("phase") == "before")
         after = pieces.filter(pl.col("phase") != "before")
         if before.height:
-            told = _by_call(line, before, known)
-            host = intervals.length(before) - total(told, "ns")
-            self.rows += [told, _row("host", None, host)]
-            self._look_at_host(before, line, unrecorded)
+            self._look_at_calls(key, before, line, report)
         if after.height:
             self._look_at_launches(after.sort("start"), line, known)
 
+    def _look_at_calls(self, key: ThreadKey, before: pl.DataFrame, line: pl.DataFrame, report: Report) -> None:
+        """Account for the pieces before a launch call: in the thread's calls, and between them."""
+        ns = (pl.col("end") - pl.col("start")).alias("ns")
+        parts = overlaid(before.select("start", "end"), line, "label")
+        sums = parts.select("label", ns).group_by("label").agg(pl.col("ns").sum()).drop_nulls("label")
+        host = parts.filter(pl.col("label").is_null()).drop("label")
+        told = labels(report).select(pl.col("bucket", "detail").gather(sums.get_column("label")))
+        self.rows += [told.with_columns(sums.get_column("ns")), _row("host", None, intervals.length(host))]
+        lengths = host.select("start", ns)
+        for span in lengths.filter(pl.col("ns") == pl.col("ns").max()).head(1).iter_rows():
+            self.longest_host = max(self.longest_host, span, key=lambda span: span[1])
+        own = unrecorded_contexts(report).filter((pl.col("process_id") == key[0]) & (pl.col("thread_id") == key[1]))
+        if own.height:
+            self.unrecorded_ns += intervals.length(intervals.intersect(host, intervals.union(own)))
+
     def _look_at_launches(self, after: pl.DataFrame, line: pl.DataFrame, known: pl.DataFrame) -> None:
         """Account for the pieces from a launch call on."""
-        winning = known.with_row_index("label").filter(pl.col("bucket").is_in(_ABOVE_LAUNCH)).get_column("label")
+        winning = known.with_row_index("label").filter(pl.col("bucket").is_in(ABOVE_LAUNCH)).get_column("label")
         above = line.filter(pl.col("label").is_in(winning.implode()))
         self.rows.append(_by_call(above, after, known))
         start, end = after.get_column("start"), after.get_column("end")
@@ -90,23 +103,6 @@ class Walked:
         self.rows += [_row(*_REST[phase], ns) for phase, ns in sums.iter_rows()]
         self.waits.append(after.filter(pl.col("phase") != "queued").select(*_WAITS))
 
-    def _look_at_host(self, before: pl.DataFrame, line: pl.DataFrame, unrecorded: pl.DataFrame) -> None:
-        """Keep the longest host span in `before`, and add what of it the spans `unrecorded` hold."""
-        if unrecorded.height:
-            inside = intervals.intersect(_touching(before, unrecorded), unrecorded)
-            self.unrecorded_ns += intervals.length(intervals.subtract(inside, _touching(line, inside)))
-        lengths = pl.col("end") - pl.col("start")
-        while (longer := before.filter(lengths > self.longest_host[1])).height:
-            some = longer.top_k(_SPANS_AT_ONCE, by=lengths).sort("start").select("start", "end")
-            free = intervals.subtract(intervals.union(some), _touching(line, some)).with_columns(ns=lengths)
-            for start, _, length in free.sort("ns", descending=True).head(1).iter_rows():
-                self.longest_host = max(self.longest_host, (start, length), key=lambda span: span[1])
-            before = longer.join(some, on="start", how="anti")
-
-
-#: So many idle intervals, the longest first, are looked at together for the longest host span.
-_SPANS_AT_ONCE: Final = 1024
-
 
 @once_per_report
 def walked(report: Report) -> dict[int, Walked]:
@@ -115,19 +111,71 @@ def walked(report: Report) -> dict[int, Walked]:
     The cause of an interval is looked for in the whole report, and only then is it cut by the window.
     """
     found: dict[int, Walked] = {}
-    whole, known, launching = activity(report), threads(report), launching_calls(report)
-    for device, low, high in windows(report).iter_rows():
-        work = of_device(operations(report).select("device", "start", "end", "rank", "row", "process_id"), device)
-        _, first, last = whole.row(by_predicate=pl.col("device") == device)
-        begun, ended = _recorded(report, low, high, first, last)
-        idle = idle_intervals(work, min(begun, first), max(ended, last))
+    for walk in walks(report):
+        found[walk.device] = Walked([_row("unknown", None, (walk.high - walk.low) - (walk.ended - walk.begun))])
+        for part in in_threads(_walked_batch, walk.batches(walk.idle())):
+            found[walk.device].include(part)
+    return found
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What the walk of one device needs.
+
+    Attributes:
+        report: The report.
+        threads: What each host thread did, by process id and thread id.
+        launching: The calls of :func:`kanalyze.analyses._launch.launching_calls`.
+        device: The device.
+        low: Start of its window.
+        high: End of its window.
+        begun: Start of the part of the window that the recording covers.
+        ended: End of that part; nothing is known of the rest.
+    """
+
+    report: Report
+    threads: dict[ThreadKey, Thread]
+    launching: pl.DataFrame
+    device: int
+    low: int
+    high: int
+    begun: int
+    ended: int
+
+    def idle(self) -> pl.DataFrame:
+        """The idle intervals of the device, in the whole report and not cut; see :func:`idle_intervals`."""
+        needed = ("device", "start", "end", "rank", "row", "process_id")
+        work = of_device(operations(self.report).select(needed), self.device)
+        _, first, last = activity(self.report).row(by_predicate=pl.col("device") == self.device)
+        return idle_intervals(work, min(self.begun, first), max(self.ended, last))
+
+    def batches(self, idle: pl.DataFrame) -> list[Batch]:
+        """`idle` in parts that are walked one by one."""
         share = -(-idle.height // (os.cpu_count() or 1))
         size = min(max(share, FEWEST), BATCH)
-        batches = [_Batch(report, known, launching, some, begun, ended) for some in idle.iter_slices(size)]
-        found[device] = Walked([_row("unknown", None, (high - low) - (ended - begun))])
-        for part in in_threads(_walked_batch, batches):
-            found[device].include(part)
-    return found
+        return [Batch(self, some) for some in idle.iter_slices(size)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some idle intervals of one device."""
+
+    walk: Walk
+    idle: pl.DataFrame
+
+    def pieces(self, *more: str) -> pl.DataFrame:
+        """The intervals cut at their launch calls and by the window; see :func:`phases`."""
+        walk = self.walk
+        cut = phases(with_launches(walk.report, self.idle, walk.launching), *more)
+        return intervals.clip(cut, walk.begun, walk.ended)
+
+
+def walks(report: Report) -> Iterator[Walk]:
+    """The walk of each device in scope."""
+    whole, known, launching = activity(report), threads(report), launching_calls(report)
+    for device, low, high in windows(report).iter_rows():
+        _, first, last = whole.row(by_predicate=pl.col("device") == device)
+        yield Walk(report, known, launching, device, low, high, *_recorded(report, low, high, first, last))
 
 
 def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:
@@ -138,31 +186,16 @@ def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tup
     return (begun, ended) if begun < ended else (low, low)
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Some idle intervals of one device, and the window that is asked about."""
-
-    report: Report
-    threads: dict[tuple[int | None, int | None], Thread]
-    launching: pl.DataFrame
-    idle: pl.DataFrame
-    low: int
-    high: int
-
-
-def _walked_batch(batch: _Batch) -> Walked:
+def _walked_batch(batch: Batch) -> Walked:
     """The walk of a batch."""
-    found, report = Walked(), batch.report
-    unrecorded = unrecorded_contexts(report)
-    pieces = intervals.clip(phases(with_launches(report, batch.idle, batch.launching)), batch.low, batch.high)
-    for key, part in _by_thread(pieces).items():
-        thread = batch.threads.get(key)
+    found, report = Walked(), batch.walk.report
+    for key, part in by_thread(batch.pieces()).items():
+        thread = batch.walk.threads.get(key)
         if thread is None or key[1] is None:
             found.rows.append(_row("unknown", None, intervals.length(part)))
         else:
             start, end = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
-            own = unrecorded.filter((pl.col("process_id") == key[0]) & (pl.col("thread_id") == key[1]))
-            found.add(part, thread.line(report, start, end), labels(report), intervals.union(own))
+            found.add(key, part, thread.line(report, start, end), report)
     return found
 
 
@@ -170,7 +203,8 @@ def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
     return pl.DataFrame([(bucket, detail, ns)], schema=_ROWS, orient="row")
 
 
-def _by_thread(pieces: pl.DataFrame) -> dict[tuple[int | None, int | None], pl.DataFrame]:
+def by_thread(pieces: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
+    """`pieces` of each host thread, by process id and thread id."""
     keys = ("process_id", "thread_id")
     if all(constant(pieces.get_column(key)) for key in keys):
         return {pieces.select(keys).row(0): pieces}
@@ -183,14 +217,6 @@ def _by_call(line: pl.DataFrame, pieces: pl.DataFrame, known: pl.DataFrame) -> p
     sums = line.select("label", ns=hit).filter(pl.col("ns") > 0).group_by("label").agg(pl.col("ns").sum())
     told = known.select(pl.col("bucket", "detail").gather(sums.get_column("label")))
     return told.with_columns(sums.get_column("ns"))
-
-
-def _touching(line: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The intervals of `line`, sorted and apart, that overlap any of `spans`; columns start and end."""
-    first = line.get_column("end").search_sorted(spans.get_column("start"), side="right")
-    last = line.get_column("start").search_sorted(spans.get_column("end"), side="left")
-    rows = pl.select(pl.int_ranges(first, pl.max_horizontal(first, last))).to_series().explode().drop_nulls()
-    return line.select(pl.col("start", "end").gather(rows.unique().sort()))
 
 
 def idle_rows(report: Report, device: int) -> pl.DataFrame:

@@ -27,16 +27,21 @@ TABLE: Final = Table(
     (
         Column("operation", pl.String, "As nsys names it, such as [CUDA memcpy Host-to-Device].", nullable=True),
         *DURATION_COLUMNS,
-        Column("total_bytes", pl.Int64, "Bytes moved."),
-        Column("avg_bytes", pl.Float64, "Mean size."),
-        Column("median_bytes", pl.Float64, "Median size."),
-        Column("min_bytes", pl.Int64, "Smallest."),
-        Column("max_bytes", pl.Int64, "Largest."),
-        Column("stddev_bytes", pl.Float64, "Sample standard deviation of the sizes; 0 for a single one."),
+        Column("total_bytes", pl.Int64, "Bytes moved; null, as the next five, where sizes are not known.", nullable=True),
+        Column("avg_bytes", pl.Float64, "Mean size.", nullable=True),
+        Column("median_bytes", pl.Float64, "Median size.", nullable=True),
+        Column("min_bytes", pl.Int64, "Smallest.", nullable=True),
+        Column("max_bytes", pl.Int64, "Largest.", nullable=True),
+        Column(
+            "stddev_bytes",
+            pl.Float64,
+            "Sample standard deviation of the sizes; 0 for a single one.",
+            nullable=True,
+        ),
         Column(
             "bandwidth_bytes_per_s",
             pl.Float64,
-            "Bytes moved per second of copying; null where no time was spent.",
+            "Bytes moved per second of copying; null where no time was spent, or sizes are not known.",
             nullable=True,
         ),
         Column(
@@ -64,10 +69,10 @@ def copies(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, "memcpy", "memset")
     moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))
     joined = beside(moved, report.copy_detail, "size_bytes")
+    sizes = (pl.col("size_bytes").sum().alias("total_bytes"), *spread("size_bytes", "", "_bytes"))
     sums = joined.group_by("name").agg(
         *duration_statistics(),
-        pl.col("size_bytes").sum().alias("total_bytes"),
-        *spread("size_bytes", "", "_bytes"),
+        *(pl.when(pl.col("size_bytes").count() > 0).then(size) for size in sizes),
         pl.col("exclusive_ns").sum(),
     )
     rate = pl.when(pl.col("total_ns") > 0).then(pl.col("total_bytes") * _NS_PER_S / pl.col("total_ns"))

@@ -32,6 +32,7 @@ TABLE: Final = Table(
         Column("sentence", pl.String, "What was found, with the evidence."),
         Column("remedy", pl.String, "What to do about it."),
         Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
+        Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
     ),
 )
 
@@ -70,6 +71,7 @@ def findings(report: Report) -> pl.DataFrame:
             found.text.format(*found.names),
             found.remedy,
             found.table,
+            found.definition,
         )
         for found in ranked(report)
     ]

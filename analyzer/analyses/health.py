@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -12,6 +13,7 @@ from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import distinct
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses.ledger import ledger
+from kanalyze.analyses.occupancy import launch_occupancy
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -47,7 +49,14 @@ def health(report: Report) -> pl.DataFrame:
     Returns:
         :data:`TABLE`: every check that the report allows, also those that found nothing, then the reader's notes.
     """
-    checks = [*_pairing(report), *_times(report), *_graphs(report), *_names(report), *_attribution(report)]
+    checks = [
+        *_pairing(report),
+        *_times(report),
+        *_graphs(report),
+        *_names(report),
+        *_attribution(report),
+        *_shapes(report),
+    ]
     schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
     found = pl.DataFrame(checks, schema=schema, orient="row")
     every = pl.concat([found, report.table("notes").with_columns(pl.col("count").fill_null(1))])
@@ -155,6 +164,17 @@ def _attribution(report: Report) -> list[Check]:
     unknown = ledger(report).filter(pl.col("bucket") == "unknown")
     effect = "no launch tells which thread the device waited for; was the CUDA API traced?"
     return [("idle time of unknown cause", unknown.height, int(unknown.get_column("ns").sum()), effect)]
+
+
+def _shapes(report: Report) -> list[Check]:
+    if "kernel" not in report.kinds:
+        return []
+    whole = replace(report, scope=replace(report.scope, window=None, device=None))
+    launches = launch_occupancy(report if report.scope == whole.scope else whole)
+    unknown = launches.filter(pl.col("unknown").is_not_null())
+    why = unknown.sort("count", "unknown", descending=[True, False]).get_column("unknown").head(1)
+    effect = ": ".join(["occupancy, tails and the findings about them leave these out", *why])
+    return [("kernels of unknown occupancy", total(unknown, "count"), total(unknown, "total_ns"), effect)]
 
 
 def _length(work: pl.DataFrame) -> int:

@@ -112,12 +112,12 @@ def joined_launches(report: Report) -> pl.DataFrame:
         pl.when(queue >= 0).then(queue).alias("queue_ns"),
         (pl.max_horizontal(api_end, kernel_end) - pl.col("api_start_ns")).alias("total_ns"),
         pl.when(rows.is_first_distinct()).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
-        _ordinal(report).alias("device"),
+        cuda_ordinal(report).alias("device"),
     )
 
 
-def _ordinal(report: Report) -> pl.Expr:
-    """What the process calls the GPU; the GPU's own number where the report does not say."""
+def cuda_ordinal(report: Report) -> pl.Expr:
+    """What a row's process calls its `gpu`; the GPU's own number where the report does not say."""
     known = report.processes.drop_nulls().filter(pl.col("cuda_ordinal") != pl.col("device"))
     ordinal = pl.col("gpu")
     for process, number, gpu in known.select("process_id", "cuda_ordinal", "device").iter_rows():

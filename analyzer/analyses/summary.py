@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses import api, copies, exposure, health, hot_kernels, launch_summary, ledger
+from kanalyze.analyses import (
+    api,
+    concurrency,
+    copies,
+    culprits,
+    exposure,
+    graphs,
+    health,
+    hot_kernels,
+    launch_summary,
+    ledger,
+    memory,
+    migration_totals,
+    occupancy,
+    range_gpu,
+    ranges,
+    utilisation,
+)
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
@@ -16,7 +34,7 @@ from kanalyze.schema import Column, Table
 from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kanalyze.analyses.rules import Finding
     from kanalyze.report import Meta, Report, Scope
@@ -54,9 +72,10 @@ class Summary:
         windows: The devices and their windows, :data:`WINDOWS`.
         processes: The reader's table of processes.
         process_count: Processes that ran anything on the devices, or made CUDA calls where none did.
-        tables: The other tables by name; one that the report cannot give is missing here and in `cannot_tell`.
+        tables: The other tables by name; one that the report cannot give is missing here.
         findings: What is worth knowing, the costliest first.
-        cannot_tell: For each table that is missing, why.
+        cannot_tell: For each table that every CUDA trace gives and this one does not, why.
+        not_recorded: The same for tables of what is traced only where it was asked for, or used.
     """
 
     meta: Meta
@@ -68,19 +87,13 @@ class Summary:
     tables: dict[str, pl.DataFrame]
     findings: list[Finding]
     cannot_tell: dict[str, str]
+    not_recorded: dict[str, str]
 
 
-#: The tables of the page, in its order.
-TABLES: Final = (
-    ledger.TABLE,
-    exposure.TABLE,
-    hot_kernels.TABLE,
-    copies.TABLE,
-    launch_summary.TABLE,
-    api.TABLE,
-    health.TABLE,
-)
+#: Parts of the window whose busy share is shown: one character each.
+_CHUNKS: Final = 60
 
+#: The tables that every CUDA trace gives.
 _MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "ledger": ledger.ledger,
     "exposure": exposure.exposure,
@@ -91,15 +104,45 @@ _MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "health": health.health,
 }
 
+#: The tables of what a report may or may not hold.
+_MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
+    "culprits": culprits.culprits,
+    "utilisation": partial(utilisation.utilisation, chunks=_CHUNKS),
+    "ranges": ranges.ranges,
+    "range_gpu": partial(range_gpu.range_gpu, graphs=True),
+    "occupancy": partial(occupancy.occupancy, by="kernel"),
+    "graphs": graphs.graphs,
+    "migration_totals": migration_totals.migration_totals,
+    "memory": memory.memory,
+    "concurrency": concurrency.concurrency,
+}
+
+#: The declarations of all these tables, in the page's order.
+TABLES: Final = (
+    ledger.TABLE,
+    exposure.TABLE,
+    hot_kernels.TABLE,
+    copies.TABLE,
+    launch_summary.TABLE,
+    api.TABLE,
+    health.TABLE,
+    culprits.TABLE,
+    utilisation.TABLE,
+    ranges.TABLE,
+    range_gpu.TABLE,
+    occupancy.BY_KERNEL,
+    graphs.TABLE,
+    migration_totals.TABLE,
+    memory.TABLE,
+    concurrency.TABLE,
+)
+
 
 def summarize(report: Report) -> Summary:
     """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
-    tables, cannot_tell = {}, {}
-    for name, make in _MAKERS.items():
-        try:
-            tables[name] = make(report)
-        except CannotTellError as reason:
-            cannot_tell[name] = str(reason)
+    tables, cannot_tell = _made(report, _MAKERS)
+    more, not_recorded = _made(report, _MORE)
+    tables |= more
     spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
     processes = report.processes
     if report.scope.process is not None:
@@ -114,7 +157,21 @@ def summarize(report: Report) -> Summary:
         tables=tables,
         findings=ranked(report) if "ledger" in tables else [],
         cannot_tell=cannot_tell,
+        not_recorded=not_recorded,
     )
+
+
+def _made(
+    report: Report, makers: Mapping[str, Callable[[Report], pl.DataFrame]]
+) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables that the report allows, and for the others why not."""
+    tables, reasons = {}, {}
+    for name, make in makers.items():
+        try:
+            tables[name] = make(report)
+        except CannotTellError as reason:
+            reasons[name] = str(reason)
+    return tables, reasons
 
 
 def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: What is passed on to the table's function as it stands.
-_KEYWORDS = ("by", "trace", "as_nsys", "chunks")
+_KEYWORDS = ("by", "trace", "graphs", "as_nsys", "chunks")
 
 
 @click.command()
@@ -23,6 +23,7 @@ _KEYWORDS = ("by", "trace", "as_nsys", "chunks")
 @scope
 @click.option("--by", metavar="GROUPING", help="Group the table differently; `kanalyze tables` says how.")
 @click.option("--trace", is_flag=True, default=None, help="A row per instance (range_gpu).")
+@click.option("--graphs", is_flag=True, default=None, help="Count graphs that were traced whole, too (range_gpu).")
 @click.option("--as-nsys", is_flag=True, default=None, help="Count as nsys itself does (utilisation).")
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="So many parts of the window (utilisation).")
 @click.option("--threshold", metavar="LEAST", help="A time such as 10us (gaps), or a share such as 50% (utilisation).")

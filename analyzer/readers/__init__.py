@@ -3,15 +3,16 @@
 A reader is a module of this package named ``read_<format>`` with two functions; adding the file adds the reader:
 
 ``accepts(path: Path, head: bytes) -> bool``
-    Whether the file at `path`, whose first bytes are `head`, is in this format.
-``open_report(path: Path) -> Report``
-    The report; reads as little as it must, the tables follow on demand.
+    Whether the file at `path`, whose first bytes are `head`, is in this format; a folder has no bytes.
+``open_report(path: Path, progress: Progress) -> Report``
+    The report; reads as little as it must, the tables follow on demand. Where even that takes time, it says so.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import shlex
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,39 +24,51 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
+#: Told what is being done, and which share of it is done.
+Progress = Callable[[str, float], object]
+
 _HEAD_BYTES: Final = 64
 
-#: Formats that users hand us and that no reader takes, by how the file begins or what it is called.
-_KNOWN_OTHERS: Final = (
-    (".nsys-rep", b"", "an Nsight Systems report in NVIDIA's own format", "nsys export --type=sqlite {path}"),
-    (".qdstrm", b"", "an unfinished Nsight Systems recording", "nsys export --type=sqlite {path}"),
-)
+_UNFINISHED: Final = ".qdstrm"
 
 
-def read(path: str | PathLike[str]) -> Report:
-    """The report in the file at `path`, whatever tool wrote it.
+def read(path: str | PathLike[str], progress: Progress | None = None) -> Report:
+    """The report in the file or folder at `path`, whatever tool wrote it.
+
+    Args:
+        path: What the tool wrote.
+        progress: Called while something takes long, with what it is and the share of it that is done; for a report
+            in NVIDIA's own format, which is exported first.
 
     Raises:
         ReportNotFoundError: There is no such file.
         UnreadableReportError: The operating system does not let us read it.
         UnknownFormatError: It is not a report that kanalyze reads.
         DamagedReportError: It is one, but part of it is missing or makes no sense.
+        ExportError: It is in NVIDIA's own format, and cannot be exported here.
     """
     path = Path(path)
+    said = progress or (lambda *_: None)
     head = _first_bytes(path)
-    for module in pkgutil.iter_modules(__path__):
-        if module.name.startswith("read_"):
-            reader = import_module(f"{__name__}.{module.name}")
-            if reader.accepts(path, head):
-                report: Report = reader.open_report(path)
-                return report
+    for name in _readers(path):
+        reader = import_module(f"{__name__}.{name}")
+        if reader.accepts(path, head):
+            report: Report = reader.open_report(path, said)
+            return report
     raise _unknown_format(path, head)
+
+
+def _readers(path: Path) -> list[str]:
+    """The names of the readers; first the one that is called as the file ends, so that no other is imported."""
+    names = (module.name for module in pkgutil.iter_modules(__path__) if module.name.startswith("read_"))
+    ending = path.suffix.removeprefix(".").replace("-", "_")
+    return sorted(names, key=lambda name: not name.endswith(ending))
 
 
 def _first_bytes(path: Path) -> bytes:
     try:
         if path.is_dir():
-            raise UnknownFormatError.of(path, "a directory")
+            return b""
         if path.exists() and not path.is_file():
             raise UnknownFormatError.of(path, "a pipe or a device")
         with path.open("rb") as file:
@@ -67,10 +80,11 @@ def _first_bytes(path: Path) -> bytes:
 
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
+    if path.is_dir():
+        return UnknownFormatError.of(path, "a folder without tables")
     if not head:
         return UnknownFormatError.of(path, "an empty file")
-    for suffix, magic, found, command in _KNOWN_OTHERS:
-        if path.name.endswith(suffix) and head.startswith(magic):
-            export = command.format(path=shlex.quote(str(path)))
-            return UnknownFormatError.of(path, found, f"Export it first: `{export}`.")
+    if path.suffix == _UNFINISHED:
+        remedy = f"Finish it with `QdstrmImporter -i {shlex.quote(str(path))}`, which comes with Nsight Systems."
+        return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
     return UnknownFormatError.of(path, "a file in an unknown format")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: CUPTI's word for "no such id".
-_NO_ID: Final = 0xFFFFFFFF
+NO_ID: Final = 0xFFFFFFFF
 
 #: A node's id holds the graph that it belongs to above its number there.
 _NODES_OF_A_GRAPH: Final = 1 << 32
@@ -24,7 +24,7 @@ _NODES_OF_A_GRAPH: Final = 1 << 32
 
 def known_id(column: str) -> pl.Expr:
     """An id; null where CUPTI says that there is none."""
-    return pl.when(pl.col(column) != _NO_ID).then(pl.col(column))
+    return pl.when(pl.col(column) != NO_ID).then(pl.col(column))
 
 
 def graph_of_node(column: str) -> pl.Expr:

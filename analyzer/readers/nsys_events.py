@@ -32,11 +32,16 @@ class Named:
 
 @dataclass(frozen=True)
 class EventTable:
-    """One of nsys' tables and the kind of event that its rows are."""
+    """One of nsys' tables and the kind of event that its rows are.
+
+    With `only`, those rows that have this value. An `instant` has no end.
+    """
 
     kind: str
     table: str
     named: Named
+    only: tuple[str, int] | None = None
+    instant: bool = False
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -51,7 +56,8 @@ class EventTable:
             "streamId",
             "correlationId",
         )
-        return (*fixed, self.named.column) if self.named.column else fixed
+        more = (self.named.column, self.only[0] if self.only else "")
+        return (*fixed, *(column for column in more if column))
 
 
 EVENT_TABLES: Final = (
@@ -63,10 +69,15 @@ EVENT_TABLES: Final = (
     EventTable("sync", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", Named("syncType", "ENUM_CUPTI_SYNC_TYPE")),
     EventTable("range", "NVTX_EVENTS", Named("textId")),
     EventTable("overhead", "PROFILER_OVERHEAD", Named("nameId")),
-    EventTable("fault", "CUDA_UM_CPU_PAGE_FAULT_EVENTS", Named("", "", "CPU page fault")),
+    EventTable("fault", "CUDA_UM_CPU_PAGE_FAULT_EVENTS", Named("", "", "CPU page fault"), instant=True),
     EventTable("fault", "CUDA_UM_GPU_PAGE_FAULT_EVENTS", Named("", "", "GPU page faults")),
-    EventTable("memory", "CUDA_GPU_MEMORY_USAGE_EVENTS", Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER")),
-    EventTable("osrt", "OSRT_API", Named("nameId")),
+    EventTable(
+        "memory",
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER"),
+        instant=True,
+    ),
+    EventTable("osrt", "OSRT_API", Named("nameId"), only=("eventClass", 27)),  # others are marks of its own
     EventTable("library", "CUBLAS_EVENTS", Named("nameId")),
     EventTable("library", "CUDNN_EVENTS", Named("nameId")),
 )
@@ -101,7 +112,9 @@ EVENT_RECORD_COLUMNS: Final = (
     "eventId",
     "eventSyncId",
 )
-GRAPH_NODES: Final = "CUDA_GRAPH_NODE_EVENTS"
+
+#: The tables that name the nodes of graphs: in exports of before 2024 it was the one of graphs.
+GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 
 #: What is recorded together: nsys' own setting, and the kinds that are known once it was on.
 TRACES: Final = {
@@ -163,6 +176,14 @@ _FALLBACK_LABELS: Final = {
     ),
     "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
     "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
+    "ENUM_CUDA_UNIF_MEM_MIGRATION": (
+        "Unknown",
+        "User prefetch",
+        "Page fault",
+        "Speculative prefecth",  # as nsys writes it
+        "Eviction",
+        "Access counters",
+    ),
     "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE": ("Unknown", "Read", "Write", "Atomic", "Prefetch"),
 }
 
@@ -191,7 +212,7 @@ def absent_as_null(column: str) -> pl.Expr:
 #: Columns of `events`, the nsys columns that each needs one of, and how it is made from raw rows.
 EVENT_COLUMNS: Final = {
     "start_ns": (("start",), pl.col("start")),
-    "dur_ns": (("start",), pl.col("end").fill_null(pl.col("start")) - pl.col("start")),
+    "dur_ns": (("start",), pl.col("end") - pl.col("start")),
     "process_id": (("globalTid", "globalPid"), pl.coalesce(process_of("globalTid"), process_of("globalPid"))),
     "thread_id": (("globalTid",), thread_of("globalTid")),
     "device": (("deviceId",), pl.col("device")),

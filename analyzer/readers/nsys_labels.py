@@ -11,7 +11,7 @@ from kanalyze.readers.nsys_events import Named, fallback_labels
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kanalyze.readers.sqlite_file import SqliteFile
+    from kanalyze.readers.table_file import TableFile
 
     Namer = Callable[[pl.DataFrame], pl.Series]
 
@@ -23,7 +23,7 @@ _SMALL: Final = 1024
 class Labels:
     """The strings and enumerations of one database, each read once."""
 
-    def __init__(self, database: SqliteFile) -> None:
+    def __init__(self, database: TableFile) -> None:
         """Read from `database` when a label is first needed."""
         self._database = database
         self._known: dict[str, dict[int, str]] = {}

@@ -9,18 +9,17 @@ import polars as pl
 
 from kanalyze.model import DEVICES, PROCESSES
 from kanalyze.readers.nsys_events import DEVICE_COLUMNS, EVENT_TABLES, process_of
-from kanalyze.readers.sqlite_file import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kanalyze.readers.sqlite_file import SqliteFile
+    from kanalyze.readers.table_file import TableFile
 
 
 class Machine:
     """GPUs and processes of one database, each table read once."""
 
-    def __init__(self, database: SqliteFile) -> None:
+    def __init__(self, database: TableFile) -> None:
         """Read from `database` when something is first asked for."""
         self._database = database
 
@@ -80,20 +79,16 @@ class Machine:
         """GPUs by their ordinals, in files that say nothing of GPUs; empty in all others."""
         if self.gpus:
             return set(self.gpus.values())
-        return {row[0] for row in self._distinct("deviceId", ("kernel", "graph", "memcpy", "memset"))}
+        return self._distinct("deviceId", ("kernel", "graph", "memcpy", "memset"))
 
     def _processes_used(self) -> set[int]:
         if self.gpus:
             return {pid for pid, _ in self.gpus}
-        rows = self._distinct("globalTid", ("api",))
-        frame = pl.DataFrame(rows, schema={"globalTid": pl.Int64}, orient="row")
-        return set(frame.select(process_of("globalTid")).to_series().drop_nulls().to_list())
+        threads = pl.DataFrame(
+            {"globalTid": sorted(self._distinct("globalTid", ("api",)))}, schema={"globalTid": pl.Int64}
+        )
+        return set(threads.select(process_of("globalTid")).to_series().drop_nulls().to_list())
 
-    def _distinct(self, column: str, kinds: tuple[str, ...]) -> list[tuple[int]]:
-        tables = [spec.table for spec in EVENT_TABLES if spec.kind in kinds and spec.table in self._database.tables]
-        rows: list[tuple[int]] = []
-        for table in tables:
-            if column in self._database.columns(table):
-                sql = f"SELECT DISTINCT {column} FROM {quoted(table)} WHERE {column} IS NOT NULL"
-                rows.extend(self._database.query(sql, where=f"table {table}"))
-        return rows
+    def _distinct(self, column: str, kinds: tuple[str, ...]) -> set[int]:
+        tables = (spec.table for spec in EVENT_TABLES if spec.kind in kinds)
+        return set().union(*(self._database.distinct(table, column) for table in tables))

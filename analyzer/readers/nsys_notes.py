@@ -1,4 +1,4 @@
-"""What an nsys export says about its own gaps: lost rows, missing columns, and nsys' own warnings."""
+"""What an nsys export says about its own gaps: lost rows, missing columns and tables, and nsys' own warnings."""
 
 from __future__ import annotations
 
@@ -8,26 +8,55 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.model import NOTES
+from kanalyze.readers.nsys_details import NO_ID
 from kanalyze.readers.nsys_events import EVENT_TABLES, RANGE_STYLES
-from kanalyze.readers.sqlite_file import quoted
 
 if TYPE_CHECKING:
-    from kanalyze.readers.sqlite_file import SqliteFile
+    from collections.abc import Mapping
+
+    from kanalyze.readers.table_file import TableFile
 
     Note = tuple[str, int | None, int | None, str]
 
+_KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
+)
+_GPU, _ORDINALS, _RANGE = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "NVTX_EVENTS"
+
+_OCCUPANCY: Final = "occupancy and waves cannot be told"
+
 #: Columns without which a part of the answers is missing, and what is missing then.
 _NEEDED: Final = {
-    (
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        "correlationId",
-    ): "kernels cannot be joined to the calls that launched them",
-    ("CUPTI_ACTIVITY_KIND_KERNEL", "deviceId"): "kernels cannot be told apart by GPU; they count on GPU 0",
-    ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"): "kernels cannot be told apart by process",
-    ("CUPTI_ACTIVITY_KIND_KERNEL", "graphNodeId"): "kernels of CUDA graphs cannot be told from others",
-    ("CUPTI_ACTIVITY_KIND_MEMCPY", "srcKind"): "pageable copies cannot be told from pinned ones",
-    ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"): "calls cannot be told apart by thread",
-    ("CUPTI_ACTIVITY_KIND_RUNTIME", "correlationId"): "calls cannot be joined to what they launched",
+    (_KERNEL, "correlationId"): "kernels cannot be joined to the calls that launched them",
+    (_KERNEL, "deviceId"): "kernels cannot be told apart by GPU; they count on GPU 0",
+    (_KERNEL, "globalPid"): "kernels cannot be told apart by process",
+    (_KERNEL, "streamId"): "kernels cannot be told apart by stream",
+    (_KERNEL, "graphNodeId"): "kernels of CUDA graphs cannot be told from others",
+    (_KERNEL, "registersPerThread"): _OCCUPANCY,
+    (_KERNEL, "staticSharedMemory"): _OCCUPANCY,
+    (_KERNEL, "dynamicSharedMemory"): _OCCUPANCY,
+    (_MEMCPY, "correlationId"): "copies cannot be joined to the calls that made them",
+    (_MEMCPY, "bytes"): "sizes and bandwidths of copies cannot be told",
+    (_MEMCPY, "srcKind"): "pageable copies cannot be told from pinned ones",
+    (_MEMCPY, "dstKind"): "pageable copies cannot be told from pinned ones",
+    (_MEMCPY, "migrationCause"): "why unified memory moved cannot be told",
+    (_MEMCPY, "virtualAddress"): "which pages of unified memory moved again cannot be told",
+    (_MEMSET, "bytes"): "sizes of memsets cannot be told",
+    (_GRAPH, "graphExecId"): "whole graphs cannot be told apart",
+    (_API, "globalTid"): "calls cannot be told apart by thread",
+    (_API, "correlationId"): "calls cannot be joined to what they launched",
+    (_RANGE, "globalTid"): "ranges cannot be joined to what was launched in them",
+    (_RANGE, "endGlobalTid"): "ranges that end on another thread cannot be told from others",
+    (_RANGE, "domainId"): "domains of ranges cannot be told",
+    ("CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"): "memory of pools cannot be told from other memory",
+    (_GPU, "smCount"): _OCCUPANCY,
+    (_GPU, "maxWarpsPerSm"): _OCCUPANCY,
+}
+
+#: Tables of work on a device that no table here holds.
+_UNREAD: Final = {
+    "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS": "work of the decompression engine counts as idle time",
 }
 
 #: nsys' severities above plain information (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
@@ -39,13 +68,23 @@ _LOSS: Final = re.compile(
 )
 
 
-def notes(database: SqliteFile) -> pl.DataFrame:
-    """One row per thing that the file cannot tell, as :data:`kanalyze.model.NOTES`."""
-    found = [*_lost_rows(database), *_missing_columns(database), *_open_ranges(database), *_diagnostics(database)]
+def notes(database: TableFile, endless: Mapping[str, int]) -> pl.DataFrame:
+    """One row per thing that the file cannot tell, as :data:`kanalyze.model.NOTES`.
+
+    `endless` has the number of rows without an end, for the tables that were read before.
+    """
+    found = [
+        *_lost_rows(database),
+        *_lost_ends(database, endless),
+        *_missing_columns(database),
+        *_missing_tables(database),
+        *_open_ranges(database),
+        *_diagnostics(database),
+    ]
     return pl.DataFrame(found, schema=NOTES.schema, orient="row")
 
 
-def _lost_rows(database: SqliteFile) -> list[Note]:
+def _lost_rows(database: TableFile) -> list[Note]:
     """Tables whose row ids have holes: nsys numbers rows 1, 2, 3…, so a hole is a row that went missing."""
     found: list[Note] = []
     for spec in EVENT_TABLES:
@@ -55,26 +94,52 @@ def _lost_rows(database: SqliteFile) -> list[Note]:
     return found
 
 
-def _missing_columns(database: SqliteFile) -> list[Note]:
-    return [
-        (f"column {table}.{column} missing", 1, None, effect)
+def _lost_ends(database: TableFile, endless: Mapping[str, int]) -> list[Note]:
+    """Rows of which every version of nsys says when they end."""
+    found: list[Note] = []
+    for spec in EVENT_TABLES:
+        if spec.instant or spec.kind == "range":
+            continue
+        lost = endless[spec.table] if spec.table in endless else database.count_missing(spec.table, "end")
+        if lost:
+            effect = f"they count as of no duration: times of {spec.kind} are too low"
+            found.append((f"rows of {spec.table} without an end", lost, None, effect))
+    return found
+
+
+def _missing_columns(database: TableFile) -> list[Note]:
+    missing = {
+        (table, column): effect
         for (table, column), effect in _NEEDED.items()
-        if table in database.tables and column not in database.columns(table)
+        if database.last_row(table) and column not in database.columns(table)
+    }
+    waits = database.distinct(_SYNC, "eventId") - {NO_ID}
+    if waits and "eventSyncId" not in database.columns(_SYNC):
+        missing[_SYNC, "eventSyncId"] = "what a wait on a CUDA event waited for cannot be told"
+    return [(f"column {table}.{column} missing", 1, None, effect) for (table, column), effect in missing.items()]
+
+
+def _missing_tables(database: TableFile) -> list[Note]:
+    missing = {}
+    if database.last_row(_KERNEL) and not database.last_row(_GPU):
+        missing[_GPU] = f"limits of the GPUs are not known: {_OCCUPANCY}"
+    if database.last_row(_GPU) > 1 and not database.last_row(_ORDINALS):
+        missing[_ORDINALS] = "GPUs go by each process's own numbers, which CUDA_VISIBLE_DEVICES changes"
+    unread: list[Note] = [
+        (f"table {table} not read", database.row_count(table), None, effect)
+        for table, effect in _UNREAD.items()
+        if database.last_row(table)
     ]
+    return [*((f"table {table} missing", 1, None, effect) for table, effect in missing.items()), *unread]
 
 
-def _open_ranges(database: SqliteFile) -> list[Note]:
+def _open_ranges(database: TableFile) -> list[Note]:
     """NVTX ranges that were never closed, counted without reading them all."""
-    table = next(spec.table for spec in EVENT_TABLES if spec.kind == "range")
-    if table not in database.tables or not {"end", "eventType"}.issubset(database.columns(table)):
-        return []
-    types = ", ".join(str(number) for number in RANGE_STYLES)
-    sql = f'SELECT count(*) FROM {quoted(table)} WHERE "end" IS NULL AND eventType IN ({types})'
-    count = database.query(sql, where=f"table {table}")[0][0]
+    count = database.count_missing(_RANGE, "end", "eventType", RANGE_STYLES)
     return [("ranges never closed", count, None, "their end is not known")] if count else []
 
 
-def _diagnostics(database: SqliteFile) -> list[Note]:
+def _diagnostics(database: TableFile) -> list[Note]:
     rows = database.frame("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
     texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and _LOSS.search(text)]
     return [

@@ -18,7 +18,7 @@ from kanalyze.errors import DamagedReportError, UnreadableReportError
 from kanalyze.frames import stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from polars.datatypes import DataType, DataTypeClass
@@ -104,10 +104,17 @@ class SqliteFile:
         Raises:
             DamagedReportError: Also when a column holds anything but integers and NULL.
         """
-        frame = self._decoded(table, columns, transform) if self.last_row(table) > PAGES_FROM_ROWS else None
+        heights: list[int] = []
+
+        def counted(raw: pl.DataFrame) -> pl.DataFrame:
+            heights.append(raw.height)
+            return transform(raw)
+
+        frame = self._decoded(table, columns, counted) if self.last_row(table) > PAGES_FROM_ROWS else None
         if frame is None:
-            frame = transform(self.frame(table, dict.fromkeys(columns, pl.Int64)))
-        self.rows_read[table] = frame.height
+            heights.clear()
+            frame = counted(self.frame(table, dict.fromkeys(columns, pl.Int64)))
+        self.rows_read[table] = sum(heights)
         return frame
 
     def _decoded(
@@ -120,6 +127,30 @@ class SqliteFile:
         missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
         parts = read_blocks(self.path, table, have, lambda raw: transform(raw.with_columns(missing)))
         return None if parts is None else stacked(parts)
+
+    def texts(self, table: str, column: str) -> pl.Series:
+        """A column of text, in row order, as String; null where a value is none, or the table lacks the column."""
+        values = [row[0] for row in self.rows(table, (column,))]
+        return pl.Series(column, values, dtype=pl.String, strict=False)
+
+    def distinct(self, table: str, column: str) -> set[int]:
+        """The integers that a column holds; empty where the table lacks it."""
+        if column not in self.columns(table):
+            return set()
+        name = quoted(column)
+        sql = f"SELECT DISTINCT {name} FROM {quoted(table)} WHERE typeof({name}) = 'integer'"
+        return {row[0] for row in self.query(sql, where=f"table {table}")}
+
+    def count_missing(self, table: str, column: str, other: str = "", among: Collection[int] = ()) -> int:
+        """How many rows lack a value in `column`; with `other`, of those that have one of `among` in that column."""
+        have = self.columns(table)
+        if not have or (other and other not in have):
+            return 0
+        missing = f"{quoted(column)} IS NULL" if column in have else "TRUE"
+        listed = ", ".join(str(number) for number in among)
+        chosen = f"{quoted(other)} IN ({listed})" if other else "TRUE"
+        sql = f"SELECT count(*) FROM {quoted(table)} WHERE {missing} AND {chosen}"
+        return int(self.query(sql, where=f"table {table}")[0][0])
 
     def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
         """Columns of a table with the types of `schema`, in row order; a column that the table lacks is null.

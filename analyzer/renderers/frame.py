@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -16,9 +17,19 @@ from kanalyze.schema import unit_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The column that is printed last, since it may be long; names of kernels are shortened to what space is left.
-_NAMES: Final = ("kernel", "name", "operation", "sentence", "effect")
-_KERNELS: Final = ("kernel", "name", "operation")
+#: The column that is printed last, since it may be long: the first of these that a table has.
+_LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
+
+#: Columns that may hold names of kernels. A last one is shortened to what space is left, others to this width.
+_KERNELS: Final = ("kernel", "name", "operation", "what", "ended_by", "culprit", "waited_for")
+_SHORT: Final = 48
+
+#: Of these the ones that hold phrases, too.
+_PHRASES: Final = ("culprit", "waited_for")
+
+#: A name within a phrase: "after gemm on stream 7".
+_PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
+_BETWEEN: Final = "between "
 
 _NAME_LEAST: Final = 60
 
@@ -71,11 +82,24 @@ def terminal(frame: pl.DataFrame, width: int) -> str:
 
 def laid_out(frame: pl.DataFrame) -> Grid:
     """A table as texts: quantities in the unit that suits them, the column of names last."""
-    named = next((name for name in _NAMES if name in frame.columns), None)
-    order = [name for name in frame.columns if name != named] + ([named] if named else [])
+    last = next((name for name in _LAST if name in frame.columns), None)
+    order = [name for name in frame.columns if name != last] + ([last] if last else [])
     heads = tuple(Head(name, left=frame.schema[name] in _TEXT) for name in order)
     cells = [[_text(name, value) for value in frame.get_column(name)] for name in order]
-    return Grid(heads, list(zip(*cells, strict=True)), named=named in _KERNELS)
+    named = last in _KERNELS and last not in _PHRASES
+    cells = [
+        _shortened(texts) if name in _KERNELS and not (named and name == last) else texts
+        for name, texts in zip(order, cells, strict=True)
+    ]
+    return Grid(heads, list(zip(*cells, strict=True)), named=named)
+
+
+def _shortened(texts: list[str]) -> list[str]:
+    """Names of kernels, and phrases with one, short enough to stand between other columns."""
+    parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
+    names = list(dict.fromkeys(name for _, name, _ in parts if not name.startswith(_BETWEEN)))
+    short = dict(zip(names, shorten(names, _SHORT), strict=True))
+    return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
 def _text(name: str, value: object) -> str:

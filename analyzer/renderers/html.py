@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kanalyze.renderers.grid import Grid
-    from kanalyze.renderers.page import Ledger, Page, Section, Topic
+    from kanalyze.renderers.grid import Grid, Section
+    from kanalyze.renderers.page import Ledger, Page, Topic
     from kanalyze.renderers.pages import Shown
 
 _NAME: Final = 72
@@ -87,7 +87,7 @@ def _ledger(ledger: Ledger) -> str:
     )
     rows = "".join(
         f"<tr><td class='l'><span class='key' style='background:{_COLOURS[share.bucket]}'></span>{share.bucket}</td>"
-        f"<td>{share.time}</td><td>{escape(share.share)}</td><td class='l dim'>{escape(share.detail)}</td></tr>"
+        f"<td>{share.time}</td><td>{escape(share.share)}</td><td class='l dim'>{escape(share.said)}</td></tr>"
         for share in ledger.shares
     )
     total = f"<tr><td class='l'>total</td><td>{ledger.total}</td><td>100.0 %</td><td></td></tr>"
@@ -128,5 +128,6 @@ def _findings(found: Page, names: dict[str, str]) -> list[str]:
 
 def _topic(topic: Topic, names: dict[str, str]) -> str:
     stake = units.time(topic.finding.at_stake_ns)
-    remedy = escape(topic.finding.remedy)
+    finding = topic.finding
+    remedy = escape(f"{finding.remedy} → {finding.table}, {finding.definition}")
     return f"<b>{stake}</b> {escape(topic.sentence(names))} <span class='dim'>{remedy}</span>"

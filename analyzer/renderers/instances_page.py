@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.grid import Grid, Head
-from kanalyze.renderers.page import Page, Section, heading, of
+from kanalyze.renderers.grid import Grid, Head, Section, of
+from kanalyze.renderers.page import Page, heading
 
 if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances

@@ -11,8 +11,8 @@ from kanalyze.renderers.pages import closing, page_of_any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.renderers.grid import Grid
-    from kanalyze.renderers.page import Ledger, Page, Section, Topic
+    from kanalyze.renderers.grid import Grid, Section
+    from kanalyze.renderers.page import Ledger, Page, Topic
     from kanalyze.renderers.pages import Shown
 
 _NAME: Final = 60
@@ -49,7 +49,7 @@ def _page(page: Page) -> str:
 
 
 def _ledger(ledger: Ledger) -> list[str]:
-    rows = [f"| {share.bucket} | {share.time} | {share.share} | {_cell(share.detail)} |" for share in ledger.shares]
+    rows = [f"| {share.bucket} | {share.time} | {share.share} | {_cell(share.said)} |" for share in ledger.shares]
     return [
         f"#### Where the time went: {ledger.heading}",
         "",
@@ -79,7 +79,8 @@ def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
 
 def _topic(topic: Topic, names: dict[str, str]) -> str:
     stake = units.time(topic.finding.at_stake_ns)
-    return f"- **{stake}** {topic.sentence(names)} {topic.finding.remedy}"
+    finding = topic.finding
+    return f"- **{stake}** {topic.sentence(names)} {finding.remedy} ({_code(finding.table)}, {finding.definition})"
 
 
 def _cell(text: str) -> str:

@@ -59,6 +59,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         **{name: _rows(frame) for name, frame in summary.tables.items()},
         "findings": [_finding(found) for found in summary.findings],
         "cannot_tell": summary.cannot_tell,
+        "not_recorded": summary.not_recorded,
     }
 
 
@@ -79,4 +80,5 @@ def _finding(found: Finding) -> dict[str, Any]:
         "kernels": list(found.names),
         "remedy": found.remedy,
         "table": found.table,
+        "definition": found.definition,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
@@ -14,13 +15,15 @@ from kanalyze.renderers.pages import closing, page_of_any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.renderers.page import Ledger, Page, Section, Topic
+    from kanalyze.renderers.grid import Section
+    from kanalyze.renderers.page import Ledger, Page, Topic
     from kanalyze.renderers.pages import Shown
 
 _WIDEST: Final = 160
 _NARROWEST: Final = 60
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _REST: Final = "·"
+_LEVELS: Final = " ▁▂▃▄▅▆▇█"
 #: A number and its unit.
 _QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
 _NAME_LEAST, _NAME_MOST = 20, 72
@@ -41,6 +44,7 @@ ASCII: Final = str.maketrans(
         "×": "x",
         "µ": "u",
         "…": "~",
+        **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
         "─": "-",
         "→": "->",
         "λ": "L",
@@ -139,9 +143,17 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
     for share in ledger.shares:
         glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
-        detail = _fitted(share.detail, look.width - len(start) - 6)
+        detail = _fitted(share.detail, look.width - len(start) - 6) or share.plain
         lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
-    return [*lines, f"  {'total'.ljust(names)}  {ledger.total}  100.0 %"]
+    lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
+    return [*lines, *_over_time(ledger, look)]
+
+
+def _over_time(ledger: Ledger, look: Look) -> list[str]:
+    """The busy share over time: a character for each part of the window."""
+    part = ledger.window_ns / max(len(ledger.busy), 1)
+    line = "".join(_LEVELS[ceil(share * (len(_LEVELS) - 1))] for share in ledger.busy)
+    return ["", _title("BUSY OVER TIME", f"{units.time(part)} each; full height is 100 %", look), line]
 
 
 def _fitted(detail: str, width: int) -> str:
@@ -176,7 +188,7 @@ def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
 def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
     finding, space = topic.finding, look.width - _STAKE - 2
     sentence = _wrapped(topic.sentence(names), space)
-    remedy = _wrapped(f"{finding.remedy} → {finding.table}", space)
+    remedy = _wrapped(f"{finding.remedy} → {finding.table}, {finding.definition}", space)
     body = [*sentence, *(look.paint(text, _DIM) for text in remedy)]
     stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
     pad = " " * (_STAKE + 2)

@@ -647,7 +647,6 @@ def test_the_parts_of_the_walk_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_walk, "BATCH", batch)
-        patch.setattr(_walk, "_SPANS_AT_ONCE", batch)
         found, waits = ledger(narrowed), launch_waits(narrowed)
     on = operations(narrowed).get_column("device").gather(waits.get_column("row"))
     for device in windows(narrowed).get_column("device"):

@@ -31,3 +31,8 @@ class Finding:
     remedy: str
     table: str
     names: tuple[str, ...] = ()
+
+    @property
+    def definition(self) -> str:
+        """Where it is written when this is found, and what its time at stake is."""
+        return f"docs/findings.md#{self.rule}"

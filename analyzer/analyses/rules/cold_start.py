@@ -45,7 +45,7 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     took = f"{time(longest(made, 'dur_ns'))}{warm}"
     text = f"Context creation, once per process and device, inside {names} ({took})."
     remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
-    return [Finding("context-creation", device, stake, text, remedy, "ledger")]
+    return [Finding("context-creation", device, stake, text, remedy, "cold")]
 
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
@@ -61,7 +61,7 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
         f"{time(stake)} of what counts as host is this ({sides})."
     )
     remedy = "A cost of starting up: leave it out of what you compare."
-    return [Finding("unrecorded-context", device, stake, text, remedy, "ledger")]
+    return [Finding("unrecorded-context", device, stake, text, remedy, "cold")]
 
 
 def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
@@ -91,7 +91,7 @@ def _first_launches(report: Report, device: int) -> list[Finding]:
         f"warm; the longest {time(worst['api_ns'])}, {{0}}."
     )
     remedy = "Lazy loading at first use: warm up every kernel before you measure."
-    return [Finding("first-launch", device, found.stake_ns, text, remedy, "launches", (str(worst["name"]),))]
+    return [Finding("first-launch", device, found.stake_ns, text, remedy, "cold", (str(worst["name"]),))]
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""The device idle because the host blocks in a call or runs the program itself."""
+"""The device idle because the host blocks in a call, where it has to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses._walk import walked
+from kanalyze.analyses._calls import shown
+from kanalyze.analyses._common import total
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules.unneeded_sync import unneeded
 from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
@@ -16,36 +18,35 @@ if TYPE_CHECKING:
 
 
 def find(report: Report) -> list[Finding]:
-    """At most one finding per device for the host computing, and one for it blocking."""
+    """At most one finding per device, on the blocking calls that :mod:`unneeded_sync` does not speak of."""
     found = []
-    for device in ledger(report).get_column("device").unique(maintain_order=True):
-        rows = ledger(report).filter(pl.col("device") == device)
-        found += _computing(report, device, rows.filter(pl.col("bucket") == "host"))
-        found += _blocking(device, rows.filter(pl.col("bucket") == "sync"))
+    for (device,), rows in (
+        ledger(report)
+        .filter(pl.col("bucket") == "sync")
+        .partition_by("device", as_dict=True, maintain_order=True)
+        .items()
+    ):
+        found += _blocking(int(device), rows, unneeded(report).get(int(device)))
     return found
 
 
-def _computing(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
-    if rows.is_empty():
-        return []
-    stake, share = int(rows.get_column("ns").sum()), float(rows.get_column("share").sum())
-    start, length = walked(report)[device].longest_host
-    text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the window; "
-        f"the longest stretch is {time(length)}, from {time(start)} on."
+def _blocking(device: int, rows: pl.DataFrame, told: pl.DataFrame | None) -> list[Finding]:
+    """What is left of `rows`, the ledger's bucket, without the calls that are `told` elsewhere."""
+    window = float(rows.get_column("ns").item(0)) / float(rows.get_column("share").item(0))
+    if told is not None:
+        own = told.group_by(shown(pl.col("name")).alias("detail")).agg(pl.col("sync_ns").sum())
+        left = rows.join(own, on="detail", how="left", nulls_equal=True, maintain_order="left")
+        rows = left.with_columns((pl.col("ns") - pl.col("sync_ns").fill_null(0)).clip(lower_bound=0).alias("ns"))
+    stake = total(rows, "ns")
+    calls = ", ".join(
+        f"{name} {time(ns)}"
+        for name, ns in rows.sort("ns", descending=True).select("detail", "ns").head(3).iter_rows()
+        if ns
     )
-    remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
-    return [Finding("host-computes", device, stake, text, remedy, "ledger")]
-
-
-def _blocking(device: int, rows: pl.DataFrame) -> list[Finding]:
-    if rows.is_empty():
-        return []
-    stake, share = int(rows.get_column("ns").sum()), float(rows.get_column("share").sum())
-    calls = ", ".join(f"{name} {time(ns)}" for name, ns in rows.select("detail", "ns").head(3).iter_rows())
-    where = f"{percent(share)} of the window ({calls})"
+    besides = "" if told is None else ", besides the calls that look unneeded"
+    where = f"{percent(stake / window)} of the window ({calls}){besides}"
     text = f"GPU {device} idle while the host is blocked in a synchronizing call: {where}."
     remedy = (
         "Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now."
     )
-    return [Finding("host-blocks", device, stake, text, remedy, "ledger")]
+    return [Finding("host-blocks", device, stake, text, remedy, "syncs --by api")] if stake else []

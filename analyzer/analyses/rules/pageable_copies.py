@@ -61,4 +61,4 @@ def _asynchronous(report: Report) -> pl.DataFrame:
     work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(wanted))
     host = pl.when(pl.col("source_memory").is_in([_PAGEABLE, _PINNED])).then("source_memory").otherwise("target_memory")
     known = beside(work, report.copy_detail.with_columns(memory=host), "size_bytes", "memory")
-    return known.sort("device")
+    return known.drop_nulls("size_bytes").sort("device")

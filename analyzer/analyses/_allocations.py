@@ -1,0 +1,60 @@
+"""Allocations and deallocations, each with what it adds to the memory in use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._lookup import beside
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_FREE: Final = "Deallocation"
+
+#: Memory that lies on the device; pinned and managed memory does not, or not all of it.
+ON_DEVICE: Final = ("Device", "Device Static", "Array")
+
+_TOLD: Final = ("memory", "address", "size_bytes", "pool", "pool_size_bytes", "pool_used_bytes")
+
+
+@once_per_process
+def steps(report: Report) -> pl.DataFrame:
+    """Every allocation and deallocation of the processes in scope, at any time, in the order of time.
+
+    Columns: event_id, process_id, device, memory, t_ns, correlation_id, address, size_bytes, pool, pool_size_bytes,
+    pool_used_bytes, free (whether it gives back), matched (whether it fits the event before it at its address: an
+    allocation of free memory, or a deallocation of what the report saw allocated), delta_bytes (what it adds to the
+    memory in use; 0 for a deallocation that does not fit).
+    A deallocation takes device, memory and size from its allocation. An allocation that does not fit shows that the
+    report lacks what gave the earlier one back: it replaces that one, if both are of one device and kind.
+    """
+    named = pl.col("name").cast(pl.String) == _FREE
+    events = report.kind("memory").select(
+        "event_id",
+        "process_id",
+        "device",
+        "correlation_id",
+        named.fill_null(value=False).alias("free"),
+        t_ns="start_ns",
+    )
+    line = beside(events, report.table("memory_detail"), *_TOLD).sort("process_id", "address", "t_ns", "event_id")
+    same = pl.col("process_id").eq_missing(pl.col("process_id").shift(1)) & (
+        pl.col("address") == pl.col("address").shift(1)
+    )
+    held = (same & ~pl.col("free").shift(1)).fill_null(value=False)
+    line = line.with_columns(held.alias("held"))
+    back, lost = pl.col("free") & pl.col("held"), ~pl.col("free") & pl.col("held")
+    inherited = [
+        pl.when(back).then(pl.col(name).shift(1)).otherwise(pl.col(name)).alias(name)
+        for name in ("device", "memory", "size_bytes", "pool")
+    ]
+    alike = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "memory")]
+    replaced = pl.when(lost, *alike).then(pl.col("size_bytes").shift(1)).otherwise(0)
+    known = line.with_columns(*inherited, replaced.alias("replaced"))
+    size, none = pl.col("size_bytes"), pl.lit(0, dtype=pl.Int64)
+    delta = pl.when(back).then(-size).when(~pl.col("free")).then(size - pl.col("replaced")).otherwise(none)
+    fits = pl.col("free") == pl.col("held")
+    return known.select(*line.columns[:-1], fits.alias("matched"), delta.alias("delta_bytes")).sort("t_ns", "event_id")

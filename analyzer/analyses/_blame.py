@@ -1,0 +1,155 @@
+"""Who is to blame for idle time: every idle instant of a device with its culprit by name, and the range around it.
+
+The walk of :mod:`kanalyze.analyses._walk` once more, with names; its sums are the ledger's. Definitions:
+definitions.md, section 5, rules 5 to 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._host import labels
+from kanalyze.analyses._launch import launch_rows
+from kanalyze.analyses._lookup import gathered
+from kanalyze.analyses._operations import operations
+from kanalyze.analyses._overlay import overlaid
+from kanalyze.analyses._queued import waited_for
+from kanalyze.analyses._ranges import named_ranges, range_lines, ranges_at
+from kanalyze.analyses._walk import ABOVE_LAUNCH, by_thread
+from kanalyze.named_ranges import plain
+
+if TYPE_CHECKING:
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.analyses._host import Thread, ThreadKey
+    from kanalyze.analyses._walk import Batch
+    from kanalyze.report import Report
+
+#: Buckets of an idle device, in the ledger's order.
+IDLE: Final = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
+
+#: A part of idle time: the number of its gap, its bucket, the culprit's name, the range around it, and its length.
+PARTS: Final[dict[str, DataType | DataTypeClass]] = {
+    "gap": pl.UInt32,
+    "bucket": pl.Enum(IDLE),
+    "culprit": pl.Categorical,
+    "range": pl.Categorical,
+    "ns": pl.Int64,
+}
+
+_UNNAMED: Final = "a call without a name"
+
+
+def blamed(batch: Batch) -> pl.DataFrame:
+    """All idle time of a batch, whose intervals are numbered by its column `gap`, with who is to blame for it.
+
+    Returns:
+        Columns of :data:`PARTS`. The time of one culprit in one gap may be in several rows.
+    """
+    report, found = batch.walk.report, [pl.DataFrame(schema=PARTS)]
+    for key, part in by_thread(batch.pieces("gap")).items():
+        thread = batch.walk.threads.get(key)
+        if thread is None or key[1] is None:
+            found.append(_parts(part.with_columns(bucket=pl.lit("unknown"), culprit=None, range=None)))
+            continue
+        pieces = part.sort("start")
+        line = thread.line(report, *pieces.select(pl.col("start").min(), pl.col("end").max()).row(0))
+        before = pl.col("phase") == "before"
+        found += _before_launches(report, key, thread, pieces.filter(before), line)
+        found += _from_launches(report, device=batch.walk.device, pieces=pieces.filter(~before), line=line)
+    return pl.concat(found)
+
+
+def _parts(frame: pl.DataFrame) -> pl.DataFrame:
+    lengths = frame.with_columns(ns=pl.col("end") - pl.col("start"))
+    return lengths.select(pl.col(name).cast(dtype) for name, dtype in PARTS.items())
+
+
+def _before_launches(
+    report: Report, key: ThreadKey, thread: Thread, pieces: pl.DataFrame, line: pl.DataFrame
+) -> list[pl.DataFrame]:
+    """The time before the launch calls: the calls of the thread, and what it did between them."""
+    if pieces.is_empty():
+        return []
+    cut = overlaid(_in_ranges(report, key, pieces.select("start", "end", "gap")), line, "label")
+    calls, free = cut.filter(pl.col("label").is_not_null()), cut.filter(pl.col("label").is_null())
+    host, outside = pl.lit("host").alias("bucket"), pl.col("row").is_null()
+    alone = free.filter(outside)
+    return [
+        _parts(_labelled(report, calls)),
+        _parts(free.filter(~outside).with_columns(host, pl.col("range").alias("culprit"))),
+        _parts(alone.with_columns(host, _between(report, thread, alone).alias("culprit"))),
+    ]
+
+
+def _in_ranges(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
+    """`pieces` of a thread cut where its innermost range changes: with `row` (of the range) and `range`, its name."""
+    line = range_lines(report).get(key)
+    spans = pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}) if line is None else line
+    cut = overlaid(pieces, spans, "row")
+    return cut.with_columns(gathered(range_names(report), cut.get_column("row")).alias("range"))
+
+
+def _from_launches(report: Report, device: int, pieces: pl.DataFrame, line: pl.DataFrame) -> list[pl.DataFrame]:
+    """The time from the launch calls on: what wins over a launch, launches, and waiting of what was submitted."""
+    if pieces.is_empty():
+        return []
+    winning = labels(report).with_row_index("label").filter(pl.col("bucket").is_in(ABOVE_LAUNCH)).get_column("label")
+    above = line.filter(pl.col("label").is_in(winning.implode()))
+    cut = overlaid(pieces.select("start", "end", "gap", "row", "phase"), above, "label")
+    cut = cut.with_columns(callers_range(report, cut.get_column("row")).alias("range"))
+    rest = cut.filter(pl.col("label").is_null())
+    queued = rest.filter(pl.col("phase") == "queued")
+    launches = rest.filter(pl.col("phase") != "queued")
+    names = operations(report).get_column("name").gather(launches.get_column("row"))
+    waiting = waited_for(report, device, queued.get_column("row"))
+    return [
+        _parts(_labelled(report, cut.filter(pl.col("label").is_not_null()))),
+        _parts(launches.with_columns(pl.lit("launch").alias("bucket"), names.alias("culprit"))),
+        _parts(queued.with_columns(pl.lit("queued").alias("bucket"), waiting.alias("culprit"))),
+    ]
+
+
+def _labelled(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
+    """`parts` in calls and overheads, with their `bucket` and `culprit`."""
+    known = labels(report).select("bucket", culprit=pl.col("detail").cast(pl.Categorical))
+    return parts.with_columns(known.select(pl.all().gather(parts.get_column("label"))))
+
+
+def _between(report: Report, thread: Thread, spans: pl.DataFrame) -> pl.Series:
+    """For stretches in no call: the calls at their sides, as a text."""
+    sides = thread.sides(report, spans)
+    pairs = sides.unique(maintain_order=True)
+    details = labels(report).get_column("detail").fill_null(_UNNAMED)
+    before, after = (gathered(details, pairs.get_column(side)) for side in ("before", "after"))
+    texts = pl.DataFrame({"a": before, "b": after}).select(
+        pl.when(pl.col("a").is_null())
+        .then(pl.format("before {}", "b"))
+        .when(pl.col("b").is_null())
+        .then(pl.format("after {}", "a"))
+        .otherwise(pl.format("between {} and {}", "a", "b"))
+    )
+    known = pairs.with_columns(texts.to_series().cast(pl.Categorical).alias("text"))
+    return sides.join(known, on=["before", "after"], how="left", nulls_equal=True, maintain_order="left").get_column(
+        "text"
+    )
+
+
+@once_per_process
+def range_names(report: Report) -> pl.Series:
+    """The name of each row of :func:`named_ranges` as people read it, domain included."""
+    names = named_ranges(report).get_column("range").cast(pl.Categorical)
+    codes = names.unique()
+    texts = pl.Series([plain(name) or name for name in codes.cast(pl.String)], dtype=pl.String).cast(pl.Categorical)
+    table = pl.DataFrame({"range": codes, "text": texts})
+    return names.to_frame().join(table, on="range", how="left", maintain_order="left").get_column("text")
+
+
+def callers_range(report: Report, rows: pl.Series) -> pl.Series:
+    """The innermost range in which the launch call of each operation in `rows` began, by name; null for none."""
+    calls = launch_rows(report).gather(rows)
+    asked = report.kind("api").select(pl.col("process_id", "thread_id", "start_ns").gather(calls))
+    return gathered(range_names(report), ranges_at(report, asked.rename({"start_ns": "at"})))

@@ -1,0 +1,102 @@
+"""How often the pages of unified memory moved: exact by address, however the driver cut them into copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses._common import longest, once_per_report
+from kanalyze.analyses._unified import HOST, moves
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: So many parts of copies are looked at together, so that what is in memory at once does not grow with the report.
+PARTS_AT_ONCE: Final = 1 << 22
+
+_AGAIN: Final = {"event_id": pl.Int64, "again_bytes": pl.Int64}
+_PIECES: Final = {
+    "process_id": pl.Int64,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "round_trips": pl.Int64,
+    "on_device_ns": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What the copies of :func:`kanalyze.analyses._unified.moves` did to the memory that they moved.
+
+    Attributes:
+        again: For each copy that moved something, the bytes of it that had moved to the same place before, in scope;
+            columns event_id, again_bytes.
+        pieces: The memory that moved, cut wherever a copy begins or ends; columns process_id, start and end
+            (addresses), round_trips, and on_device_ns: when a copy first began to bring it to a device, null for never.
+            A round trip is there and back again: half as often, rounded up, as a piece came back to where it had been
+            before its last move.
+    """
+
+    again: pl.DataFrame
+    pieces: pl.DataFrame
+
+
+@once_per_report
+def pages(report: Report) -> Pages:
+    """How often each piece of unified memory moved; processes do not share addresses."""
+    known = moves(report).drop_nulls("address").filter(pl.col("size_bytes") > 0)
+    again, pieces = [pl.DataFrame(schema=_AGAIN)], [pl.DataFrame(schema=_PIECES)]
+    for (process,), part in known.partition_by("process_id", as_dict=True).items():
+        for parts in _cut(part):
+            again.append(_again(parts))
+            pieces.append(_pieces(parts).insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
+    # a copy that two batches share has a row from each
+    sums = pl.concat(again).group_by("event_id").agg(pl.col("again_bytes").sum())
+    return Pages(sums.sort("event_id"), pl.concat(pieces).sort("process_id", "start"))
+
+
+def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
+    """The copies of one process cut at the addresses where any of them begins or ends, in batches of pieces.
+
+    Columns: start and end (addresses), time, event_id, origin, place; sorted by start, time and event_id.
+    """
+    real = moved.select(
+        "event_id", "origin", "place", time="start", start="address", end=pl.col("address") + pl.col("size_bytes")
+    )
+    begins, ends = real.get_column("start").sort(), real.get_column("end").sort()
+    edges = pl.concat([begins, ends]).unique().sort()
+    pieces = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
+    first = pieces.get_column("start")
+    depth = begins.search_sorted(first, side="right").cast(pl.Int64) - ends.search_sorted(first, side="right")
+    batch = depth.cum_sum() // PARTS_AT_ONCE
+    pieces = pieces.with_columns(batch=batch).filter(depth > 0)
+    batches = pieces.partition_by("batch", maintain_order=True, include_key=False)
+    return [intervals.cut(real, some).sort("start", "time", "event_id") for some in batches]
+
+
+def _again(parts: pl.DataFrame) -> pl.DataFrame:
+    """What of each copy had moved to the same place before."""
+    piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
+    places = longest(parts.select(place), "place") + 1
+    first = parts.select((piece * places + place).is_first_distinct()).to_series()
+    length = pl.col("end") - pl.col("start")
+    return parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length))
+
+
+def _pieces(parts: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of `parts`, with their round trips."""
+    known = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
+    stays = ~pl.col("new") & (pl.col("place") == pl.col("place").shift(1))
+    runs = known.with_columns(stays=stays).filter(~pl.col("stays"))
+    two_back = pl.when(pl.col("new").shift(1)).then(pl.col("origin").shift(1)).otherwise(pl.col("place").shift(2))
+    returned = (~pl.col("new") & (pl.col("place") == two_back)).fill_null(value=False)
+    arrived = pl.when(pl.col("place") != HOST).then("time")
+    sums = runs.with_columns(returned=returned, arrived=arrived).group_by("start", maintain_order=True)
+    return sums.agg(
+        pl.col("end").first(),
+        round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
+        on_device_ns=pl.col("arrived").min(),
+    )

@@ -1,0 +1,144 @@
+"""Periods of series of codes: where a stretch of operations is the same as itself, shifted.
+
+Nothing here goes over all pairs: the periods that are tried are the distances at which short runs of codes come
+again, those first that would explain most of the series; each is then tried on the whole series in one comparison.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+#: Runs of so many codes are looked at. In a stretch of period p every run of at least p codes comes again after p, and
+#: of shorter runs those do that come once in a period.
+_RUNS: Final = (1, 4, 16, 64)
+
+#: So many distances of each size of run are tried, and so many periods found in one series.
+_TRIED: Final = 6
+_ROUNDS: Final = 8
+
+#: Of the periods that are tried, so many that agree with most operations are looked at more closely.
+_LIKELY: Final = 4
+
+#: Periods are looked for in so many slices of a long series, each of so many operations.
+_SLICES: Final = 8
+_SLICE: Final = 1 << 16
+
+#: What spreads numbers over all 64 bits.
+_MULTIPLIER: Final = 6364136223846793005
+
+_FOUND: Final = {"place": pl.UInt32, "sequence": pl.Int64, "unit": pl.Int64}
+_UNITS: Final = {"place": pl.UInt32, "unit": pl.Int64, "length": pl.Int64}
+
+
+def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
+    """The places of `line` (columns place, series, stretch, code) that are part of something that repeats.
+
+    A period counts where a stretch has at least `fewest` of it and twice `nodes` operations. One repetition
+    (`unit`) is a period, or, if that is shorter than `nodes`, as many periods as reach that.
+
+    Returns:
+        Columns place, sequence (a number for each series and unit that consists of the same codes) and unit.
+    """
+    found = [pl.DataFrame(schema=_UNITS)]
+    for part in line.partition_by("series"):
+        if part.height >= 2 * nodes:
+            found += _of_series(part.select("place", "stretch", "code"), fewest, nodes)
+    # a unit may begin anywhere within the period: units of the same codes in another turn are the same sequence
+    units = pl.concat(found).join(line.select("place", "series", "code"), on="place")
+    mixed = (pl.col("code").hash() % (1 << 31)).cast(pl.Int64).sum()
+    words = units.group_by("unit").agg(pl.col("series", "length").first(), word=mixed)
+    same = pl.struct("series", "length", "word").rank("dense").cast(pl.Int64)
+    words = words.with_columns(sequence=same).filter(pl.len().over("sequence") >= fewest)
+    numbered = units.join(words.select("unit", "sequence"), on="unit")
+    return numbered.select([pl.col(name).cast(dtype) for name, dtype in _FOUND.items()])
+
+
+def _of_series(part: pl.DataFrame, fewest: int, nodes: int) -> list[pl.DataFrame]:
+    """The units of one series, by the period that explains most of it, then by that which explains most of the rest."""
+    tried, found, free = _distances(part, fewest), [], part
+    for _ in range(_ROUNDS):
+        agree = {period: _agreeing(free, period) for period in tried}
+        likely = sorted(sorted(agree, key=lambda period: -agree[period])[:_LIKELY])
+        units = [_units(free, period, fewest, nodes) for period in likely if agree[period] >= nodes]
+        best = max(units, key=lambda one: one.height, default=None)
+        if best is None or best.is_empty():
+            break
+        found.append(best)
+        taken = pl.col("place").is_in(best.get_column("place").implode())
+        # what is taken parts what is left: a run of the rest does not go across it
+        free = free.with_columns(stretch=pl.struct("stretch", taken).rle_id()).filter(~taken)
+    return found
+
+
+def _agreeing(line: pl.DataFrame, period: int) -> int:
+    """How many operations are the same as those a period before them, in the same stretch."""
+    same = [pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch")]
+    return int(line.select((same[0] & same[1]).sum()).item())
+
+
+def _distances(part: pl.DataFrame, fewest: int) -> list[int]:
+    """Periods worth trying, the shorter ones first: distances at which runs of codes come again in one stretch."""
+    line = _sample(part).with_row_index("at")
+    chosen: set[int] = set()
+    size = 1
+    while size <= _RUNS[-1]:
+        if size in _RUNS:
+            chosen.update(_common_distances(line.drop_nulls("gram"), line.height // fewest))
+        after = line.select(pl.col("stretch", "gram").shift(-size)).rename({"stretch": "next", "gram": "then"})
+        both = line.with_columns(after.get_columns())
+        inside = (pl.col("stretch") == pl.col("next")) & pl.col("gram").is_not_null() & pl.col("then").is_not_null()
+        joined = (pl.col("gram") * _MULTIPLIER + pl.col("then") + 1).hash().reinterpret(signed=True)
+        line = both.select("stretch", "at", gram=pl.when(inside).then(joined))
+        size *= 2
+    return sorted(chosen)
+
+
+def _sample(part: pl.DataFrame) -> pl.DataFrame:
+    """The stretches and codes (as `gram`) of a series; of a long one, of slices of it that lie far apart."""
+    line = part.select("stretch", gram=pl.col("code"))
+    if line.height <= _SLICES * _SLICE:
+        return line
+    apart = (line.height - _SLICE) // (_SLICES - 1)
+    slices = [line.slice(number * apart, _SLICE) for number in range(_SLICES)]
+    numbered = [one.with_columns(part=pl.lit(number)) for number, one in enumerate(slices)]
+    return pl.concat(numbered).select(pl.struct("stretch", "part").rle_id().alias("stretch"), "gram")
+
+
+def _common_distances(line: pl.DataFrame, longest: int) -> list[int]:
+    """The distances between one gram and the same one after it that would explain most of the series."""
+    last = [pl.col(name).shift(1).over("gram").alias(f"last_{name}") for name in ("at", "stretch")]
+    near = line.with_columns(last).filter(pl.col("last_stretch") == pl.col("stretch"))
+    counts = near.select(distance=(pl.col("at") - pl.col("last_at")).cast(pl.Int64)).filter(
+        pl.col("distance") <= longest
+    )
+    sums = counts.group_by("distance").agg(explained=pl.len() * pl.col("distance").first())
+    top = sums.sort("explained", "distance", descending=[True, False]).head(_TRIED)
+    return top.get_column("distance").to_list()
+
+
+def _units(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:
+    """What `free` has of one period: columns place, unit (the place of its first operation) and length."""
+    length = period * -(-nodes // period)
+    same = [pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch")]
+    runs = free.select(again=(same[0] & same[1]).fill_null(value=False)).with_row_index("at")
+    runs = runs.with_columns(run=pl.col("again").rle_id()).filter("again")
+    spans = runs.group_by("run").agg(start=pl.col("at").min().cast(pl.Int64) - period, end=pl.col("at").max() + 1)
+    least = max(fewest * period, 2 * nodes)
+    spans = spans.filter(pl.col("end") - pl.col("start") >= least).sort("start")
+    # two runs may share what lies between them: it belongs to the first
+    spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1)))
+    count = ((pl.col("end") - pl.col("start")) // length).alias("count")
+    whole = spans.with_columns(count).filter(pl.col("count") > 1)
+    at = whole.select(at=pl.int_ranges("start", pl.col("start") + pl.col("count") * length), begin="start")
+    rows = at.explode("at").drop_nulls()
+    first = pl.col("begin") + (pl.col("at") - pl.col("begin")) // length * length
+    places = free.get_column("place")
+    units = rows.select(pl.col("at").cast(pl.UInt32), first.cast(pl.UInt32).alias("first"))
+    return pl.DataFrame(
+        {
+            "place": places.gather(units.get_column("at")),
+            "unit": places.gather(units.get_column("first")).cast(pl.Int64),
+        }
+    ).with_columns(length=pl.lit(length, dtype=pl.Int64))

@@ -1,0 +1,149 @@
+"""Which operations belong to which ranges: those whose launch lies inside the range, on the range's own thread.
+
+As nsys projects NVTX ranges onto the GPU: the launching call may start where the range starts and end where it ends; a
+range that another thread ended takes no part. Where nsys joins every range with every call, here each thread's
+ranges are cut into layers once (:mod:`kanalyze.analyses._nesting`) and calls are searched in them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._launch import calls_of
+from kanalyze.analyses._nesting import Layer, containing, layers, outermost_first, parents
+from kanalyze.analyses._ranges import named_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kanalyze.report import Report
+
+#: What a thread is known by.
+THREAD: Final = ("process_id", "thread_id")
+
+#: What is known of a range that operations belong to; see :func:`projection`.
+_PROJECTED: Final = {
+    "row": pl.UInt32,
+    "projected_start_ns": pl.Int64,
+    "projected_ns": pl.Int64,
+    "busy_ns": pl.Int64,
+    "gpu_ops": pl.Int64,
+    "operations": pl.Int64,
+}
+
+#: More than any two times of a trace are apart.
+_ABOVE_ALL: Final = 1 << 64
+
+
+@dataclass(frozen=True)
+class ThreadRanges:
+    """The ranges of one thread that it ended itself.
+
+    Attributes:
+        ranges: Their row (of :func:`named_ranges`), start and end, the outermost first.
+        layers: Their layers, by their places in `ranges`.
+    """
+
+    ranges: pl.DataFrame
+    layers: list[Layer]
+
+    @classmethod
+    def none(cls) -> ThreadRanges:
+        """A thread without ranges."""
+        return cls(pl.DataFrame(schema={"row": pl.UInt32, "start": pl.Int64, "end": pl.Int64}), [])
+
+
+@once_per_report
+def thread_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
+    """The ranges of each thread, by process id and thread id.
+
+    A range that was never closed lasts until the latest time of any range, as in nsys' projection.
+    """
+    ranges = named_ranges(report)
+    latest = pl.max_horizontal(pl.col("start").max(), pl.col("end").filter(~pl.col("open")).max())
+    end = pl.when("open").then(pl.max_horizontal("start", latest)).otherwise("end")
+    own = ranges.select("row", "start", end.alias("end"), "end_thread_id", *THREAD)
+    own = own.filter(pl.col("end_thread_id").is_null()).drop("end_thread_id").drop_nulls(THREAD)
+    parts = outermost_first(own).partition_by(THREAD, as_dict=True, include_key=False)
+    return {key: ThreadRanges(part, layers(part)) for key, part in parts.items()}
+
+
+@once_per_report
+def range_tree(report: Report) -> pl.DataFrame:
+    """What encloses each range on its thread: columns row, end, parent (its row), level; sorted by row.
+
+    Parent and level are those of :func:`kanalyze.analyses._nesting.parents`.
+    """
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "end": pl.Int64, "parent": pl.UInt32, "level": pl.Int64})]
+    for thread in thread_ranges(report).values():
+        tree, rows = parents(thread.layers, thread.ranges), thread.ranges.get_column("row")
+        parent = rows.gather(tree.get_column("parent")).alias("parent")
+        found.append(thread.ranges.select("row", "end").with_columns(parent, tree.get_column("level")))
+    return pl.concat(found).sort("row")
+
+
+def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
+    """`work` (rows of `operations`) by the process and thread that launched it, each part sorted by start.
+
+    Columns: those of `work`, and since and until (start and end of the launching call), call_row. Operations without
+    a launch of their own are under (None, None).
+    """
+    calls = calls_of(report, work.get_column("row"))
+    called = calls.select("call_row", "thread_id", since="call_start", until="call_end")
+    known = pl.when(pl.col("call_row").is_not_null())
+    found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
+    found = found if found.get_column("start").is_sorted() else found.sort("start", maintain_order=True)
+    return found.partition_by(THREAD, as_dict=True, include_key=False)
+
+
+def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The operations of one thread (sorted by start) with every range that they belong to, as `range_row`.
+
+    Comes in parts, each sorted by start, no operation twice in one; all operations of one range are in the same part.
+    """
+    rows = thread.ranges.get_column("row")
+    for inside, place in containing(thread.layers, work):
+        yield inside.with_columns(rows.gather(place).alias("range_row"))
+
+
+def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranges that any of `work` (rows of `operations`) belong to, in the order of their rows.
+
+    Columns: row (of `named_ranges`); projected_start_ns and projected_ns (from the first start to the last end of its
+    operations); busy_ns (how long at least one of them ran, on any device); gpu_ops (launching calls, which nsys calls
+    GPU operations); operations (how many).
+    """
+    found, threads = [pl.DataFrame(schema=_PROJECTED)], thread_ranges(report)
+    for key, part in launched(report, work).items():
+        if key in threads:
+            needed = part.select("start", "end", "since", "until", first=pl.col("call_row").is_first_distinct())
+            found += [_summed(inside) for inside in pairs(threads[key], needed)]
+    return pl.concat(found).sort("row")
+
+
+def _summed(inside: pl.DataFrame) -> pl.DataFrame:
+    """One part of :func:`pairs`, by range."""
+    inside = inside.sort("range_row", maintain_order=True)
+    # the latest end so far within the range: 128 bits hold range and time in one number, whose running maximum begins
+    # anew with each range; a window expression over many small groups takes four times as long
+    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL
+    reached = (base + pl.col("end")).cum_max().shift(1) - base
+    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
+    fresh = pl.col("end") - pl.max_horizontal("start", late)
+    sums = (
+        inside.with_columns(fresh=fresh.clip(lower_bound=0))
+        .group_by("range_row")
+        .agg(
+            pl.col("start").min().alias("projected_start_ns"),
+            pl.col("end").max().alias("projected_end"),
+            pl.col("fresh").sum().alias("busy_ns"),
+            pl.col("first").sum().cast(pl.Int64).alias("gpu_ops"),
+            pl.len().cast(pl.Int64).alias("operations"),
+        )
+    )
+    length = pl.col("projected_end") - pl.col("projected_start_ns")
+    return sums.with_columns(length.alias("projected_ns"), row="range_row").select(*_PROJECTED)

@@ -1,0 +1,191 @@
+"""Gaps: every time that a device was idle, why, and what ended it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses._blame import IDLE, blamed, callers_range
+from kanalyze.analyses._common import in_threads, require
+from kanalyze.analyses._host import shown_calls
+from kanalyze.analyses._launch import calls_of
+from kanalyze.analyses._lookup import gathered
+from kanalyze.analyses._operations import operations
+from kanalyze.analyses._queued import streams
+from kanalyze.analyses._walk import walks
+from kanalyze.analyses._windows import windows
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.analyses._walk import Batch, Walk
+    from kanalyze.report import Report, Where
+
+#: What a gap has to exceed to be listed, unless the user says otherwise.
+THRESHOLD_NS: Final = 1000
+
+_ENDED: Final = (
+    Column("reason", pl.Enum(IDLE), "The bucket that took most of it; of equal ones the first."),
+    Column("culprit", pl.Categorical, "Who took most of that bucket, by name, as in `culprits`.", nullable=True),
+)
+
+TABLE: Final = Table(
+    "gaps",
+    "One time in which a device was idle; over all of them the columns of buckets sum to the ledger.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("start_ns", pl.Int64, "When the device became idle, or the window's start."),
+        Column("dur_ns", pl.Int64, "How long it was idle, inside the window."),
+        *(Column(f"{bucket}_ns", pl.Int64, f"Of that, the ledger's bucket {bucket}.") for bucket in IDLE),
+        *_ENDED,
+        Column("ended_by", pl.Categorical, "Operation that ended it; null after the last one.", nullable=True),
+        Column("kind", pl.Enum(DEVICE_KINDS), "Kind of that operation.", nullable=True),
+        Column("stream", pl.Int64, "Its CUDA stream.", nullable=True),
+        Column("api", pl.Categorical, "The call that launched it.", nullable=True),
+        Column("range", pl.Categorical, "Innermost NVTX range that made that call.", nullable=True),
+        Column("process_id", pl.Int64, "Process of that operation.", nullable=True),
+        Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
+    ),
+    groupings=("culprit",),
+    options=("threshold_ns",),
+)
+
+#: The table that ``by="culprit"`` gives.
+BY_CULPRIT: Final = Table(
+    "gaps",
+    "All gaps with one reason and culprit; a gap counts whole for the largest of its culprits.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        *_ENDED,
+        Column("count", pl.Int64, "How many gaps."),
+        Column("total_ns", pl.Int64, "Their sum."),
+        Column("share", pl.Float64, "Part of the device's window."),
+        Column("avg_ns", pl.Float64, "Mean length."),
+        Column("max_ns", pl.Int64, "The longest."),
+    ),
+    options=TABLE.options,
+    when="--by culprit",
+)
+
+
+def gaps(
+    report: Report, by: str | None = None, threshold_ns: int = THRESHOLD_NS, **where: Unpack[Where]
+) -> pl.DataFrame:
+    """The gaps of each device that exceed a threshold.
+
+    Args:
+        report: Where to look. A gap is found in the whole report, and only then cut by the window.
+        by: ``culprit`` sums the gaps by reason and culprit.
+        threshold_ns: Gaps of this length and shorter ones are left out, as they are inside the window.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, by device and time, or :data:`BY_CULPRIT`, by device, the costliest first.
+
+    Raises:
+        CannotTellError: The report records no device operations at all.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require(report, TABLE.name, *DEVICE_KINDS)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
+    if by is None:
+        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks(report))])
+    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks(report)])
+
+
+def _over(walk: Walk, threshold_ns: int) -> list[Batch]:
+    """The idle intervals that exceed a threshold inside the window, numbered by `gap`, in batches."""
+    inside = pl.col("end").clip(walk.begun, walk.ended) - pl.col("start").clip(walk.begun, walk.ended)
+    return walk.batches(walk.idle().filter(inside > threshold_ns).with_row_index("gap"))
+
+
+def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    found = in_threads(_described, _over(walk, threshold_ns))
+    return pl.concat([_unrecorded(walk, threshold_ns), *found]).sort("start_ns")
+
+
+def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    """The gaps of a device: columns device, reason, culprit and dur_ns."""
+    keys = ("device", "reason", "culprit")
+    parts = [_unrecorded(walk, threshold_ns).select(*keys, "dur_ns")]
+    found = in_threads(_with_reasons, _over(walk, threshold_ns))
+    parts += [part.select(pl.lit(walk.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
+    return pl.concat(parts)
+
+
+def _with_reasons(batch: Batch) -> pl.DataFrame:
+    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`."""
+    spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
+    times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
+    return times.join(_reasons(blamed(batch)), on="gap", how="left", maintain_order="left")
+
+
+def _described(batch: Batch) -> pl.DataFrame:
+    report, found = batch.walk.report, _with_reasons(batch)
+    rows = found.get_column("row")
+    work, calls = operations(report), calls_of(report, rows)
+    ended = work.select("name", "kind", "process_id").select(pl.all().gather(rows))
+    return TABLE.select(
+        found.with_columns(
+            pl.lit(batch.walk.device).alias("device"),
+            ended.get_column("name").alias("ended_by"),
+            ended.get_column("kind"),
+            ended.get_column("process_id"),
+            gathered(streams(report).get_column("stream"), rows).alias("stream"),
+            shown_calls(report, calls.get_column("call_name")).alias("api"),
+            calls.get_column("thread_id"),
+            callers_range(report, rows).alias("range"),
+        )
+    )
+
+
+def _reasons(parts: pl.DataFrame) -> pl.DataFrame:
+    """Each gap's time by bucket, with the largest bucket as `reason` and the largest culprit in it."""
+    columns = [f"{bucket}_ns" for bucket in IDLE]
+    own = [pl.when(pl.col("bucket") == bucket).then("ns").otherwise(0).sum().alias(f"{bucket}_ns") for bucket in IDLE]
+    gaps_ns = parts.group_by("gap").agg(own)
+    most = pl.max_horizontal(columns)
+    reason = pl.coalesce(pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in IDLE)
+    reasons = gaps_ns.with_columns(reason.cast(pl.Enum(IDLE)).alias("reason"))
+    named = parts.group_by("gap", "bucket", "culprit").agg(pl.col("ns").sum())
+    named = named.join(reasons.select("gap", bucket="reason"), on=["gap", "bucket"], how="semi")
+    first = named.sort("gap", "ns", "culprit", descending=[False, True, False]).unique("gap", keep="first")
+    return reasons.join(first.select("gap", "culprit"), on="gap", how="left")
+
+
+def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    """The time of the window that the recording does not cover: gaps of which nothing is known."""
+    sides = [(walk.low, walk.begun), (walk.ended, walk.high)]
+    wide = [(start, end - start) for start, end in sides if end - start > threshold_ns]
+    times = pl.DataFrame(wide, schema={"start_ns": pl.Int64, "dur_ns": pl.Int64}, orient="row")
+    zero = {column.name: pl.lit(0) for column in TABLE.columns if column.name.endswith("_ns")}
+    known = {"device": pl.lit(walk.device), "start_ns": pl.col("start_ns"), "dur_ns": pl.col("dur_ns")}
+    known |= {"unknown_ns": pl.col("dur_ns"), "reason": pl.lit("unknown")}
+    nothing = {column.name: pl.lit(None) for column in TABLE.columns}
+    return TABLE.select(times.select(**{**nothing, **zero, **known}))
+
+
+def _by_culprit(report: Report, parts: list[pl.DataFrame]) -> pl.DataFrame:
+    if not parts:
+        return BY_CULPRIT.empty()
+    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
+    sums = (
+        pl.concat(parts)
+        .group_by("device", "reason", "culprit")
+        .agg(
+            pl.len().alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("dur_ns").mean().alias("avg_ns"),
+            pl.col("dur_ns").max().alias("max_ns"),
+        )
+    )
+    shares = sums.join(lengths, on="device").with_columns((pl.col("total_ns") / pl.col("window")).alias("share"))
+    order = shares.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
+    return BY_CULPRIT.select(order)

@@ -1,0 +1,108 @@
+"""Many small copies in a row, where one copy of all of it would do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses._calls import shown
+from kanalyze.analyses._common import total
+from kanalyze.analyses._context import context_calls
+from kanalyze.analyses._copy_runs import ALIKE, LARGE_BYTES, large_copies, small_copies
+from kanalyze.analyses._device_idle import idle_spans
+from kanalyze.analyses._ranges import named_ranges, ranges_at
+from kanalyze.analyses.ledger import ledger
+from kanalyze.analyses.rules import Finding
+from kanalyze.named_ranges import plain
+from kanalyze.units import plural, rate, size, time
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_NS_PER_S: Final = 1_000_000_000
+
+#: The buckets in which a device waits for the calls that copy.
+_WAITS: Final = ("launch", "queued", "sync", "api")
+
+
+def find(report: Report) -> list[Finding]:
+    """One finding per device and direction of such copies."""
+    copies = small_copies(report)
+    found = []
+    for (device, direction), part in copies.partition_by("device", "detail", as_dict=True).items():
+        finding = _finding(report, int(str(device)), str(direction), part)
+        found += [finding] if finding else []
+    return found
+
+
+def _finding(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding | None:
+    """The finding on the runs of one direction on one device; each run could be one copy."""
+    waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), _free(report, device))
+    large = _like(report, copies)
+    speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
+    runs = (
+        copies.with_columns(waited.alias("waited_ns"))
+        .group_by("run")
+        .agg(pl.len().alias("count"), pl.col("exclusive_ns", "waited_ns", "size_bytes", "dur_ns").sum())
+    )
+    # what one copy costs in place of them: at the bandwidth of large ones, but no less than one of these
+    alone = pl.col("dur_ns") / pl.col("count")
+    joined = pl.max_horizontal(alone, pl.col("size_bytes") / speed) if speed else alone
+    moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
+    calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
+    moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
+    called_ns = min(called_ns, _held(report, device))
+    if moved_ns + called_ns <= 0:
+        return None
+    count, bytes_moved, time_ns = copies.height, total(copies, "size_bytes"), max(total(copies, "dur_ns"), 1)
+    against = f", {size(LARGE_BYTES)} and more at {rate(speed * _NS_PER_S)}" if speed else ""
+    text = (
+        f"{plural(count, 'copy')} {direction} of {size(bytes_moved / count)} on average, in "
+        f"{plural(runs.height, 'row')} without other work between them, at {rate(bytes_moved * _NS_PER_S / time_ns)}"
+        f"{against}{_caller(report, copies)}. They cost {time(moved_ns)} of copying and {time(called_ns)} in which the "
+        f"device waited for their calls, more than one copy per row would."
+    )
+    remedy = "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D)."
+    return Finding("small-copies", device, moved_ns + called_ns, text, remedy, "copies")
+
+
+def _free(report: Report, device: int) -> pl.DataFrame:
+    """The idle time of a device but for the profiler's work, and where a context was made."""
+    idle = idle_spans(report)[device]
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    other = [
+        report.kind("overhead").select(start="start_ns", end=end),
+        context_calls(report).select(start="start_ns", end=end),
+    ]
+    return intervals.subtract(idle, intervals.union(pl.concat(other)))
+
+
+def _like(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """Large copies between the same kinds of memory, or at least in the same direction."""
+    large, alike = large_copies(report), copies.select(ALIKE).unique()
+    same = large.join(alike, on=ALIKE, how="semi", nulls_equal=True)
+    return same if same.height else large.join(alike, on=ALIKE[:2], how="semi")
+
+
+def _held(report: Report, device: int) -> int:
+    """What the ledger has in the buckets in which a device waits for such calls."""
+    rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(_WAITS))
+    return total(rows, "ns")
+
+
+def _caller(report: Report, copies: pl.DataFrame) -> str:
+    """The call that most of the copies are from, and the range that most of them were called in."""
+    call = copies.group_by(call=shown(pl.col("call_name"))).len().sort("len", "call", descending=[True, False])
+    text = f", by {call.item(0, 'call')}"
+    if "range" not in report.kinds:
+        return text
+    inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start"))
+    rows = inside.drop_nulls()
+    names = named_ranges(report).get_column("range").gather(rows)
+    if names.is_empty():
+        return text
+    common = names.alias("range").to_frame().group_by("range").len().sort("len", "range", descending=[True, False])
+    every = common.item(0, "len") == copies.height
+    return f"{text}{'' if every else ', most often'} in the range {plain(common.item(0, 'range'))}"

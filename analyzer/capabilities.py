@@ -1,0 +1,78 @@
+"""What an SM of each compute capability can hold: the facts from which occupancy follows.
+
+Sources: CUDA Programming Guide 13, section 5.1, tables "Device and Streaming Multiprocessor (SM) Information" and
+"Memory Information per Compute Capability" (7.0 and 7.2: CUDA C++ Programming Guide 12, "Technical Specifications per
+Compute Capability"; 10.1 is the number that CUDA 12 gave to 11.0). The units in which registers and shared memory
+are handed out are those of cuda_occupancy.h in the CUDA toolkit 13.0; tests/occupancy holds its answers.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import polars as pl
+
+#: The same for every capability below: threads of a warp and of the largest block.
+THREADS_PER_WARP: Final = 32
+MAX_THREADS_PER_BLOCK: Final = 1024
+
+#: 32-bit registers of an SM, which are also the most that a block can have, and of its fourth part, a sub-partition.
+#: A warp lives in one sub-partition; its registers come in units of 256, which is 8 for each thread.
+REGISTERS_PER_SM: Final = 64 * 1024
+SUB_PARTITIONS: Final = 4
+REGISTER_UNIT: Final = 256
+
+_KIB: Final = 1024
+
+
+class _Capability(NamedTuple):
+    """The row of one compute capability; sizes in KiB, but for the unit of shared memory, which is in bytes."""
+
+    compute_capability: str
+    max_warps_per_sm: int
+    max_blocks_per_sm: int
+    shared_per_sm: int
+    shared_per_block: int
+    shared_reserved: int
+    shared_unit_bytes: int
+
+
+_ROWS: Final = (
+    _Capability("7.0", 64, 32, 96, 96, 0, 256),
+    _Capability("7.2", 64, 32, 96, 96, 0, 256),
+    _Capability("7.5", 32, 16, 64, 64, 0, 256),
+    _Capability("8.0", 64, 32, 164, 163, 1, 128),
+    _Capability("8.6", 48, 16, 100, 99, 1, 128),
+    _Capability("8.7", 48, 16, 164, 163, 1, 128),
+    _Capability("8.9", 48, 24, 100, 99, 1, 128),
+    _Capability("9.0", 64, 32, 228, 227, 1, 128),
+    _Capability("10.0", 64, 32, 228, 227, 1, 128),
+    _Capability("10.1", 48, 24, 228, 227, 1, 128),
+    _Capability("10.3", 64, 32, 228, 227, 1, 128),
+    _Capability("11.0", 48, 24, 228, 227, 1, 128),
+    _Capability("12.0", 48, 24, 100, 99, 1, 128),
+    _Capability("12.1", 48, 24, 100, 99, 1, 128),
+)
+
+
+def capabilities() -> pl.DataFrame:
+    """One row per known compute capability.
+
+    Returns:
+        Columns compute_capability; max_warps_per_sm; max_blocks_per_sm; max_threads_per_block; threads_per_warp;
+        registers_per_sm; shared_per_sm_bytes; shared_per_block_bytes, which a block can opt in to;
+        shared_reserved_bytes, which the system takes of each block's shared memory, beside what the block asks for;
+        and shared_unit_bytes, in which shared memory is handed out.
+    """
+    rows = pl.DataFrame(_ROWS, schema=_Capability._fields, orient="row")
+    return rows.select(
+        "compute_capability",
+        "max_warps_per_sm",
+        "max_blocks_per_sm",
+        pl.lit(MAX_THREADS_PER_BLOCK, dtype=pl.Int64).alias("max_threads_per_block"),
+        pl.lit(THREADS_PER_WARP, dtype=pl.Int64).alias("threads_per_warp"),
+        pl.lit(REGISTERS_PER_SM, dtype=pl.Int64).alias("registers_per_sm"),
+        *((pl.col(name) * _KIB).alias(f"{name}_bytes") for name in ("shared_per_sm", "shared_per_block")),
+        shared_reserved_bytes=pl.col("shared_reserved") * _KIB,
+        shared_unit_bytes="shared_unit_bytes",
+    )

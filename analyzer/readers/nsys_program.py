@@ -1,0 +1,168 @@
+"""The nsys that is installed here: where it is, what version, and one run of it.
+
+It knows where NVIDIA's installers put the program, and how it shows its progress.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager, suppress
+from glob import glob
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+    Starter = Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]]
+
+#: Where nsys is when it is not on PATH.
+_USUAL: Final = (
+    "/opt/nvidia/nsight-systems/*/bin/nsys",
+    "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
+    "/opt/nvidia/nsight-systems-cli/*/bin/nsys",
+    "/opt/nvidia/nsight-systems-cli/*/target-linux-*/nsys",
+    "/usr/local/cuda*/bin/nsys",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys",
+)
+
+#: A line of progress: ``Processing 1145 events: [=====42%        ]``.
+_PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
+
+#: How long a program that was told to stop may take before it is killed.
+_GRACE_S: Final = 3
+
+_VERSION_LIMIT_S: Final = 20
+
+_ALL: Final = 100  # per cent
+
+_LOOK_EVERY_S: Final = 0.05
+
+#: More than two lines of progress.
+_LINE_BYTES: Final = 400
+
+
+def find() -> Path | None:
+    """The nsys on PATH, else the newest in one of the usual folders; None where there is none."""
+    on_path = shutil.which("nsys")
+    if on_path:
+        return Path(on_path)
+    found = [path for pattern in _USUAL for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
+    return Path(max(found, key=_numbers)) if found else None
+
+
+def _numbers(path: str) -> list[int]:
+    """The numbers in a path, which sort as versions do."""
+    return [int(number) for number in re.findall(r"\d+", path)]
+
+
+def version(program: Path) -> str:
+    """What the program says of its version, such as ``2025.3.2.474``; empty where it says nothing."""
+    try:
+        said = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
+            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(rb"version (\d[\d.]*)", said.stdout + said.stderr)
+    return found.group(1).decode() if found else ""
+
+
+def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own, with all that it says in one file.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return subprocess.Popen(  # noqa: S603 - nsys, with two paths and no shell
+        command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def run(
+    command: Sequence[str], log: Path, share_done: Callable[[float], object], starter: Starter
+) -> tuple[int, list[str]]:
+    """Run a program to its end; nothing of it is left when this function is left in any other way.
+
+    What it says goes to the file `log`, which is looked at now and then: to wait for a pipe would keep Ctrl-C
+    waiting, too, where a library such as polars has signals restart what they interrupt.
+
+    Returns:
+        Its exit status, and the lines that it said, without its progress.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    with log.open("wb") as said, _stoppable(), starter(command, said) as process:
+        try:
+            last = 0
+            while (status := process.poll()) is None:
+                time.sleep(_LOOK_EVERY_S)
+                last = _tell(log, last, share_done)
+        except BaseException:
+            _end(process)
+            raise
+    _tell(log, last, share_done)
+    lines = [line for line in re.split(rb"[\r\n]+", log.read_bytes()) if line.strip() and not _PERCENT.search(line)]
+    return status, [line.decode(errors="replace") for line in lines]
+
+
+def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
+    """Tell `share_done` how far a program is, if that is more than the per cent `last`; how far it is."""
+    with log.open("rb") as said:
+        said.seek(max(log.stat().st_size - _LINE_BYTES, 0))
+        found = [int(number) for number in _PERCENT.findall(said.read())]
+    now = max((percent for percent in found if percent <= _ALL), default=0)
+    if now > last:
+        share_done(now / _ALL)
+    return max(now, last)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and those that it started: it may be a script."""
+    try:
+        _signal(process, signal.SIGTERM)
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(OSError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn what would end this process at once into an exception, so that a program it started ends with it.
+
+    Ctrl-C is one already. Only the main thread may say what a signal does, and what others said stays.
+    """
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    ours = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)

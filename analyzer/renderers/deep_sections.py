@@ -1,0 +1,214 @@
+"""The page's tables that a report may or may not allow: culprits, ranges, graphs, memory, streams."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.named_ranges import plain
+from kanalyze.renderers.grid import Grid, Head, Section, of
+from kanalyze.renderers.kernel_names import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Tables = Mapping[str, pl.DataFrame]
+
+T = TypeVar("T")
+
+#: These tables are beside the point of most readers: they get fewer rows.
+_FEWER: Final = 5
+#: The CUDA version of a call's form, which says nothing here.
+_VERSION: Final = re.compile(r"_v\d{4,5}\b")
+#: Kernel names among culprits get so much space.
+_SHORT: Final = 40
+
+
+def known(say: Callable[[T], str], value: T | None) -> str:
+    """A quantity as `say` says it; empty where it is not known."""
+    return "" if value is None else say(value)
+
+
+def culprits(tables: Tables, top: int) -> Section:
+    """Why the GPUs waited, by name; the same on several GPUs is added up."""
+    keys = ("bucket", "culprit", "range")
+    sums = (
+        tables["culprits"]
+        .group_by(keys)
+        .agg(pl.col("ns").sum(), pl.col("share").mean(), pl.col("gaps").sum(), pl.col("longest_ns").max())
+    )
+    table = sums.sort("ns", *keys, descending=[True, False, False, False])
+    shown = table.head(min(top, _FEWER))
+    names = [name for name in shown.filter(bucket="launch").get_column("culprit") if name]
+    short = dict(zip(names, shorten(names, _SHORT), strict=True))
+    heads = (
+        Head("time"),
+        Head("share"),
+        Head("times"),
+        Head("longest", wide=True),
+        Head("bucket", left=True),
+        Head("in range", left=True, wide=True),
+        Head("culprit", left=True),
+    )
+    rows = [
+        (
+            units.time(row["ns"]),
+            units.percent(row["share"]),
+            units.count(row["gaps"]),
+            units.time(row["longest_ns"]),
+            row["bucket"],
+            row["range"] or "",
+            _culprit(row, short),
+        )
+        for row in shown.iter_rows(named=True)
+    ]
+    remark = of(len(rows), table.height, "idle time by what held it up")
+    return Section("WHY IT WAITED", remark, Grid(heads, rows, cut=True))
+
+
+def _culprit(row: dict[str, str | None], short: Mapping[str, str]) -> str:
+    culprit = row["culprit"] or "(no name)"
+    if row["bucket"] == "host" and culprit == row["range"]:
+        return f"in {culprit}"
+    return short.get(culprit, _VERSION.sub("", culprit))
+
+
+def ranges(tables: Tables, top: int) -> Section:
+    """NVTX ranges: time on the host, and what the GPU did for it."""
+    table, keys = tables["ranges"], ["range", "style"]
+    if "range_gpu" in tables:
+        work = tables["range_gpu"].select(*keys, "projected_ns", "busy_ns", "gpu_ops")
+        table = table.join(work, on=keys, how="left", maintain_order="left")
+    else:
+        table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
+    heads = (
+        Head("host time"),
+        Head("count"),
+        Head("median"),
+        Head("on GPU"),
+        Head("GPU busy"),
+        Head("GPU ops", wide=True),
+        Head("range", left=True),
+    )
+    rows = [
+        (
+            units.time(row["total_ns"]),
+            units.count(row["count"]),
+            units.time(row["median_ns"]),
+            *(known(units.time, row[name]) for name in ("projected_ns", "busy_ns")),
+            known(units.count, row["gpu_ops"]),
+            plain(row["range"]) or "(no name)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    return Section(
+        "NVTX RANGES", of(len(rows), table.height, "on GPU: first to last operation"), Grid(heads, rows, cut=True)
+    )
+
+
+def graphs(tables: Tables, top: int) -> Section:
+    """CUDA graphs: what a launch costs the host, and how long it takes on the GPU."""
+    table = tables["graphs"]
+    heads = (
+        Head("launches"),
+        Head("nodes"),
+        Head("call"),
+        Head("on GPU"),
+        Head("busy"),
+        Head("idle between", wide=True),
+        Head("graph", left=True),
+    )
+    rows = [
+        (
+            units.count(row["launches"]),
+            known(units.count, row["nodes"]),
+            *(known(units.time, row[f"{name}_ns"]) for name in ("api_median", "span_median", "busy", "idle")),
+            f"graph {row['graph']}",
+        )
+        for row in table.head(min(top, _FEWER)).iter_rows(named=True)
+    ]
+    return Section("CUDA GRAPHS", of(len(rows), table.height, "medians of call and launch"), Grid(heads, rows))
+
+
+def unified_memory(tables: Tables, top: int) -> Section:
+    """What unified memory moved."""
+    del top
+    heads = (
+        Head("to GPU"),
+        Head("to host"),
+        Head("again"),
+        Head("copies"),
+        Head("time"),
+        Head("CPU faults"),
+        Head("GPU faults"),
+    )
+    rows = [
+        (
+            *(known(units.size, row[name]) for name in ("h2d_bytes", "d2h_bytes", "again_bytes")),
+            known(units.count, row["moves"]),
+            known(units.time, row["total_ns"]),
+            *(known(units.count, row[name]) for name in ("cpu_faults", "gpu_faults")),
+        )
+        for row in tables["migration_totals"].iter_rows(named=True)
+    ]
+    return Section("UNIFIED MEMORY", "again: moved more than once in a direction", Grid(heads, rows))
+
+
+def memory(tables: Tables, top: int) -> Section:
+    """Memory by kind: the peak, and what came and went."""
+    table = tables["memory"]
+    heads = (
+        Head("peak"),
+        Head("at"),
+        Head("allocated", wide=True),
+        Head("calls"),
+        Head("in a loop"),
+        Head("held at the end"),
+        Head("memory", left=True),
+    )
+    rows = [
+        (
+            known(units.size, row["peak_bytes"]),
+            known(units.instant, row["peak_at_ns"]),
+            known(units.size, row["allocated_bytes"]),
+            units.count(row["allocations"]),
+            known(units.count, row["loop_allocations"]),
+            known(units.size, row["held_bytes"]),
+            f"{row['memory']}, GPU {row['device']}",
+        )
+        for row in table.head(min(top, _FEWER)).iter_rows(named=True)
+    ]
+    return Section("MEMORY", of(len(rows), table.height), Grid(heads, rows))
+
+
+def streams(tables: Tables, top: int) -> Section:
+    """CUDA streams: how long each was busy, and how long it was alone."""
+    table = tables["concurrency"].sort("busy_ns", descending=True)
+    heads = (
+        Head("busy"),
+        Head("alone"),
+        Head("with kernels"),
+        Head("with copies"),
+        Head("operations"),
+        Head("stream", left=True),
+    )
+    rows = [
+        (
+            units.time(row["busy_ns"]),
+            units.time(row["alone_ns"]),
+            units.time(row["overlap_kernel_ns"]),
+            units.time(row["overlap_memcpy_ns"]),
+            units.count(row["operations"]),
+            _stream(row),
+        )
+        for row in table.head(min(top, _FEWER)).iter_rows(named=True)
+    ]
+    return Section("STREAMS", of(len(rows), table.height, "alone, or beside others' work"), Grid(heads, rows, cut=True))
+
+
+def _stream(row: dict[str, object]) -> str:
+    number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
+    return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")

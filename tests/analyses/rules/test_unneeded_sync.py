@@ -1,0 +1,187 @@
+"""Unnecessary synchronisation: what raises it, what does not, and how much it claims."""
+
+from itertools import chain
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+
+import kanalyze
+from kanalyze.analyses._avoidable import avoidable
+from kanalyze.analyses.ledger import ledger
+from kanalyze.analyses.rules import host_idle, unneeded_sync
+from kanalyze.report import Window
+from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report
+from support.slow_syncs import sync_reports
+from support.strategies import FEWER, WINDOWS
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+LAUNCH, SYNC = "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020"
+
+
+def step(number, *, sync=SYNC, copy=None, at=100):
+    """A launch of 10 and its kernel of 30, a wait until 10 after its end, and 5 of the program's own code.
+
+    What the device then idles is 10 in the wait, 5 in the program, and 10 until the next launch has returned, with
+    which the next kernel starts.
+    """
+    start = at * number
+    events = [
+        call(LAUNCH, start, start + 10, correlation=number),
+        kernel(start + 10, start + 85, correlation=number),
+        call(sync, start + 20, start + 95),
+    ]
+    return [*events, *(copy(start + 11, number) if copy else [])]
+
+
+def steps(**how):
+    """Five steps, the last of which nothing follows."""
+    return list(chain.from_iterable(step(number, **how) for number in range(1, 6)))
+
+
+def found(events, **tables):
+    return unneeded_sync.find(report(events, **tables))
+
+
+def test_a_wait_after_every_kernel_raises_it():
+    (one,) = found([nvtx("loop", 0, 1_000), *steps()])
+    assert (one.rule, one.device, one.at_stake_ns, one.table) == ("unneeded-sync", 0, 4 * (10 + 10), "syncs --by api")
+    assert one.text == (
+        "4 blocking calls (cudaDeviceSynchronize in loop), 300 ns of host time, after which the host launched more "
+        "work, with no copy to the host pending: GPU 0 idled 80 ns until they had returned and the next launch was "
+        "through."
+    )
+
+
+def test_a_single_wait_at_the_end_does_not():
+    launched = [
+        (call(LAUNCH, at, at + 10, correlation=at), kernel(at + 10, at + 20, correlation=at)) for at in (0, 20, 40)
+    ]
+    assert found([*chain.from_iterable(launched), call(SYNC, 50, 80)]) == []
+
+
+def test_a_wait_between_two_phases_is_no_habit():
+    assert found(steps()[: 3 * 3]) == []
+
+
+@pytest.mark.parametrize(("source", "target"), [("Device", "Pinned"), ("Device", "Pageable"), ("Pinned", "Device")])
+def test_a_wait_for_a_copy_that_the_host_has_to_know_of_does_not(source, target):
+    def copy(start, number):
+        side = {"source_memory": source, "target_memory": target}
+        return [
+            call("cudaMemcpyAsync_v3020", start, start + 2, correlation=100 + number),
+            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=side),
+        ]
+
+    assert found(steps(copy=copy)) == []
+
+
+def test_a_graph_may_hold_copies():
+    def copy(start, number):
+        return [
+            call("cudaGraphLaunch", start, start + 2, correlation=100 + number),
+            graph(start + 2, start + 9, correlation=100 + number),
+        ]
+
+    assert found(steps(copy=copy)) == []
+
+
+@pytest.mark.parametrize(("source", "target"), [("Pageable", "Device"), ("Device", "Device")])
+def test_a_copy_that_leaves_nothing_for_the_host_to_wait_for_changes_nothing(source, target):
+    def copy(start, number):
+        side = {"source_memory": source, "target_memory": target}
+        return [
+            call("cudaMemcpyAsync_v3020", start, start + 2, correlation=100 + number),
+            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=side),
+        ]
+
+    assert found(steps(copy=copy))[0].at_stake_ns == 80
+
+
+def test_a_copy_that_blocks_is_done_when_the_wait_begins():
+    def copy(start, number):
+        side = {"source_memory": "Device", "target_memory": "Pageable"}
+        return [
+            call("cudaMemcpy_v3020", start, start + 9, correlation=100 + number),
+            memcpy(start + 2, start + 9, correlation=100 + number, stream=9, side=side),
+        ]
+
+    assert found(steps(copy=copy))[0].at_stake_ns == 80
+
+
+def test_memory_that_the_host_reads_without_copies_does_not():
+    assert found([call("cudaMallocManaged_v6000", 0, 50), *steps()]) == []
+    assert found([memcpy(0, 5, direction="Unified Device-to-Host"), *steps()]) == []
+
+
+def test_a_wait_for_one_stream_says_nothing_of_another():
+    events = list(steps(sync="cudaStreamSynchronize"))
+    waits = [event for event in events if event.name == "cudaStreamSynchronize"]
+    others = [event for event in events if event not in waits]
+    copy = [
+        call("cudaMemcpyAsync", 111, 113, correlation=77),
+        memcpy(113, 120, correlation=77, stream=9, side={"source_memory": "Device", "target_memory": "Pinned"}),
+    ]
+
+    def on(streams):
+        calls, syncs = [], []
+        for number, (wait, stream) in enumerate(zip(waits, streams, strict=True), 900):
+            calls.append(call(wait.name, wait.start, wait.end, correlation=number))
+            syncs.append(host("sync", "s", wait.start, wait.end, correlation=number, context=1, stream=stream))
+        return report([*others, *copy, *calls, *syncs])
+
+    assert avoidable(on([7, 7, 7, 7, 7])).height == 3  # all but the first and the last
+    assert avoidable(on([7, 8, 9, 7, 7])).height == 1  # the copy may be what the first wait on each stream is for
+
+
+def test_it_claims_no_more_than_the_call_took():
+    (one,) = found([*steps(), call("cudaMalloc_v3020", 0, 5)])
+    short = [call(SYNC, event.start + 72, event.end) if event.name == SYNC else event for event in steps()]
+    assert one.at_stake_ns == 80
+    assert found(short)[0].at_stake_ns == 4 * 3
+
+
+def test_it_claims_no_more_than_the_ledger_holds():
+    events = [*steps(), *(overhead("flush", 100 * number + 85, 100 * number + 95) for number in range(1, 5))]
+    assert found(events)[0].at_stake_ns == 60  # five launches and the last wait: all that both buckets hold
+
+
+def test_the_window_cuts_what_it_claims():
+    of = report(steps()).narrow(window="0ns..290ns")
+    assert unneeded_sync.find(of) == []  # two calls are no habit
+    of = report(steps()).narrow(window="190ns..450ns")
+    assert unneeded_sync.find(of)[0].at_stake_ns == 5 + 10 + 10 + 10 + 10 + 10
+
+
+def test_what_looks_unneeded_is_not_said_again():
+    (rest,) = host_idle.find(report(steps()))
+    assert (rest.rule, rest.at_stake_ns) == ("host-blocks", 10)  # the last one
+    assert rest.text.endswith("(cudaDeviceSynchronize 10 ns), besides the calls that look unneeded.")
+    (whole,) = host_idle.find(report(steps()[: 3 * 3]))
+    assert whole.at_stake_ns == 30
+
+
+@FEWER
+@given(sync_reports(), WINDOWS)
+def test_never_more_than_the_buckets_hold(made, window):
+    events, records = made
+    of = report(events, event_records=records).narrow(window=Window(*window))
+    for one in avoidable(of).iter_rows(named=True):
+        assert 0 < one["gain_ns"] <= one["end"] - one["start"]
+    rows = ledger(of).filter(pl.col("bucket").is_in(["sync", "launch"]))
+    for one in unneeded_sync.find(of):
+        assert one.at_stake_ns <= rows.filter(pl.col("device") == one.device).get_column("ns").sum()
+
+
+def test_the_real_program_that_waits_after_every_kernel_raises_it():
+    (one,) = unneeded_sync.find(kanalyze.read(REPORTS / "findings.sqlite"))
+    assert "of them cudaDeviceSynchronize in b sync after every kernel" in one.text
+    calls = avoidable(kanalyze.read(REPORTS / "findings.sqlite"))
+    assert calls.height == 331
+    assert one.at_stake_ns == calls.get_column("gain_ns").sum()
+
+
+def test_the_real_program_that_does_all_well_does_not():
+    assert unneeded_sync.find(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []

@@ -1,0 +1,74 @@
+"""What `nsys stats` wrote for the reports of the tests, and how its rows are compared with ours.
+
+The files are tests/reports/expected/<report>/<nsys report>.csv. nsys rounds averages, medians and deviations to one
+decimal; integers must be equal. An empty file is a report without rows, or one that nsys could not make.
+"""
+
+import re
+from pathlib import Path
+
+import kanalyze
+
+TESTS = Path(__file__).parent.parent
+EXPECTED = TESTS / "reports" / "expected"
+
+#: A field: quoted, up to a quote that ends it (nsys does not double those within), or plain.
+_FIELD = re.compile(r'(?:"(?P<quoted>.*?)"|(?P<plain>[^,]*))(?:,|$)')
+
+
+def reports_with(nsys_report: str) -> list[str]:
+    """The names of the reports for which nsys' CSV of that kind is there."""
+    return sorted(path.parent.name for path in EXPECTED.glob(f"*/{nsys_report}.csv"))
+
+
+def path_of(name: str) -> Path:
+    """The file of a report of the tests."""
+    places = (TESTS / "reports", TESTS.parent / "sample_reports")
+    return next(path for place in places if (path := place / f"{name}.sqlite").exists())
+
+
+def report_of(name: str) -> kanalyze.Report:
+    """A report of the tests."""
+    return kanalyze.read(path_of(name))
+
+
+def fields_of(line: str) -> list[str]:
+    """The fields of one line of nsys' CSV."""
+    found, at = [], 0
+    while at <= len(line):
+        match = _FIELD.match(line, at)
+        quoted = match["quoted"]
+        found.append(match["plain"] if quoted is None else quoted)
+        more = match.end() > at and line[match.end() - 1] == ","
+        at = match.end() if more else len(line) + 1
+    return found
+
+
+def rows_of(name: str, nsys_report: str) -> list[dict[str, str]]:
+    """The rows that nsys printed, by its own names of the columns."""
+    lines = (EXPECTED / name / f"{nsys_report}.csv").read_text(encoding="utf-8").splitlines()
+    if not lines:
+        return []
+    header, *rows = map(fields_of, lines)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def assert_rows(ours, theirs, columns):
+    """Our rows are nsys' rows, in nsys' order; `columns` are our names of nsys' columns."""
+    mine = ours.rows(named=True)
+    assert len(mine) == len(theirs)
+    for number, (row, expected) in enumerate(zip(mine, theirs, strict=True)):
+        wrong = {
+            name: (row[name], expected[key]) for key, name in columns.items() if not agrees(row[name], expected[key])
+        }
+        assert not wrong, (number, wrong)
+
+
+def agrees(value, text: str) -> bool:
+    """Whether nsys' text is our value, within half of its last digit."""
+    if value is None:
+        return text == ""
+    if isinstance(value, float):
+        places = len(text.partition(".")[2])
+        return abs(value - float(text)) <= 0.5 * 10**-places + 1e-9 * abs(value)
+    return str(value) == text

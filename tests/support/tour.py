@@ -1,0 +1,36 @@
+"""The notebook docs/tour.ipynb, whose outputs are what running it gives.
+
+``python tests/support/tour.py`` runs it and writes its outputs anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+from nbclient import NotebookClient
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+TOUR = Path(__file__).parents[2] / "docs" / "tour.ipynb"
+
+
+def kept() -> NotebookNode:
+    """The notebook as it lies in docs."""
+    return nbformat.reads(TOUR.read_text(), as_version=4)
+
+
+def run(notebook: NotebookNode) -> NotebookNode:
+    """The notebook with the outputs of running it where it lies, without what differs from run to run."""
+    notebook = nbformat.from_dict(notebook)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(TOUR.parent)}}).execute()
+    for cell in notebook.cells:
+        cell.metadata.clear()
+    notebook.metadata.pop("language_info", None)
+    return notebook
+
+
+if __name__ == "__main__":
+    TOUR.write_text(nbformat.writes(run(kept())) + "\n")
