@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
@@ -66,7 +67,12 @@ def opened(report: Path, where: Where) -> Report:
     """The report at a path, narrowed to what the user asked for."""
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
-    return read(report).narrow(**where)
+    return read(report, progress=_tell if sys.stderr.isatty() else None).narrow(**where)
+
+
+def _tell(what: str, share: float) -> None:
+    """Show how far an export of a report is, on one line of the terminal."""
+    click.echo(f"\r{what}: {share:.0%}", nl=share >= 1, err=True)
 
 
 def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
