@@ -49,7 +49,8 @@ def forms(name: str) -> list[Table]:
     if name in _READER_TABLES:
         return []
     module = import_module(f"{analyses.__name__}.{name}")
-    return [value for value in vars(module).values() if isinstance(value, Table) and value.name == name and value.when]
+    declared = (value for value in vars(module).values() if isinstance(value, Table) and value.name == name)
+    return list({form.when: form for form in declared if form.when}.values())  # one may have two names in a module
 
 
 def make(report: Report, name: str, **options: object) -> pl.DataFrame:

@@ -159,16 +159,14 @@ class BadWindowError(KanalyzeError):
 
 
 class BadThresholdError(KanalyzeError):
-    """The text given as ``--threshold`` is neither a time nor a share."""
+    """The text given as ``--threshold`` is not what the table compares with."""
 
     slug = "bad-threshold"
 
     @classmethod
-    def of(cls, text: str) -> BadThresholdError:
-        """`text` has no unit, or is no number."""
-        return cls(
-            f"--threshold {text!r}: neither a time nor a share.", "Write a number with its unit: 10us, 1ms, 50%."
-        )
+    def of(cls, text: str, what: str, example: str) -> BadThresholdError:
+        """`text` is not `what` the table wants, such as `example`: it has no unit, another one, or is no number."""
+        return cls(f"--threshold {text!r}: not {what}.", f"Write a number with its unit, as in {example}.")
 
 
 class UnknownNameError(KanalyzeError):

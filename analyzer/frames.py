@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Frames of fewer rows are grouped as polars does it.
+_MANY_ROWS: Final = 1 << 16
 
 
 def constant(values: pl.Series) -> bool:
@@ -36,3 +44,20 @@ def stacked(parts: list[pl.DataFrame]) -> pl.DataFrame:
 def owned(frame: pl.DataFrame) -> pl.DataFrame:
     """A copy of `frame` in polars' own memory, so that what its columns were made of can go."""
     return pl.concat([frame.clear(), frame], rechunk=True)
+
+
+def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -> pl.DataFrame:
+    """What ``frame.group_by(keys).agg(sums)`` gives, faster for many rows and many keys.
+
+    The rows are grouped by one number that their keys are hashed to; a second one shows whether two different keys had
+    the same by chance, and if so they are grouped by the keys themselves.
+    """
+    if frame.height < _MANY_ROWS:
+        return frame.group_by(keys).agg(sums)
+    number, proof = (pl.sum_horizontal(pl.col(key).hash(seed + 2 * i) for i, key in enumerate(keys)) for seed in (1, 2))
+    told = [pl.col(key).first() for key in keys]
+    both = [proof.min().alias("least"), proof.max().alias("most")]
+    found = frame.group_by(number.alias("number")).agg(*told, *sums, *both)
+    if found.select((pl.col("least") != pl.col("most")).any()).item():
+        return frame.group_by(keys).agg(sums)
+    return found.drop("number", "least", "most")

@@ -21,9 +21,9 @@ def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
     """Every range of `events` (of kind range) with its `details` (range_detail), sorted by start, then event_id.
 
     Columns: row (its number here), event_id, range (domain, colon and name, as nsys 2025 prints it: ``:step`` in the
-    default domain), name (without domain), style, domain, start, end (of one that was never closed: the latest time of any NVTX event), open
-    (whether it was never closed), process_id, thread_id (that started it), end_thread_id (that ended it, where that is
-    another one).
+    default domain), name (without domain), style, domain, start, end (of one that was never closed: the latest time of
+    any NVTX event), open (whether it was never closed), process_id, thread_id (that started it), end_thread_id (that
+    ended it, where that is another one).
     """
     known = events.select("event_id", "name", "start_ns", "dur_ns", "process_id", "thread_id").join(
         details.select("event_id", "style", "domain", "end_thread_id", "open_until_ns"), on="event_id", how="left"
@@ -72,4 +72,5 @@ def plain(name: str) -> str:
 def names(ranges: pl.DataFrame) -> Iterable[str]:
     """The names that there are, the most frequent first."""
     counted = ranges.drop_nulls("range").group_by("range", maintain_order=True).len()
-    return map(plain, counted.sort("len", descending=True, maintain_order=True).get_column("range"))
+    most = counted.sort("len", descending=True, maintain_order=True).get_column("range")
+    return [plain(name) or name for name in most]

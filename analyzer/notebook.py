@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+    from kanalyze.readers import Progress
+
 #: Rows of each table on a page.
 _TOP: Final = 8
 
@@ -49,9 +51,9 @@ class NotebookReport(Report):
         return html.page(summary.summarize(self), _TOP)
 
 
-def read(path: str | PathLike[str]) -> Report:
+def read(path: str | PathLike[str], progress: Progress | None = None) -> Report:
     """The report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
-    found = readers.read(path)
+    found = readers.read(path, progress)
     return NotebookReport(found.meta, found.source, found.scope)
 
 

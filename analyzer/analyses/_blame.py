@@ -6,6 +6,7 @@ definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -18,14 +19,15 @@ from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import waited_for
 from kanalyze.analyses._ranges import named_ranges, range_lines, ranges_at
-from kanalyze.analyses._walk import ABOVE_LAUNCH, by_thread
 from kanalyze.named_ranges import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses._host import Thread, ThreadKey
-    from kanalyze.analyses._walk import Batch
+    from kanalyze.analyses._walk import Batch, Cut
     from kanalyze.report import Report
 
 #: Buckets of an idle device, in the ledger's order.
@@ -43,23 +45,23 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
 _UNNAMED: Final = "a call without a name"
 
 
-def blamed(batch: Batch) -> pl.DataFrame:
-    """All idle time of a batch, whose intervals are numbered by its column `gap`, with who is to blame for it.
+def cut_by_ranges(batch: Batch) -> list[Cut]:
+    """The idle time of a batch, whose intervals are numbered by its column `gap`, cut by calls and by ranges."""
+    return list(batch.cut("gap", finer=partial(_in_ranges, batch.walk.report)))
+
+
+def blamed(batch: Batch, cuts: Sequence[Cut] | None = None) -> pl.DataFrame:
+    """All idle time of a batch with who is to blame for it; `cuts` are what :func:`cut_by_ranges` gives.
 
     Returns:
         Columns of :data:`PARTS`. The time of one culprit in one gap may be in several rows.
     """
     report, found = batch.walk.report, [pl.DataFrame(schema=PARTS)]
-    for key, part in by_thread(batch.pieces("gap")).items():
-        thread = batch.walk.threads.get(key)
-        if thread is None or key[1] is None:
-            found.append(_parts(part.with_columns(bucket=pl.lit("unknown"), culprit=None, range=None)))
-            continue
-        pieces = part.sort("start")
-        line = thread.line(report, *pieces.select(pl.col("start").min(), pl.col("end").max()).row(0))
-        before = pl.col("phase") == "before"
-        found += _before_launches(report, key, thread, pieces.filter(before), line)
-        found += _from_launches(report, device=batch.walk.device, pieces=pieces.filter(~before), line=line)
+    for part in cut_by_ranges(batch) if cuts is None else cuts:
+        nobody = part.unknown.with_columns(bucket=pl.lit("unknown"), culprit=None, range=None)
+        found.append(_parts(nobody))
+        found += _before_launches(report, part)
+        found += _from_launches(report, batch.walk.device, part.after)
     return pl.concat(found)
 
 
@@ -68,20 +70,18 @@ def _parts(frame: pl.DataFrame) -> pl.DataFrame:
     return lengths.select(pl.col(name).cast(dtype) for name, dtype in PARTS.items())
 
 
-def _before_launches(
-    report: Report, key: ThreadKey, thread: Thread, pieces: pl.DataFrame, line: pl.DataFrame
-) -> list[pl.DataFrame]:
+def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
     """The time before the launch calls: the calls of the thread, and what it did between them."""
-    if pieces.is_empty():
+    if part.before.is_empty() or part.thread is None:
         return []
-    cut = overlaid(_in_ranges(report, key, pieces.select("start", "end", "gap")), line, "label")
+    cut = part.before
     calls, free = cut.filter(pl.col("label").is_not_null()), cut.filter(pl.col("label").is_null())
     host, outside = pl.lit("host").alias("bucket"), pl.col("row").is_null()
     alone = free.filter(outside)
     return [
         _parts(_labelled(report, calls)),
         _parts(free.filter(~outside).with_columns(host, pl.col("range").alias("culprit"))),
-        _parts(alone.with_columns(host, _between(report, thread, alone).alias("culprit"))),
+        _parts(alone.with_columns(host, _between(report, part.thread, alone).alias("culprit"))),
     ]
 
 
@@ -93,13 +93,10 @@ def _in_ranges(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataF
     return cut.with_columns(gathered(range_names(report), cut.get_column("row")).alias("range"))
 
 
-def _from_launches(report: Report, device: int, pieces: pl.DataFrame, line: pl.DataFrame) -> list[pl.DataFrame]:
+def _from_launches(report: Report, device: int, cut: pl.DataFrame) -> list[pl.DataFrame]:
     """The time from the launch calls on: what wins over a launch, launches, and waiting of what was submitted."""
-    if pieces.is_empty():
+    if cut.is_empty():
         return []
-    winning = labels(report).with_row_index("label").filter(pl.col("bucket").is_in(ABOVE_LAUNCH)).get_column("label")
-    above = line.filter(pl.col("label").is_in(winning.implode()))
-    cut = overlaid(pieces.select("start", "end", "gap", "row", "phase"), above, "label")
     cut = cut.with_columns(callers_range(report, cut.get_column("row")).alias("range"))
     rest = cut.filter(pl.col("label").is_null())
     queued = rest.filter(pl.col("phase") == "queued")

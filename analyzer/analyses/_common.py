@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import wraps
+from functools import update_wrapper, wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import polars as pl
@@ -30,19 +30,32 @@ def require(report: Report, table: str, *kinds: str) -> None:
         raise CannotTellError.without(table, report.meta.path, kinds)
 
 
-def once_per_report(compute: Callable[[Report], T]) -> Callable[[Report], T]:
+class Remembered(Generic[T]):
+    """A function of a report whose answer is kept as long as the report lives; see :func:`once_per_report`."""
+
+    def __init__(self, compute: Callable[[Report], T]) -> None:
+        """Remember what `compute` gives."""
+        self._compute = compute
+        self._known: WeakKeyDictionary[Report, T] = WeakKeyDictionary()
+        self._lock = RLock()
+        update_wrapper(self, compute)
+
+    def __call__(self, report: Report) -> T:
+        """The answer, computed when it is first asked for."""
+        with self._lock:
+            if report not in self._known:
+                self._known[report] = self._compute(report)
+            return self._known[report]
+
+    def keep(self, report: Report, answer: T) -> None:
+        """Take an answer that came up with something else, unless there is one."""
+        with self._lock:
+            self._known.setdefault(report, answer)
+
+
+def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
     """Keep what `compute` gives for a report as long as the report lives: several analyses build on it."""
-    known: WeakKeyDictionary[Report, T] = WeakKeyDictionary()
-    lock = RLock()
-
-    @wraps(compute)
-    def remembered(report: Report) -> T:
-        with lock:
-            if report not in known:
-                known[report] = compute(report)
-            return known[report]
-
-    return remembered
+    return Remembered(compute)
 
 
 def once_per_process(compute: Callable[[Report], T]) -> Callable[[Report], T]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import longest, once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import exclusive_operations
@@ -40,17 +40,28 @@ def small_copies(report: Report) -> pl.DataFrame:
     Columns: run (its number), row (of `operations`), device, process_id, detail (the direction), source_memory,
     target_memory, size_bytes, dur_ns, exclusive_ns, thread_id, call_row, call_start, call_end, call_name.
     """
-    copies = _copies(report)
-    small = copies.filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
-    calls = calls_of(report, small.get_column("row")).drop("call_id")
-    small = pl.concat([small, calls], how="horizontal").filter(pl.col("call_row").is_not_null())
-    small = small.filter(~pl.col("call_row").is_duplicated())
+    small = _called(report)
     if small.height < RUN:
         return small.with_columns(run=pl.lit(0, dtype=pl.Int64)).clear()
     line = _line(report, small)
     fresh = pl.any_horizontal(pl.col(key).ne_missing(pl.col(key).shift(1)) for key in (*_STREAM, "detail"))
     numbered = line.with_columns(run=fresh.fill_null(value=True).cum_sum().cast(pl.Int64)).drop_nulls("row")
     return numbered.filter(pl.len().over("run") >= RUN)
+
+
+def most_small_copies_take(report: Report) -> int:
+    """No less than what all small copies in scope and their calls take on one device: cheaper to tell than runs."""
+    took = pl.col("exclusive_ns").sum() + (pl.col("call_end") - pl.col("call_start")).sum()
+    return longest(_called(report).group_by("device").agg(ns=took), "ns")
+
+
+@once_per_report
+def _called(report: Report) -> pl.DataFrame:
+    """The small copies in scope that have a call of their own."""
+    small = _copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
+    calls = calls_of(report, small.get_column("row")).drop("call_id")
+    small = pl.concat([small, calls], how="horizontal").filter(pl.col("call_row").is_not_null())
+    return small.filter(~pl.col("call_row").is_duplicated())
 
 
 @once_per_report

@@ -73,10 +73,27 @@ CANDIDATES: Final = Table(
 )
 
 
-@once_per_report
 def candidates(report: Report) -> pl.DataFrame:
     """The sequences in scope that could be CUDA graphs, those first that save most; :data:`CANDIDATES`."""
-    line = _with_units(report).drop_nulls("sequence")
+    return _found(report)[0]
+
+
+def cut_launches(report: Report) -> pl.DataFrame:
+    """The launches that repeat too, but with a call between them that no capture allows: device, launches, launch_ns.
+
+    One row per device: what is in stretches that repeat and are too short for a graph.
+    """
+    return _found(report)[1]
+
+
+@once_per_report
+def _found(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The answers of :func:`candidates` and :func:`cut_launches`; what they are made of is too large to be kept."""
+    line = _with_units(report)
+    return _candidates(report, line.drop_nulls("sequence")), _cut(line)
+
+
+def _candidates(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     costs = _graph_costs(report)
     units = line.group_by("unit", maintain_order=True).agg(
         pl.col("sequence", *SERIES).first(),
@@ -108,17 +125,11 @@ def candidates(report: Report) -> pl.DataFrame:
     return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
 
 
-def cut_launches(report: Report) -> pl.DataFrame:
-    """The launches that repeat too, but with a call between them that no capture allows: device, launches, launch_ns.
-
-    One row per device: what is in stretches that repeat and are too short for a graph.
-    """
-    line = _with_units(report)
+def _cut(line: pl.DataFrame) -> pl.DataFrame:
     short = line.filter(pl.col("sequence").is_null() & (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST))
     return short.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
 
 
-@once_per_report
 def _with_units(report: Report) -> pl.DataFrame:
     """The launched operations in series, with the repetition (`unit`) of the sequence that each is part of, if any.
 

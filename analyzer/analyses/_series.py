@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._calls import bucket_of
-from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside, gathered, positions
 from kanalyze.analyses._operations import device_operations, exclusive_operations
 from kanalyze.analyses._shapes import SHAPE
-from kanalyze.analyses._walk import by_thread, launch_waits, walks
+from kanalyze.analyses._walk import by_thread, launch_waits, queued_waits
 from kanalyze.frames import constant
 from kanalyze.model import DEVICE_KINDS
 
@@ -36,7 +35,6 @@ _MULTIPLIER: Final = 6364136223846793005
 _PAGEABLE: Final = "Pageable"
 
 
-@once_per_report
 def launch_series(report: Report) -> pl.DataFrame:
     """The operations in scope that had a launch of their own and that a capture allows, series after series.
 
@@ -132,21 +130,10 @@ def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...],
 def _waited(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """`line` with launch_ns and queued_ns."""
     found = line
-    for name, waits in (("launch_ns", launch_waits(report)), ("queued_ns", _queued(report))):
+    for name, waits in (("launch_ns", launch_waits(report)), ("queued_ns", queued_waits(report))):
         at = positions(waits.get_column("row"), line.get_column("row"))
         found = found.with_columns(gathered(waits.get_column(name), at).fill_null(0).alias(name))
     # an operation that was launched in time is waiting for something else than its launch
     apart = (pl.col("call_end") - pl.col("call_end").shift(1).over("stretch")).fill_null(0).clip(lower_bound=0)
     late = found.with_columns(queued_ns=pl.min_horizontal("queued_ns", apart))
     return late.with_columns(pl.when("first").then(0).otherwise(pl.col("launch_ns", "queued_ns")).name.keep())
-
-
-def _queued(report: Report) -> pl.DataFrame:
-    """How long the device waited for each operation that was already submitted: row, queued_ns; sorted by row."""
-    parts = [pl.DataFrame(schema={"row": pl.UInt32, "queued_ns": pl.Int64})]
-    for walk in walks(report):
-        for batch in walk.batches(walk.idle()):
-            queued = batch.pieces().filter(pl.col("phase") == "queued")
-            parts.append(queued.select("row", queued_ns=pl.col("end") - pl.col("start")))
-    # an idle interval has one such piece, and ends with another operation than all others
-    return pl.concat(parts).sort("row")

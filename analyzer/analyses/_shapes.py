@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import exclusive_operations
-from kanalyze.frames import constant
+from kanalyze.frames import constant, grouped
 from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
@@ -35,12 +35,9 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     parts = [_alone(part) for part in ([work] if one else work.partition_by("device"))]
     ran = pl.concat(parts).filter(pl.col("kind") == "kernel")
     kernels = beside(ran.drop("kind", "start", "end"), report.kernel_config, *SHAPE, *RESOURCES)
-    grouped = kernels.group_by("device", "bucket", "name", *SHAPE, *RESOURCES)
-    return grouped.agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col("dur_ns").sum().alias("total_ns"),
-        pl.col("exclusive_ns", "alone_ns").sum(),
-    )
+    sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
+    sums += [pl.col("exclusive_ns").sum(), pl.col("alone_ns").sum()]
+    return grouped(kernels, ("device", "bucket", "name", *SHAPE, *RESOURCES), sums)
 
 
 def other_shapes(shapes: pl.DataFrame) -> int:

@@ -24,7 +24,7 @@ from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import constant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kanalyze.report import Report
 
@@ -33,13 +33,14 @@ FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 17
 
 #: The buckets of a thread's calls that win over the launch itself.
-ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
+_ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
 #: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
 _REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "queued": ("queued", None)}
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"row": pl.UInt32, "launch_ns": pl.Int64}
+_QUEUED: Final = {"row": pl.UInt32, "queued_ns": pl.Int64}
 
 
 @dataclass
@@ -50,12 +51,15 @@ class Walked:
         rows: Idle time by bucket and detail (columns bucket, detail, ns), in parts to be summed.
         waits: What the device waited for the launch of each operation, by its row (columns row, launch_ns), in parts:
             the call and the time from its return, less what loading, allocation and the profiler take of them.
+        queued: How long it waited for what was already submitted, by row (columns row, queued_ns), in parts; less the
+            same.
         longest_host: Start and length of the longest time in which its host thread was in no CUDA call.
         unrecorded_ns: Host time in which contexts were made that no recorded call covers.
     """
 
     rows: list[pl.DataFrame] = field(default_factory=list)
     waits: list[pl.DataFrame] = field(default_factory=list)
+    queued: list[pl.DataFrame] = field(default_factory=list)
     longest_host: tuple[int, int] = (0, 0)
     unrecorded_ns: int = 0
 
@@ -63,45 +67,61 @@ class Walked:
         """Add what was found of the same device in another batch."""
         self.rows += other.rows
         self.waits += other.waits
+        self.queued += other.queued
         self.longest_host = max(self.longest_host, other.longest_host, key=lambda span: span[1])
         self.unrecorded_ns += other.unrecorded_ns
 
-    def add(self, key: ThreadKey, pieces: pl.DataFrame, line: pl.DataFrame, report: Report) -> None:
-        """Account for idle `pieces` of one thread (columns of :func:`phases`) that did what `line` says."""
-        known = labels(report)
-        before = pieces.filter(pl.col("phase") == "before")
-        after = pieces.filter(pl.col("phase") != "before")
-        if before.height:
-            self._look_at_calls(key, before, line, report)
-        if after.height:
-            self._look_at_launches(after.sort("start"), line, known)
+    def add(self, report: Report, part: Cut) -> None:
+        """Account for the idle time of one thread."""
+        if part.unknown.height:
+            self.rows.append(_row("unknown", None, intervals.length(part.unknown)))
+        if part.before.height:
+            self._look_at_calls(report, part)
+        if part.after.height:
+            self._look_at_launches(report, part.after)
 
-    def _look_at_calls(self, key: ThreadKey, before: pl.DataFrame, line: pl.DataFrame, report: Report) -> None:
-        """Account for the pieces before a launch call: in the thread's calls, and between them."""
-        ns = (pl.col("end") - pl.col("start")).alias("ns")
-        parts = overlaid(before.select("start", "end"), line, "label")
-        sums = parts.select("label", ns).group_by("label").agg(pl.col("ns").sum()).drop_nulls("label")
-        host = parts.filter(pl.col("label").is_null()).drop("label")
-        told = labels(report).select(pl.col("bucket", "detail").gather(sums.get_column("label")))
-        self.rows += [told.with_columns(sums.get_column("ns")), _row("host", None, intervals.length(host))]
-        lengths = host.select("start", ns)
+    def _look_at_calls(self, report: Report, part: Cut) -> None:
+        """Account for the time before launch calls: in the thread's calls, and between them."""
+        host = part.before.filter(pl.col("label").is_null())
+        self.rows += [_by_label(report, part.before), _row("host", None, intervals.length(host))]
+        spans = intervals.union(host)
+        lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
         for span in lengths.filter(pl.col("ns") == pl.col("ns").max()).head(1).iter_rows():
             self.longest_host = max(self.longest_host, span, key=lambda span: span[1])
-        own = unrecorded_contexts(report).filter((pl.col("process_id") == key[0]) & (pl.col("thread_id") == key[1]))
+        process, thread = part.key
+        own = unrecorded_contexts(report).filter((pl.col("process_id") == process) & (pl.col("thread_id") == thread))
         if own.height:
-            self.unrecorded_ns += intervals.length(intervals.intersect(host, intervals.union(own)))
+            self.unrecorded_ns += intervals.length(intervals.intersect(spans, intervals.union(own)))
 
-    def _look_at_launches(self, after: pl.DataFrame, line: pl.DataFrame, known: pl.DataFrame) -> None:
-        """Account for the pieces from a launch call on."""
-        winning = known.with_row_index("label").filter(pl.col("bucket").is_in(ABOVE_LAUNCH)).get_column("label")
-        above = line.filter(pl.col("label").is_in(winning.implode()))
-        self.rows.append(_by_call(above, after, known))
-        start, end = after.get_column("start"), after.get_column("end")
-        rest = end - start - intervals.overlap(start, end, intervals.union(above))
-        after = after.with_columns(launch_ns=rest)
-        sums = after.group_by("phase").agg(pl.col("launch_ns").sum())
+    def _look_at_launches(self, report: Report, after: pl.DataFrame) -> None:
+        """Account for the time from launch calls on."""
+        self.rows.append(_by_label(report, after))
+        rest = after.filter(pl.col("label").is_null()).select("row", "phase", launch_ns=pl.col("end") - pl.col("start"))
+        sums = rest.group_by("phase").agg(pl.col("launch_ns").sum())
         self.rows += [_row(*_REST[phase], ns) for phase, ns in sums.iter_rows()]
-        self.waits.append(after.filter(pl.col("phase") != "queued").select(*_WAITS))
+        queued = pl.col("phase") == "queued"
+        self.waits.append(rest.filter(~queued).select(*_WAITS))
+        self.queued.append(rest.filter(queued).select("row", queued_ns="launch_ns"))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The idle time that one host thread is to account for, cut by what the thread did.
+
+    Attributes:
+        key: Process id and thread id.
+        thread: The thread; None where it made no calls, so that nothing is known of its time.
+        before: The time before launch calls: columns start, end, and label (of the call or overhead that it was spent
+            in, by row of :func:`labels`; null for none), in the order of time.
+        after: The time from launch calls on: start, end, row, phase, and label (only of what wins over a launch).
+        unknown: The time of which nothing is known: start, end.
+    """
+
+    key: ThreadKey
+    thread: Thread | None
+    before: pl.DataFrame
+    after: pl.DataFrame
+    unknown: pl.DataFrame
 
 
 @once_per_report
@@ -112,10 +132,15 @@ def walked(report: Report) -> dict[int, Walked]:
     """
     found: dict[int, Walked] = {}
     for walk in walks(report):
-        found[walk.device] = Walked([_row("unknown", None, (walk.high - walk.low) - (walk.ended - walk.begun))])
+        found[walk.device] = unwalked(walk)
         for part in in_threads(_walked_batch, walk.batches(walk.idle())):
             found[walk.device].include(part)
     return found
+
+
+def unwalked(walk: Walk) -> Walked:
+    """What is found of a device before its batches are walked: the part of its window that was not recorded."""
+    return Walked([_row("unknown", None, (walk.high - walk.low) - (walk.ended - walk.begun))])
 
 
 @dataclass(frozen=True)
@@ -169,6 +194,26 @@ class Batch:
         cut = phases(with_launches(walk.report, self.idle, walk.launching), *more)
         return intervals.clip(cut, walk.begun, walk.ended)
 
+    def cut(self, *more: str, finer: Callable[[ThreadKey, pl.DataFrame], pl.DataFrame] | None = None) -> Iterator[Cut]:
+        """The intervals by the threads that account for them, cut by what these did; see :class:`Cut`.
+
+        `more` are further columns of the intervals to keep; `finer` may cut a thread's pieces before launch calls, and
+        add columns.
+        """
+        known = self.walk.threads
+        for key, part in by_thread(self.pieces(*more)).items():
+            thread = known.get(key)
+            if thread is None or key[1] is None:
+                yield Cut(key, None, part.clear(), part.clear(), part)
+                continue
+            pieces = part.sort("start")
+            line = thread.line(self.walk.report, *pieces.select(pl.col("start").min(), pl.col("end").max()).row(0))
+            early = pl.col("phase") == "before"
+            before = pieces.filter(early).select("start", "end", *more)
+            before = finer(key, before) if finer else before
+            after = overlaid(pieces.filter(~early), _above_launches(self.walk.report, line), "label")
+            yield Cut(key, thread, overlaid(before, line, "label"), after, part.clear())
+
 
 def walks(report: Report) -> Iterator[Walk]:
     """The walk of each device in scope."""
@@ -188,15 +233,16 @@ def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tup
 
 def _walked_batch(batch: Batch) -> Walked:
     """The walk of a batch."""
-    found, report = Walked(), batch.walk.report
-    for key, part in by_thread(batch.pieces()).items():
-        thread = batch.walk.threads.get(key)
-        if thread is None or key[1] is None:
-            found.rows.append(_row("unknown", None, intervals.length(part)))
-        else:
-            start, end = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
-            found.add(key, part, thread.line(report, start, end), report)
+    found = Walked()
+    for part in batch.cut():
+        found.add(batch.walk.report, part)
     return found
+
+
+def _above_launches(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    """The part of a thread's line that wins over launches."""
+    winning = labels(report).with_row_index("label").filter(pl.col("bucket").is_in(_ABOVE_LAUNCH)).get_column("label")
+    return line.filter(pl.col("label").is_in(winning.implode()))
 
 
 def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
@@ -211,11 +257,11 @@ def by_thread(pieces: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
     return pieces.partition_by(keys, as_dict=True)
 
 
-def _by_call(line: pl.DataFrame, pieces: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
-    """How much of `pieces` the calls and overheads of `line` cover, by bucket and detail."""
-    hit = intervals.overlap(line.get_column("start"), line.get_column("end"), pieces)
-    sums = line.select("label", ns=hit).filter(pl.col("ns") > 0).group_by("label").agg(pl.col("ns").sum())
-    told = known.select(pl.col("bucket", "detail").gather(sums.get_column("label")))
+def _by_label(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
+    """How much of `parts` the calls and overheads of their labels take, by bucket and detail."""
+    ns = (pl.col("end") - pl.col("start")).alias("ns")
+    sums = parts.select("label", ns).group_by("label").agg(pl.col("ns").sum()).drop_nulls("label")
+    told = labels(report).select(pl.col("bucket", "detail").gather(sums.get_column("label")))
     return told.with_columns(sums.get_column("ns"))
 
 
@@ -236,3 +282,16 @@ def launch_waits(report: Report) -> pl.DataFrame:
         parts += device.waits
         device.waits.clear()  # nobody else asks for them, and a large report has no room for them twice
     return pl.concat(parts).group_by("row").agg(pl.col("launch_ns").sum()).sort("row")
+
+
+@once_per_report
+def queued_waits(report: Report) -> pl.DataFrame:
+    """How long the device waited for each operation that was already submitted: columns row, queued_ns.
+
+    Sorted by row; sums to the ledger's `queued` bucket.
+    """
+    parts = [pl.DataFrame(schema=_QUEUED)]
+    for device in walked(report).values():
+        parts += device.queued
+        device.queued.clear()  # as in launch_waits
+    return pl.concat(parts).group_by("row").agg(pl.col("queued_ns").sum()).sort("row")

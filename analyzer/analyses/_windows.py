@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -24,7 +24,8 @@ def activity(report: Report) -> pl.DataFrame:
     spans = _process_spans(report)
     used = device_operations(report).select("device", "process_id").unique()
     joined = used.join(spans, on="process_id", how="left", nulls_equal=True)
-    return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
+    spans = joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
+    return spans.with_columns(pl.max_horizontal("start", "end").alias("end"))  # where all that happened ended too early
 
 
 @once_per_report
@@ -43,3 +44,13 @@ def _process_spans(report: Report) -> pl.DataFrame:
     calls = report.kind("api").group_by("process_id").agg(start=pl.col("start_ns").min(), end=end.max())
     work = operations(report).group_by("process_id").agg(pl.col("start").min(), pl.col("end").max())
     return pl.concat([calls, work]).group_by("process_id").agg(pl.col("start").min(), pl.col("end").max())
+
+
+#: A finding that touches less of its device's window than this is not worth a sentence.
+WORTH_SAYING: Final = 0.001
+
+
+def worth_saying(report: Report, ns: int) -> bool:
+    """Whether a finding that takes `ns` of a device's window could be worth a sentence, on any device."""
+    shortest = windows(report).select((pl.col("end") - pl.col("start")).min()).item()
+    return shortest is not None and ns >= WORTH_SAYING * shortest

@@ -27,7 +27,9 @@ TABLE: Final = Table(
     (
         Column("operation", pl.String, "As nsys names it, such as [CUDA memcpy Host-to-Device].", nullable=True),
         *DURATION_COLUMNS,
-        Column("total_bytes", pl.Int64, "Bytes moved; null, as the next five, where sizes are not known.", nullable=True),
+        Column(
+            "total_bytes", pl.Int64, "Bytes moved; null, as the next five, where sizes are not known.", nullable=True
+        ),
         Column("avg_bytes", pl.Float64, "Mean size.", nullable=True),
         Column("median_bytes", pl.Float64, "Median size.", nullable=True),
         Column("min_bytes", pl.Int64, "Smallest.", nullable=True),

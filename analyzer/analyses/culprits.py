@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._blame import IDLE, PARTS, blamed
+from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges
 from kanalyze.analyses._common import analysis, in_threads, require
-from kanalyze.analyses._walk import walks
+from kanalyze.analyses._walk import Walked, unwalked, walked, walks
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses._walk import Batch, Walk
@@ -56,13 +58,20 @@ def culprits(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations at all.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    found = [TABLE.empty(), *map(_of_device, walks(report))]
-    return pl.concat(found).sort(
+    tables, found = [TABLE.empty()], {}
+    for walk in walks(report):
+        table, found[walk.device] = _of_device(walk)
+        tables.append(table)
+    walked.keep(report, found)  # the ledger needs the same walk
+    return pl.concat(tables).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
 
 
 _KEYS: Final = ("bucket", "culprit", "range")
+
+#: Numbers up to this fit 64 bits with room to spare.
+_LARGEST: Final = 1 << 62
 
 _SUMS: Final[dict[str, DataType | DataTypeClass]] = {
     **{key: PARTS[key] for key in _KEYS},
@@ -72,17 +81,54 @@ _SUMS: Final[dict[str, DataType | DataTypeClass]] = {
 }
 
 
-def _of_device(walk: Walk) -> pl.DataFrame:
+def _of_device(walk: Walk) -> tuple[pl.DataFrame, Walked]:
     missing = (walk.high - walk.low) - (walk.ended - walk.begun)
     unknown = pl.DataFrame([("unknown", None, None, missing, 1, missing)], schema=_SUMS, orient="row")
-    parts = [unknown.filter(pl.col("ns") > 0), *in_threads(_of_batch, walk.batches(walk.idle().with_row_index("gap")))]
+    parts, found = [unknown.filter(pl.col("ns") > 0)], unwalked(walk)
+    for sums, part in in_threads(_of_batch, walk.batches(walk.idle().with_row_index("gap"))):
+        parts.append(sums)
+        found.include(part)
     together = pl.concat(parts).group_by(_KEYS)
-    sums = together.agg(pl.col("ns").sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
+    total = together.agg(pl.col("ns").sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
     share = pl.col("ns") / max(walk.high - walk.low, 1)
-    return TABLE.select(sums.with_columns(pl.lit(walk.device).alias("device"), share.alias("share")))
+    return TABLE.select(total.with_columns(pl.lit(walk.device).alias("device"), share.alias("share"))), found
 
 
-def _of_batch(batch: Batch) -> pl.DataFrame:
-    gaps = blamed(batch).group_by("gap", *_KEYS).agg(pl.col("ns").sum())
-    sums = gaps.group_by(_KEYS).agg(pl.col("ns").sum(), pl.len().alias("gaps"), pl.col("ns").max().alias("longest_ns"))
-    return sums.select(pl.col(name).cast(dtype) for name, dtype in _SUMS.items())
+def _of_batch(batch: Batch) -> tuple[pl.DataFrame, Walked]:
+    cuts, found = cut_by_ranges(batch), Walked()
+    for part in cuts:
+        found.add(batch.walk.report, part)
+    return _summed(blamed(batch, cuts)), found
+
+
+def _summed(parts: pl.DataFrame) -> pl.DataFrame:
+    """The sums over gaps of what :func:`blamed` gives."""
+    code, size = _coded(parts)
+    first, last = parts.select(pl.col("gap").min(), last=pl.col("gap").max()).row(0)
+    if parts.is_empty() or size * (last - first + 1) > _LARGEST:
+        gaps = parts.group_by("gap", *_KEYS).agg(pl.col("ns").sum())
+        return _over_gaps(gaps, _KEYS).select(_typed())
+    # grouping by one number takes a fifth of the time that grouping by four columns takes
+    keyed = parts.select(((pl.col("gap") - first).cast(pl.Int64) * size + code).alias("code"), "ns")
+    gaps = keyed.group_by("code").agg(pl.col("ns").sum()).with_columns(pl.col("code") % size)
+    known = parts.select(code.alias("code"), *_KEYS).unique("code")
+    return _over_gaps(gaps, ("code",)).join(known, on="code").select(_typed())
+
+
+def _over_gaps(gaps: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    longest = pl.col("ns").max().alias("longest_ns")
+    return gaps.group_by(keys).agg(pl.col("ns").sum(), pl.len().alias("gaps"), longest)
+
+
+def _typed() -> list[pl.Expr]:
+    return [pl.col(name).cast(dtype) for name, dtype in _SUMS.items()]
+
+
+def _coded(parts: pl.DataFrame) -> tuple[pl.Expr, int]:
+    """One number for bucket, culprit and range, and how many such numbers there can be."""
+    code, size = pl.lit(0, dtype=pl.Int64), 1
+    for key in _KEYS:
+        values = pl.col(key).to_physical().cast(pl.Int64)
+        count = (parts.select(values.max()).item() or 0) + 2
+        code, size = code * count + values.fill_null(-1) + 1, size * count
+    return code, size

@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze.analyses import rules
 from kanalyze.analyses._common import analysis, once_per_report, require
-from kanalyze.analyses._windows import windows
+from kanalyze.analyses._windows import WORTH_SAYING, windows
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -35,9 +35,6 @@ TABLE: Final = Table(
         Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
     ),
 )
-
-#: A finding that touches less of its device's window than this is not worth a sentence.
-WORTH_SAYING: Final = 0.001
 
 
 @once_per_report

@@ -140,8 +140,8 @@ TABLES: Final = (
 
 def summarize(report: Report) -> Summary:
     """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
+    more, not_recorded = _made(report, _MORE)  # first, since the walk for the culprits serves the ledger, too
     tables, cannot_tell = _made(report, _MAKERS)
-    more, not_recorded = _made(report, _MORE)
     tables |= more
     spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
     processes = report.processes

@@ -11,6 +11,7 @@ from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 #: What is passed on to the table's function as it stands.
@@ -48,8 +49,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
     refuse_overwriting(report, output)
-    catalog.table(table)
-    keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold)
+    known = catalog.table(table).options
+    keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold, known)
     parts = opened_parts(report, Where(window=options["window"], device=options["device"], process=options["process"]))
     rows = rendered.joined({name: catalog.make(part, table, **keywords) for name, part in parts.items()})
     rows = rendered.arranged(rows, sort, top)
@@ -59,13 +60,16 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         emit(rendered.FORMATS[form](rows), output)
 
 
-def _threshold(text: str | None) -> dict[str, object]:
-    """A threshold as the keyword that its unit makes it."""
+def _threshold(text: str | None, known: Sequence[str]) -> dict[str, object]:
+    """A threshold as the keyword of the table that takes one; as one that it does not know where it takes none."""
     from kanalyze.units import parse_percent, parse_time_ns  # noqa: PLC0415 - as above
 
     if text is None:
         return {}
-    for keyword, parse in (("threshold_ns", parse_time_ns), ("threshold_share", parse_percent)):
-        if (value := parse(text)) is not None:
-            return {keyword: value}
-    raise BadThresholdError.of(text)
+    if "threshold_share" in known:
+        keyword, value, what, example = "threshold_share", parse_percent(text), "a share", "50%"
+    else:
+        keyword, value, what, example = "threshold_ns", parse_time_ns(text), "a time", "10us"
+    if value is None and keyword in known:
+        raise BadThresholdError.of(text, what, example)
+    return {keyword: value}

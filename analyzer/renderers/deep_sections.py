@@ -23,6 +23,8 @@ T = TypeVar("T")
 _FEWER: Final = 5
 #: The CUDA version of a call's form, which says nothing here.
 _VERSION: Final = re.compile(r"_v\d{4,5}\b")
+#: nsys' word for overhead of no particular kind, and ours.
+UNNAMED: Final = {"Unknown": "unnamed"}
 #: Kernel names among culprits get so much space.
 _SHORT: Final = 40
 
@@ -73,6 +75,8 @@ def _culprit(row: dict[str, str | None], short: Mapping[str, str]) -> str:
     culprit = row["culprit"] or "(no name)"
     if row["bucket"] == "host" and culprit == row["range"]:
         return f"in {culprit}"
+    if row["bucket"] == "profiler":
+        return UNNAMED.get(culprit, culprit)
     return short.get(culprit, _VERSION.sub("", culprit))
 
 
@@ -116,9 +120,9 @@ def graphs(tables: Tables, top: int) -> Section:
         Head("launches"),
         Head("nodes"),
         Head("call"),
-        Head("on GPU"),
+        Head("span"),
         Head("busy"),
-        Head("idle between", wide=True),
+        Head("idle in it", wide=True),
         Head("graph", left=True),
     )
     rows = [
@@ -130,7 +134,8 @@ def graphs(tables: Tables, top: int) -> Section:
         )
         for row in table.head(min(top, _FEWER)).iter_rows(named=True)
     ]
-    return Section("CUDA GRAPHS", of(len(rows), table.height, "medians of call and launch"), Grid(heads, rows))
+    remark = of(len(rows), table.height, "medians of call and span; busy and idle in all")
+    return Section("CUDA GRAPHS", remark, Grid(heads, rows))
 
 
 def unified_memory(tables: Tables, top: int) -> Section:

@@ -46,9 +46,6 @@ _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Se
     ("api", sections.calls),
 )
 
-#: nsys' word for overhead of no particular kind.
-_UNNAMED: Final = {"Unknown": "unnamed"}
-
 
 @dataclass(frozen=True)
 class Share:
@@ -226,6 +223,6 @@ def _detail(rows: pl.DataFrame) -> str:
     if rows.height == 1:
         return units.printable(named.get_column("detail").item(0))
     top = named.select("detail", "ns").head(_DETAILS)
-    told = [f"{units.printable(_UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in top.iter_rows()]
+    told = [f"{units.printable(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in top.iter_rows()]
     more = named.height - len(told)
     return ", ".join(told) + (f", {more} more" if more else "")

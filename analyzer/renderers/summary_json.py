@@ -12,6 +12,7 @@ from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import polars as pl
 
@@ -39,7 +40,7 @@ def content(shown: Shown) -> dict[str, Any]:
     window = shown.scope.window
     head = {
         "schema_version": SCHEMA_VERSION,
-        "report": {**asdict(shown.meta), "path": printable(str(shown.meta.path))},
+        "report": {**asdict(shown.meta), **{name: _path(getattr(shown.meta, name)) for name in ("path", "read_from")}},
         "scope": {
             "window": window.name if window else None,
             "window_start_ns": window.start_ns if window else None,
@@ -50,6 +51,10 @@ def content(shown: Shown) -> dict[str, Any]:
         "answer": shown.answer,
     }
     return head | (_summary(shown) if isinstance(shown, Summary) else _instances(shown))
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else printable(str(path))
 
 
 def _summary(summary: Summary) -> dict[str, Any]:

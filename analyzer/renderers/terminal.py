@@ -152,7 +152,7 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
 def _over_time(ledger: Ledger, look: Look) -> list[str]:
     """The busy share over time: a character for each part of the window."""
     part = ledger.window_ns / max(len(ledger.busy), 1)
-    line = "".join(_LEVELS[ceil(share * (len(_LEVELS) - 1))] for share in ledger.busy)
+    line = "".join(_LEVELS[ceil(share * (len(_LEVELS) - 1))] for share in ledger.busy).rstrip()
     return ["", _title("BUSY OVER TIME", f"{units.time(part)} each; full height is 100 %", look), line]
 
 

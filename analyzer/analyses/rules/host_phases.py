@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses._walk import walked
+from kanalyze.analyses._windows import WORTH_SAYING
 from kanalyze.analyses.culprits import culprits
-from kanalyze.analyses.findings import WORTH_SAYING
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
 from kanalyze.units import percent, plural, time

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.analyses._common import total
 from kanalyze.analyses._serial_copies import hidden_at_most, serial_copies
+from kanalyze.analyses._windows import worth_saying
+from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
 from kanalyze.units import plural, size, time
 
@@ -19,6 +21,8 @@ _REMEDY: Final = (
 
 def find(report: Report) -> list[Finding]:
     """One finding per device with such copies."""
+    if not any(worth_saying(report, ns) for ns in ledger(report).filter(bucket="memcpy").get_column("ns")):
+        return []
     found = []
     for (device,), copies in serial_copies(report).partition_by("device", as_dict=True, maintain_order=True).items():
         stake = total(hidden_at_most(report, copies), "ns")

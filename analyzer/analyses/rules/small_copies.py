@@ -10,9 +10,10 @@ from kanalyze import intervals
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses._context import context_calls
-from kanalyze.analyses._copy_runs import ALIKE, LARGE_BYTES, large_copies, small_copies
+from kanalyze.analyses._copy_runs import ALIKE, LARGE_BYTES, large_copies, most_small_copies_take, small_copies
 from kanalyze.analyses._device_idle import idle_spans
 from kanalyze.analyses._ranges import named_ranges, ranges_at
+from kanalyze.analyses._windows import worth_saying
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
 from kanalyze.named_ranges import plain
@@ -29,8 +30,9 @@ _WAITS: Final = ("launch", "queued", "sync", "api")
 
 def find(report: Report) -> list[Finding]:
     """One finding per device and direction of such copies."""
-    copies = small_copies(report)
-    found = []
+    if not worth_saying(report, most_small_copies_take(report)):
+        return []
+    copies, found = small_copies(report), []
     for (device, direction), part in copies.partition_by("device", "detail", as_dict=True).items():
         finding = _finding(report, int(str(device)), str(direction), part)
         found += [finding] if finding else []

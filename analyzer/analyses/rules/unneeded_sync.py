@@ -12,7 +12,7 @@ from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._ranges import ranges_at
-from kanalyze.analyses.findings import WORTH_SAYING
+from kanalyze.analyses._windows import WORTH_SAYING
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
 from kanalyze.units import count, plural, time
