@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 _LINES: Final = 3
 _WIDE: Final = 200
 
+#: What makes nsys record a kind of event that it does not record with `_TRACE`.
+_OPTIONS: Final = {
+    "fault": "--cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true",
+    "memory": "--cuda-memory-usage=true",
+    "osrt": "--trace=cuda,nvtx,osrt",
+}
+_TRACE: Final = "--trace=cuda,nvtx"
+
 #: So many names are listed where one is wrong.
 _LISTED: Final = 40
 
@@ -157,6 +165,12 @@ class BadWindowError(KanalyzeError):
             f"Choose one of them, {name}#1 to {name}#{count}; `summarize --window {name}#*` compares all.",
         )
 
+    @classmethod
+    def empty(cls, text: str, count: int) -> BadWindowError:
+        """`text` names a range, or `count` instances of one, that began and ended at the same time."""
+        none = "this range has no duration" if count == 1 else f"none of these {count:,} ranges has a duration"
+        return cls(f"--window {text!r}: {none}.", "Choose a range that takes time, or write start..end with units.")
+
 
 class BadThresholdError(KanalyzeError):
     """The text given as ``--threshold`` is not what the table compares with."""
@@ -184,6 +198,11 @@ class UnknownNameError(KanalyzeError):
         remedy = f"Did you mean {hint}? There are: {listed}." if hint else f"There are: {listed}."
         return cls(f"no {what} {str(name)!r}.", remedy)
 
+    @classmethod
+    def number(cls, what: str, number: str, count: int) -> UnknownNameError:
+        """There is no `what` of that `number`: they count from 1 to `count`."""
+        return cls(f"no {what} {number!r}.", f"There are: 1 to {count:,}." if count > 1 else "There is: 1.")
+
 
 class OutputError(KanalyzeError):
     """The result cannot be written where it was asked for."""
@@ -209,10 +228,11 @@ class CannotTellError(KanalyzeError):
     @classmethod
     def without(cls, table: str, path: Path, missing: Iterable[str]) -> CannotTellError:
         """The `table` cannot be made of the report at `path`, which records no events of the kinds `missing`."""
-        kinds = ", ".join(missing)
+        kinds = list(missing)
+        option = next((_OPTIONS[kind] for kind in kinds if kind in _OPTIONS), _TRACE)
         return cls(
-            f"{path}: cannot tell {table}, because the report records no events of kind {kinds}.",
-            "Record it again with that trace on: `nsys profile --trace=cuda,nvtx …`.",
+            f"{path}: cannot tell {table}, because the report records no events of kind {', '.join(kinds)}.",
+            f"Record it again with that trace on: `nsys profile {option} …`.",
         )
 
 

@@ -239,7 +239,8 @@ GRAPH_NODES = Table(
         Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
         Column("graph_exec_id", pl.Int64, "The executable graph, as in `kernel_config`."),
         Column("graph_node_id", pl.Int64, "The node, as in `kernel_config`."),
-        Column("original_node_id", pl.Int64, "The node that it was instantiated from.", nullable=True),
+        Column("graph_id", pl.Int64, "The graph that it was instantiated from.", nullable=True),
+        Column("original_node_id", pl.Int64, "The node of that graph.", nullable=True),
     ),
 )
 

@@ -73,6 +73,11 @@ class Window:
     end_ns: int | None = None
     name: str | None = None
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has no duration, as a range may that began and ended within one tick of the clock."""
+        return self.start_ns is not None and self.end_ns is not None and self.end_ns <= self.start_ns
+
     @classmethod
     def parse(cls, text: str) -> Window:
         """The window that `text` names: ``120ms..250ms``, ``..1.5s``, ``300us..``.
@@ -98,6 +103,14 @@ def _side_ns(text: str, side: str) -> int | None:
     if abs(found) > _LATEST_NS:
         raise BadWindowError.of(text, f"{side.strip()!r} is later than any time of a report")
     return found
+
+
+def _lasting(text: str, windows: list[Window]) -> list[Window]:
+    """The `windows` that have a duration, of all those that `text` names."""
+    lasting = [window for window in windows if not window.empty]
+    if not lasting:
+        raise BadWindowError.empty(text, len(windows))
+    return lasting
 
 
 class Where(TypedDict, total=False):
@@ -133,7 +146,7 @@ class Report:
     """
 
     meta: Meta
-    source: Source
+    source: Source = field(repr=False)
     scope: Scope = field(default_factory=Scope)
     _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _whole: dict[int | None, Report] = field(default_factory=dict, repr=False)
@@ -237,15 +250,24 @@ class Report:
         """The window that `text` names: two times, or a range of the processes in scope; see :class:`Where`.
 
         Raises:
-            BadWindowError: The text cannot be understood, or names several instances.
+            BadWindowError: The text cannot be understood, or names several instances, or one without duration.
             UnknownNameError: The report has ranges, but none of that name.
         """
-        found = self.windows(text)
+        found = self.instances(text)
         if len(found) > 1:
             raise BadWindowError.several(text, named_ranges.parsed(text)[0], len(found))
-        return found[0]
+        return _lasting(text, found)[0]
 
     def windows(self, text: str) -> list[Window]:
+        """The :meth:`instances` that `text` names, without those that have no duration: nothing happens in them.
+
+        Raises:
+            BadWindowError: The text cannot be understood, or nothing that it names has a duration.
+            UnknownNameError: The report has ranges, but none of that name, or not so many.
+        """
+        return _lasting(text, self.instances(text))
+
+    def instances(self, text: str) -> list[Window]:
         """Every window that `text` names; several where it is a range that occurs more than once, or ``name#*``.
 
         Raises:
@@ -256,7 +278,7 @@ class Report:
             return [Window.parse(text)]
         except BadWindowError:
             ranges = named_ranges.named(self.kind("range"), self.table("range_detail"))
-            if ranges.is_empty():
+            if ranges.is_empty() or not text:  # a range need not have a name, but then it cannot be asked for by one
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
             found = named_ranges.instances(ranges, name)
@@ -269,7 +291,7 @@ class Report:
             many = len(instances) > 1
             return [replace(one, name=f"{name}#{number}" if many else name) for number, one in enumerate(instances, 1)]
         if not 1 <= int(which) <= len(instances):
-            raise UnknownNameError.of(f"instance of range {name!r}", which, range(1, len(instances) + 1))
+            raise UnknownNameError.number(f"instance of range {name!r}", which, len(instances))
         return [replace(instances[int(which) - 1], name=text)]
 
     def _process_ids(self) -> list[int]:

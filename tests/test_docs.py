@@ -13,10 +13,11 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.analyses._calls import bucket_of
+from kanalyze.analyses.instances import compare
 from kanalyze.analyses.ledger import BUCKETS
 from kanalyze.analyses.summary import TABLES, WINDOWS
 from kanalyze.errors import KanalyzeError, UnreadableReportError
-from kanalyze.renderers.summary_json import SCHEMA_VERSION, content
+from kanalyze.renderers.summary_json import SCHEMA_VERSION, content, render
 from support import examples
 
 ROOT = examples.ROOT
@@ -26,6 +27,7 @@ REFRESH = "run `python tests/support/examples.py` to write what the program prin
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 ERRORS = (ROOT / "docs/errors.md").read_text()
+FINDINGS = (ROOT / "docs/findings.md").read_text()
 DEFINITIONS = (ROOT / "docs/definitions.md").read_text()
 SUMMARY_JSON = (ROOT / "docs/summary-json.md").read_text()
 
@@ -93,8 +95,8 @@ def test_readme_lists_every_table():
 
 
 def test_readme_lists_every_page_of_docs():
-    linked = set(re.findall(r"\(docs/([\w-]+\.md)\)", README))
-    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")}
+    linked = set(re.findall(r"\(docs/([\w-]+\.(?:md|ipynb))\)", README))
+    assert linked == {path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")}
 
 
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
@@ -164,9 +166,22 @@ def test_every_key_of_the_summary_is_documented_and_no_other(summaries):
         assert keys(row for summary in summaries for row in summary[name]) == set(first_column(documented[name]))
 
 
+def test_every_key_of_several_reports_and_of_instances_is_documented_and_no_other():
+    documented = sections(SUMMARY_JSON)
+    report = kanalyze.read(ROOT / "tests/reports/nvtx.sqlite")
+    found = compare([report.narrow(window=window) for window in report.windows("step")])
+    several = json.loads(render([found, kanalyze.summarize(report)]))
+    assert list(several) == first_column(documented["Several reports"])
+    instances = several["reports"][0]
+    assert list(instances) == first_column(documented["All instances of a range"])
+    assert keys(instances["spread"]) == set(first_column(documented["spread"]))
+    expected = set(first_column(documented["instances"])) - {"BUCKET_ns"} | {f"{bucket}_ns" for bucket in BUCKETS}
+    assert keys(instances["instances"]) == expected
+
+
 def test_tables_of_the_summary_have_the_columns_of_their_page(summaries):
-    for name in (*(table.name for table in TABLES), "processes"):
-        declared = [column.name for column in catalog.table(name).columns]
+    for table in (*TABLES, catalog.table("processes")):
+        declared, name = [column.name for column in table.columns], table.name
         rows = [row for summary in summaries for row in summary.get(name, [])]
         assert rows
         assert all(list(row) == declared for row in rows)
@@ -208,14 +223,11 @@ def test_calls_are_in_the_buckets_that_the_definitions_say():
         assert {name: bucket_of(name) for name in calls} == dict.fromkeys(calls, bucket)
 
 
-def test_every_rule_is_defined_and_no_other():
-    made = {rule for path in (ROOT / "analyzer/analyses/rules").glob("*.py") for rule in rule_names(path)}
-    assert made == set(first_column(sections(DEFINITIONS)["7. Findings"]))
-
-
-def rule_names(path: Path) -> list[str]:
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return [call.args[0].value for call in calls if getattr(call.func, "id", "") == "Finding"]
+def test_every_table_that_equals_one_of_nsys_is_listed():
+    """Each form of a table that says so, as far as the options that give it."""
+    listed = set(first_column(sections(DEFINITIONS)["3. Tables that equal those of nsys"]))
+    declared = [table for name in catalog.names() for table in (catalog.table(name), *catalog.forms(name))]
+    assert listed == {f"{table.name} {table.when}".strip() for table in declared if table.equals}
 
 
 def test_every_bucket_is_defined():
@@ -229,9 +241,37 @@ def test_every_check_of_health_is_defined():
     assert described[1:] == found  # below the heading
 
 
-def test_every_table_that_equals_one_of_nsys_is_listed():
-    listed = {name.split()[0] for name in first_column(sections(DEFINITIONS)["3. Tables that equal those of nsys"])}
-    assert listed == {name for name in catalog.names() if catalog.table(name).equals}
+# docs/findings.md
+
+
+def test_every_rule_is_defined_and_no_other():
+    made = {rule for path in (ROOT / "analyzer/analyses/rules").glob("*.py") for rule in rule_names(path)}
+    assert made == set(sections(FINDINGS))
+
+
+def test_a_rule_says_when_it_is_found_and_what_is_at_stake():
+    for rule, text in sections(FINDINGS).items():
+        assert re.fullmatch(r"\s*Found when: .+?\.\n\nAt stake: .+?\.\s*", text, flags=re.DOTALL), rule
+
+
+def test_a_finding_points_to_its_definition(summaries):
+    for finding in (finding for summary in summaries for finding in summary["findings"]):
+        page, _, rule = finding["definition"].partition("#")
+        assert rule == finding["rule"]
+        assert (ROOT / page).read_text().count(f"\n## {rule}\n") == 1
+
+
+def test_the_table_of_a_finding_can_be_shown(summaries):
+    """What `kanalyze show` is to be given to see the rows that prove it."""
+    for table in {finding["table"] for summary in summaries for finding in summary["findings"]}:
+        name, _, by = table.partition(" --by ")
+        assert name in catalog.names()
+        assert not by or by in catalog.table(name).groupings
+
+
+def rule_names(path: Path) -> list[str]:
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return [call.args[0].value for call in calls if getattr(call.func, "id", "") == "Finding"]
 
 
 # Everywhere

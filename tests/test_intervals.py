@@ -72,6 +72,23 @@ def test_clip(pairs, edges):
     }
 
 
+def test_cut_gives_a_row_for_each_part_and_keeps_the_other_columns():
+    named = frame([(0, 10), (4, 5), (20, 30)]).with_columns(name=pl.Series(["a", "b", "c"]))
+    found = intervals.cut(named, frame([(1, 3), (5, 8), (25, 99)]))
+    assert found.select("name", "start", "end").rows() == [("a", 1, 3), ("a", 5, 8), ("c", 25, 30)]
+
+
+@given(ANY_INTERVALS, INSTANTS)
+def test_cut(pairs, covered):
+    named = frame(pairs).with_row_index("row")
+    found = intervals.cut(named, span_set(covered))
+    assert found.schema == named.schema
+    assert found.get_column("row").is_sorted()
+    for row, pair in enumerate(pairs):
+        parts = found.filter(pl.col("row") == row).select("start", "end")
+        assert parts.equals(span_set(instants([pair]) & covered))
+
+
 @given(INSTANTS, EDGES)
 def test_gaps(covered, edges):
     found = intervals.gaps(span_set(covered), *edges)

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.named_ranges import parsed
 from kanalyze.report import Window
-from support.build import call, kernel, nvtx, report
+from support.build import kernel, nvtx, report
 
 RANGES = [
     kernel(0, 1000),
@@ -115,6 +115,40 @@ def test_what_follows_the_last_number_sign(text, name, which):
     assert parsed(text) == (name, which)
 
 
-def test_a_range_of_no_length_is_an_empty_window():
-    of = report([kernel(0, 10), call("cudaLaunchKernel", 0, 1), nvtx("now", 5, 5)])
-    assert of.narrow(window="now").scope.window == Window(5, 5, "now")
+def test_a_range_without_duration_is_no_window():
+    of = report([kernel(0, 10), nvtx("now", 5, 5)])
+    for text in ("now", "now#1"):
+        with pytest.raises(BadWindowError, match="this range has no duration"):
+            of.narrow(window=text)
+        with pytest.raises(BadWindowError, match="this range has no duration"):
+            of.windows(text)
+
+
+def test_instances_without_duration_are_left_out():
+    of = report([kernel(0, 10), nvtx("step", 1, 2), nvtx("step", 3, 3), nvtx("step", 4, 6)])
+    assert of.windows("step#*") == [Window(1, 2, "step#1"), Window(4, 6, "step#3")]
+    assert of.windows("step") == of.windows("step#*")
+    assert len(of.instances("step")) == 3
+    with pytest.raises(BadWindowError, match="this range has no duration"):
+        of.window("step#2")
+    with pytest.raises(BadWindowError, match="3 ranges have that name"):
+        of.window("step")
+
+
+def test_instances_that_all_have_no_duration_are_refused():
+    of = report([kernel(0, 10), nvtx("now", 3, 3), nvtx("now", 4, 4)])
+    with pytest.raises(BadWindowError, match="none of these 2 ranges has a duration"):
+        of.windows("now#*")
+
+
+@pytest.mark.parametrize("events", [[kernel(0, 10)], RANGES])
+def test_an_empty_text_is_no_window(events):
+    with pytest.raises(BadWindowError, match="'': there is no"):
+        report(events).narrow(window="")
+
+
+def test_the_numbers_that_there_are():
+    for text in ("step#4", "step#0"):
+        with pytest.raises(UnknownNameError) as caught:
+            window(text)
+        assert caught.value.remedy == "There are: 1 to 3."

@@ -167,5 +167,43 @@ def test_plural(number, noun, text):
     assert units.plural(number, noun) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("50%", 0.5),
+        (" 12.5 % ", 0.125),
+        ("0%", 0.0),
+        ("150%", 1.5),
+        ("50", None),
+        ("0.5", None),
+        ("-5%", None),
+        (".5%", None),
+        ("5 % %", None),
+        ("\u0665%", None),
+        ("", None),
+    ],
+)
+def test_parse_percent(text, share):
+    assert units.parse_percent(text) == share
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0, "0.00 ×"),
+        (1, "1.00 ×"),
+        (8.418, "8.42 ×"),
+        (9.994, "9.99 ×"),
+        (9.996, "10.0 ×"),
+        (33.58, "33.6 ×"),
+        (99.94, "99.9 ×"),
+        (99.96, "100 ×"),
+        (1104.2, "1,104 ×"),
+    ],
+)
+def test_times(ratio, text):
+    assert units.times(ratio) == text
+
+
 def test_count():
     assert units.count(270_336) == "270,336"

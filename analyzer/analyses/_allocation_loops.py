@@ -29,9 +29,9 @@ def allocating_calls(report: Report) -> pl.DataFrame:
     round (in which it is, null outside of loops), launches (of that round).
 
     A round of a process runs from a call that takes memory, after one that gave some back, up to the next such call.
-    Rounds count that hold a launch and give back at least as often as they take; of their calls, those whose name
-    occurs in at least :data:`LOOP_ROUNDS` of them are in a loop, from their second one on: one has to be. What is
-    allocated to stay is in none.
+    Rounds count that hold a launch and give back at least as often as they take. A call is in a loop if its name
+    occurs in at least :data:`LOOP_ROUNDS` of them, none further than :data:`LOOP_ROUNDS` from the one before; from the
+    second one on: one has to be. What is allocated to stay is in none.
     """
     events = report.kind("api").with_row_index("row")
     names = events.get_column("name").unique().cast(pl.String).drop_nulls()
@@ -68,11 +68,13 @@ def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
         .with_columns(launches=pl.col("launched").shift(-1) - pl.col("launched"))
     )
     counting = rounds.filter((pl.col("round") > 0) & (pl.col("launches") > 0) & (pl.col("surplus") >= 0))
-    known = numbered.join(counting.select("round", "launches"), on="round", how="left", maintain_order="left")
-    inside = pl.when(pl.col("launches").is_not_null()).then("round")
-    known = known.with_columns(inside.alias("inside"))
-    often = pl.col("inside").drop_nulls().n_unique().over("name") >= LOOP_ROUNDS
-    later = pl.col("inside") > pl.col("inside").min().over("name")
-    return known.drop("inside").with_columns(
+    counting = counting.select("round", "launches", turn=pl.int_range(pl.len(), dtype=pl.Int64))
+    known = numbered.join(counting, on="round", how="left", maintain_order="left")
+    # one program may have several loops, and calls of the same name in between
+    apart = pl.col("turn") - pl.col("turn").forward_fill().shift(1) > LOOP_ROUNDS
+    known = known.with_columns(loop=apart.fill_null(value=False).cum_sum().over("name"))
+    often = pl.col("turn").drop_nulls().n_unique().over("name", "loop") >= LOOP_ROUNDS
+    later = pl.col("turn") > pl.col("turn").min().over("name", "loop")
+    return known.drop("turn", "loop").with_columns(
         pl.when(known.select(often & later).to_series()).then(pl.col("round", "launches"))
     )

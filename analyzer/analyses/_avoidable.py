@@ -14,15 +14,12 @@ from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside, gathered, positions
 from kanalyze.analyses._operations import operations
-from kanalyze.analyses._syncs import blocking_calls, busy_spans
+from kanalyze.analyses._syncs import WAITING, blocking_calls, busy_spans
 from kanalyze.analyses._walk import launch_waits
 from kanalyze.analyses._windows import windows
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-#: Calls that do nothing but wait; a copy or freeing memory does something else, too.
-_WAITING: Final = ("device", "stream", "event")
 
 #: Memory that the host may read or write without a copy: where a process has it, no wait is called unneeded.
 _SHARED_MEMORY: Final = r"^(?:cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer)"
@@ -50,7 +47,7 @@ def avoidable(report: Report) -> pl.DataFrame:
         calls before one operation count together), sync_ns (of the device's idle time right before that operation, what
         lies in the call) and gain_ns (that and what the device waited for the launch, no more than the call took).
     """
-    waiting = blocking_calls(report).filter(pl.col("scope").is_in(_WAITING)).drop_nulls(["device", *_THREAD])
+    waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *_THREAD])
     if waiting.is_empty():
         return _with_gains(report, waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear())
     needed = _needed(report, waiting)
@@ -81,7 +78,9 @@ def _since(waiting: pl.DataFrame) -> pl.DataFrame:
     order = waiting.sort("start", "call_row")
     stream = [*_THREAD, "scope", "context_id", "stream"]
     whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*_THREAD, "device"])
-    same = pl.when(pl.col("scope") == "stream").then(pl.col("start").shift(1).over(stream))
+    # of two streams that are not known it cannot be told whether they are the same
+    known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
+    same = pl.when(known).then(pl.col("start").shift(1).over(stream))
     return order.with_columns(since=pl.max_horizontal(whole, same).fill_null(_BEFORE_ALL))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_process
-from kanalyze.analyses._host import labels
+from kanalyze.analyses._host import labels, threads
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
@@ -83,6 +83,15 @@ def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
         _parts(free.filter(~outside).with_columns(host, pl.col("range").alias("culprit"))),
         _parts(alone.with_columns(host, _between(report, part.thread, alone).alias("culprit"))),
     ]
+
+
+def host_culprits(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
+    """Stretches of a thread in no call, sorted, cut by who is to blame: columns start, end, culprit and range."""
+    cut = _in_ranges(report, key, spans)
+    outside = pl.col("row").is_null()
+    alone, inside = cut.filter(outside), cut.filter(~outside).with_columns(pl.col("range").alias("culprit"))
+    between = alone.with_columns(_between(report, threads(report)[key], alone).alias("culprit"))
+    return pl.concat([part.select("start", "end", "culprit", "range") for part in (inside, between)])
 
 
 def _in_ranges(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:

@@ -42,7 +42,7 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
         process, gpu = (pl.lit(value, dtype=pl.Int64) for value in key)
         last = part.get_column("end").arg_max() or 0
         context = pl.lit(part.get_column("context_id").item(last), dtype=pl.Int64)
-        own = overhead.filter(pl.col("process_id") == key[0])
+        own = overhead.filter(pl.col("process_id").eq_missing(process))
         found = _of_process(part.select("start", "end"), own.select("start", "end"), chunks, threshold_share)
         parts.append(found.with_columns(process_id=process, gpu=gpu, context_id=context))
     together = pl.concat(parts) if parts else _no_region()

@@ -5,6 +5,9 @@ cross. So a thread's ranges are cut into layers, of which none contains another 
 then the outermost of the rest, and so on. Within a layer starts and ends rise together, and the ranges that contain
 a stretch of time are neighbours, found by two searches. What a range of a deeper layer contains, one of every layer
 above contains, too; so what no range of a layer contains need not be looked for further down.
+
+Ranges that a program forgot to close all end together, at the end of all others, and each contains all that start
+after it: thousands of layers of one range each. They are a chain of their own (:class:`Nest`), searched by start alone.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze.analyses._common import longest
+from kanalyze.analyses._lookup import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +31,7 @@ class Layer:
     Attributes:
         start: When each starts.
         end: When each ends.
-        at: Which each is: its place in the frame that :func:`layers` was given.
+        at: Which each is: its place among all ranges.
     """
 
     start: pl.Series
@@ -35,25 +39,67 @@ class Layer:
     at: pl.Series
 
 
+@dataclass(frozen=True)
+class Nest:
+    """How the ranges of one thread lie in each other.
+
+    Attributes:
+        chain: Those that end when the last one ends, if there are several: each contains all after it.
+        layers: The others, the outermost first.
+    """
+
+    chain: Layer
+    layers: list[Layer]
+
+
 def outermost_first(ranges: pl.DataFrame) -> pl.DataFrame:
     """Ranges of one thread (start, end, row) in the order that this module needs: what contains another before it."""
     return ranges.sort("start", "end", "row", descending=[False, True, False])
 
 
-def layers(ranges: pl.DataFrame) -> list[Layer]:
-    """The layers of `ranges` (start, end; as :func:`outermost_first` sorts them), the outermost first.
+def nest(ranges: pl.DataFrame) -> Nest:
+    """The chain and the layers of `ranges` (start, end; as :func:`outermost_first` sorts them).
 
     Of ranges that start and end together the one that stands first contains the others. Every range of a layer but
     the first is contained in one of the layer above.
     """
-    rest, found = ranges.select("start", "end").with_row_index("at"), []
+    line = ranges.select("start", "end").with_row_index("at")
+    last = line.select((pl.col("end") == pl.col("end").max()) & pl.lit(ranges.height > 1)).to_series()
+    last = last & (last.sum() > 1)
+    chain = line.filter(last)
+    rises = pl.col("end") > pl.col("end").cum_max().shift(1)
+    return Nest(_layer(chain), _layers(line.filter(~last), rises))
+
+
+def flat_layers(ranges: pl.DataFrame) -> list[Layer]:
+    """The layers of `ranges` (start, end; as :func:`outermost_first` sorts them); those of one end may share one.
+
+    They do for :func:`innermost`, which asks only for the last of those that contain something.
+    """
+    return _layers(
+        ranges.select("start", "end").with_row_index("at"), pl.col("end") >= pl.col("end").cum_max().shift(1)
+    )
+
+
+def _layers(rest: pl.DataFrame, outermost: pl.Expr) -> list[Layer]:
+    found = []
     while rest.height:
-        end = rest.get_column("end")
-        outermost = (end > end.cum_max().shift(1)).fill_null(value=True)
-        layer = rest.filter(outermost)
-        found.append(Layer(layer.get_column("start"), layer.get_column("end"), layer.get_column("at")))
-        rest = rest.filter(~outermost)
+        own = rest.select(outermost.fill_null(value=True)).to_series()
+        found.append(_layer(rest.filter(own)))
+        rest = rest.filter(~own)
     return found
+
+
+def _layer(rows: pl.DataFrame) -> Layer:
+    return Layer(rows.get_column("start"), rows.get_column("end"), rows.get_column("at"))
+
+
+def chained(chain: Layer, stretches: pl.DataFrame) -> pl.Series:
+    """How many of a chain's ranges contain each stretch of time (since, until): the first so many of them."""
+    if chain.start.is_empty():
+        return pl.zeros(stretches.height, dtype=pl.UInt32, eager=True)
+    begun = chain.start.search_sorted(stretches.get_column("since"), side="right")
+    return begun.set(stretches.get_column("until") > chain.end.item(0), 0)
 
 
 def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
@@ -78,8 +124,8 @@ def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl
             yield stretches.filter(around), layer.at.gather(place.filter(around))
 
 
-def parents(found: list[Layer], ranges: pl.DataFrame) -> pl.DataFrame:
-    """What encloses each of `ranges` (start, end; as :func:`layers` took them): columns at, parent, level.
+def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
+    """What encloses each of `ranges` (start, end; as :func:`nest` took them): columns at, parent, level.
 
     The parent is the shortest range that contains it, of equals the one that started last, then the one that stands
     last; null for a range in no other. The level counts the ranges from there outwards, parent by parent.
@@ -88,8 +134,12 @@ def parents(found: list[Layer], ranges: pl.DataFrame) -> pl.DataFrame:
     tightest = lengths.sort("length", "at", descending=[False, True]).get_column("at")
     places = lengths.get_column("at")
     rank = places.scatter(tightest, places)
-    best = places.clear(ranges.height)
-    for inner, outer in containing(found, ranges.select(since="start", until="end").with_row_index("at")):
+    chain = found.chain.at
+    # of the chain the last one that contains it is the tightest; its own ranges are in nothing else
+    before = chained(found.chain, ranges.select(since="start", until="end")).cast(pl.Int64)
+    before = before.scatter(chain, pl.int_range(len(chain), eager=True)) - 1
+    best = gathered(rank.gather(chain), before.set(before < 0, None))
+    for inner, outer in containing(found.layers, ranges.select(since="start", until="end").with_row_index("at")):
         own = inner.get_column("at")
         others = outer < own  # what contains a range stands before it; the range itself, and its later equals, do not
         own, around = own.filter(others), outer.filter(others)
@@ -97,8 +147,9 @@ def parents(found: list[Layer], ranges: pl.DataFrame) -> pl.DataFrame:
         best = best.scatter(own, closer)
     parent = tightest.gather(best)
     level = pl.zeros(ranges.height, dtype=pl.Int64, eager=True)
-    for layer in found[1:]:
-        level = level.scatter(layer.at, level.gather(parent.gather(layer.at)) + 1)
+    level = level.scatter(chain, pl.int_range(len(chain), eager=True))
+    for layer in found.layers:
+        level = level.scatter(layer.at, (level.gather(parent.gather(layer.at)) + 1).fill_null(0))
     return pl.DataFrame({"at": places, "parent": parent, "level": level})
 
 

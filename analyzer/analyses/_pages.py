@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import longest, once_per_report
-from kanalyze.analyses._unified import HOST, moves
+from kanalyze.analyses._unified import HOST, UNASKED, moves
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -25,6 +25,7 @@ _PIECES: Final = {
     "round_trips": pl.Int64,
     "on_device_ns": pl.Int64,
 }
+_TRIPS: Final = {"device": pl.Int64, "trips": pl.Int64}
 
 
 @dataclass(frozen=True)
@@ -38,33 +39,45 @@ class Pages:
             (addresses), round_trips, and on_device_ns: when a copy first began to bring it to a device, null for never.
             A round trip is there and back again: half as often, rounded up, as a piece came back to where it had been
             before its last move.
+        unasked: For each device that brought any page back unasked, the most round trips of a page by its copies that
+            nobody asked for; columns device, trips. Such a round trip ends with such a copy; those of a page are as
+            many as came back to one place, the one of most.
     """
 
     again: pl.DataFrame
     pieces: pl.DataFrame
+    unasked: pl.DataFrame
 
 
 @once_per_report
 def pages(report: Report) -> Pages:
     """How often each piece of unified memory moved; processes do not share addresses."""
     known = moves(report).drop_nulls("address").filter(pl.col("size_bytes") > 0)
-    again, pieces = [pl.DataFrame(schema=_AGAIN)], [pl.DataFrame(schema=_PIECES)]
+    again, pieces, trips = ([pl.DataFrame(schema=schema)] for schema in (_AGAIN, _PIECES, _TRIPS))
     for (process,), part in known.partition_by("process_id", as_dict=True).items():
         for parts in _cut(part):
             again.append(_again(parts))
-            pieces.append(_pieces(parts).insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
+            runs = _runs(parts)
+            pieces.append(_pieces(runs).insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
+            trips.append(_unasked(runs))
     # a copy that two batches share has a row from each
     sums = pl.concat(again).group_by("event_id").agg(pl.col("again_bytes").sum())
-    return Pages(sums.sort("event_id"), pl.concat(pieces).sort("process_id", "start"))
+    most = pl.concat(trips).group_by("device").agg(pl.col("trips").max()).sort("device")
+    return Pages(sums.sort("event_id"), pl.concat(pieces).sort("process_id", "start"), most)
 
 
 def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
     """The copies of one process cut at the addresses where any of them begins or ends, in batches of pieces.
 
-    Columns: start and end (addresses), time, event_id, origin, place; sorted by start, time and event_id.
+    Columns: start and end (addresses), time, event_id, device, origin, place, unasked; sorted by start, time and
+    event_id.
     """
     real = moved.select(
-        "event_id", "origin", "place", time="start", start="address", end=pl.col("address") + pl.col("size_bytes")
+        *("event_id", "device", "origin", "place"),
+        pl.col("cause").is_in(list(UNASKED)).alias("unasked"),
+        time="start",
+        start="address",
+        end=pl.col("address") + pl.col("size_bytes"),
     )
     begins, ends = real.get_column("start").sort(), real.get_column("end").sort()
     edges = pl.concat([begins, ends]).unique().sort()
@@ -86,17 +99,27 @@ def _again(parts: pl.DataFrame) -> pl.DataFrame:
     return parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length))
 
 
-def _pieces(parts: pl.DataFrame) -> pl.DataFrame:
-    """The pieces of `parts`, with their round trips."""
+def _runs(parts: pl.DataFrame) -> pl.DataFrame:
+    """`parts` without those that moved to where the piece was, with `returned`: whether it had been there before."""
     known = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
     stays = ~pl.col("new") & (pl.col("place") == pl.col("place").shift(1))
     runs = known.with_columns(stays=stays).filter(~pl.col("stays"))
     two_back = pl.when(pl.col("new").shift(1)).then(pl.col("origin").shift(1)).otherwise(pl.col("place").shift(2))
-    returned = (~pl.col("new") & (pl.col("place") == two_back)).fill_null(value=False)
+    return runs.with_columns(returned=(~pl.col("new") & (pl.col("place") == two_back)).fill_null(value=False))
+
+
+def _pieces(runs: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of `runs`, with their round trips."""
     arrived = pl.when(pl.col("place") != HOST).then("time")
-    sums = runs.with_columns(returned=returned, arrived=arrived).group_by("start", maintain_order=True)
+    sums = runs.with_columns(arrived=arrived).group_by("start", maintain_order=True)
     return sums.agg(
         pl.col("end").first(),
         round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
         on_device_ns=pl.col("arrived").min(),
     )
+
+
+def _unasked(runs: pl.DataFrame) -> pl.DataFrame:
+    """The most round trips of a piece by unasked copies of each device."""
+    back = runs.filter(pl.col("returned") & pl.col("unasked")).group_by("device", "start", "place").len("trips")
+    return back.group_by("device").agg(pl.col("trips").max().cast(pl.Int64))

@@ -2,7 +2,7 @@
 
 As nsys projects NVTX ranges onto the GPU: the launching call may start where the range starts and end where it ends; a
 range that another thread ended takes no part. Where nsys joins every range with every call, here each thread's
-ranges are cut into layers once (:mod:`kanalyze.analyses._nesting`) and calls are searched in them.
+ranges are cut into a chain and layers once (:mod:`kanalyze.analyses._nesting`) and calls are searched in them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._chain import chain_sums
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._nesting import Layer, containing, layers, outermost_first, parents
+from kanalyze.analyses._nesting import Nest, chained, containing, nest, outermost_first, parents
 from kanalyze.analyses._ranges import named_ranges
 
 if TYPE_CHECKING:
@@ -45,16 +46,22 @@ class ThreadRanges:
 
     Attributes:
         ranges: Their row (of :func:`named_ranges`), start and end, the outermost first.
-        layers: Their layers, by their places in `ranges`.
+        nest: How they lie in each other, by their places in `ranges`.
     """
 
     ranges: pl.DataFrame
-    layers: list[Layer]
+    nest: Nest
 
     @classmethod
     def none(cls) -> ThreadRanges:
         """A thread without ranges."""
-        return cls(pl.DataFrame(schema={"row": pl.UInt32, "start": pl.Int64, "end": pl.Int64}), [])
+        ranges = pl.DataFrame(schema={"row": pl.UInt32, "start": pl.Int64, "end": pl.Int64})
+        return cls(ranges, nest(ranges))
+
+    @property
+    def deepest(self) -> int:
+        """No fewer than the ranges that can contain any one stretch of time, but for those that cross."""
+        return len(self.nest.layers) + len(self.nest.chain.at)
 
 
 @once_per_report
@@ -69,7 +76,7 @@ def thread_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
     own = ranges.select("row", "start", end.alias("end"), "end_thread_id", *THREAD)
     own = own.filter(pl.col("end_thread_id").is_null()).drop("end_thread_id").drop_nulls(THREAD)
     parts = outermost_first(own).partition_by(THREAD, as_dict=True, include_key=False)
-    return {key: ThreadRanges(part, layers(part)) for key, part in parts.items()}
+    return {key: ThreadRanges(part, nest(part)) for key, part in parts.items()}
 
 
 @once_per_report
@@ -80,7 +87,7 @@ def range_tree(report: Report) -> pl.DataFrame:
     """
     found = [pl.DataFrame(schema={"row": pl.UInt32, "end": pl.Int64, "parent": pl.UInt32, "level": pl.Int64})]
     for thread in thread_ranges(report).values():
-        tree, rows = parents(thread.layers, thread.ranges), thread.ranges.get_column("row")
+        tree, rows = parents(thread.nest, thread.ranges), thread.ranges.get_column("row")
         parent = rows.gather(tree.get_column("parent")).alias("parent")
         found.append(thread.ranges.select("row", "end").with_columns(parent, tree.get_column("level")))
     return pl.concat(found).sort("row")
@@ -103,10 +110,20 @@ def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.
 def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """The operations of one thread (sorted by start) with every range that they belong to, as `range_row`.
 
-    Comes in parts, each sorted by start, no operation twice in one; all operations of one range are in the same part.
+    Comes in parts, each sorted by start; all operations of one range are in the same part.
     """
+    if len(chain := thread.nest.chain.at):
+        rows = thread.ranges.get_column("row").gather(chain)
+        around = work.with_columns(place=pl.int_ranges(pl.lit(0), chained(thread.nest.chain, work)))
+        inside = around.explode("place").drop_nulls("place")
+        yield inside.drop("place").with_columns(rows.gather(inside.get_column("place")).alias("range_row"))
+    yield from _layered(thread, work)
+
+
+def _layered(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """What :func:`pairs` gives, without the ranges of the chain."""
     rows = thread.ranges.get_column("row")
-    for inside, place in containing(thread.layers, work):
+    for inside, place in containing(thread.nest.layers, work):
         yield inside.with_columns(rows.gather(place).alias("range_row"))
 
 
@@ -121,8 +138,20 @@ def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     for key, part in launched(report, work).items():
         if key in threads:
             needed = part.select("start", "end", "since", "until", first=pl.col("call_row").is_first_distinct())
-            found += [_summed(inside) for inside in pairs(threads[key], needed)]
+            found += [_summed(inside) for inside in _layered(threads[key], needed)]
+            found.append(_in_chain(threads[key], needed))
     return pl.concat(found).sort("row")
+
+
+def _in_chain(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranges of a thread's chain that any of `work` belongs to."""
+    chain = thread.nest.chain
+    if chain.at.is_empty():
+        return pl.DataFrame(schema=_PROJECTED)
+    rows = thread.ranges.get_column("row").gather(chain.at)
+    sums = chain_sums(work.with_columns(chained(chain, work).alias("around")), len(rows))
+    sums = sums.with_columns(rows.gather(sums.get_column("place")).alias("row"))
+    return sums.select(*_PROJECTED)
 
 
 def _summed(inside: pl.DataFrame) -> pl.DataFrame:

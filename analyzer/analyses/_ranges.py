@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process
-from kanalyze.analyses._nesting import innermost, layers, outermost_first
+from kanalyze.analyses._nesting import flat_layers, innermost, outermost_first
 from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
     ranges = outermost_first(ranges)
     edges = pl.concat([ranges.get_column("start"), ranges.get_column("end")]).unique().sort()
     pieces = pl.DataFrame({"since": edges, "until": edges.shift(-1)}).drop_nulls()
-    at = innermost(layers(ranges), pieces)
+    at = innermost(flat_layers(ranges), pieces)
     line = pieces.select(start="since", end="until", row=ranges.get_column("row").gather(at)).drop_nulls("row")
     goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
     begins = line.select(~goes_on.fill_null(value=False)).to_series()

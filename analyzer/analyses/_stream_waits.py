@@ -142,15 +142,21 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
     return known.select(pl.all_horizontal(fits)).to_series()
 
 
+def ordering_calls(report: Report) -> pl.DataFrame:
+    """The calls that ask a stream to wait for something, or launch a graph: process_id, correlation_id, at (start)."""
+    calls = report.kind("api")
+    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    asking = names.filter(names.str.contains(_ORDERING)).to_list()
+    return calls.filter(pl.col("name").is_in(asking)).select("process_id", "correlation_id", at="start_ns")
+
+
 def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
     """Whether an ordering call was made for each row's stream (number) from the time `earlier` to `call_start`.
 
-    Where `earlier` is null, at any time before. Such calls ask a stream to wait for something, or launch a graph.
+    Where `earlier` is null, at any time before. The calls are those of :func:`ordering_calls`.
     """
-    calls, keys = report.kind("api"), ["process_id", "correlation_id"]
-    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
-    asking = names.filter(names.str.contains(_ORDERING)).to_list()
-    asked = calls.filter(pl.col("name").is_in(asking)).select(*keys, at="start_ns")
+    keys = ["process_id", "correlation_id"]
+    asked = ordering_calls(report)
     waits = report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys)
     asked = asked.join(waits, on=keys, how="left").sort("at")
     streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))

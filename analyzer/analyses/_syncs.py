@@ -31,6 +31,9 @@ _SCOPES: Final = (
 
 SCOPES: Final = tuple(scope for scope, _ in _SCOPES)
 
+#: Those of calls that do nothing but wait; a copy or freeing memory does something else, too.
+WAITING: Final = ("device", "stream", "event")
+
 #: CUDA returns from an asynchronous copy into such memory only once it is finished.
 _PAGEABLE: Final = "Pageable"
 

@@ -33,6 +33,9 @@ CAUSES: Final = {
 #: The causes that are page faults: the faulting pages, and what the driver moved along with them.
 FAULT_CAUSES: Final = ("Page fault", "Speculative prefetch")
 
+#: What moves memory that nobody asked to move.
+UNASKED: Final = (*FAULT_CAUSES, "Eviction")
+
 #: The host, where a device would have its number; and a device that is not known.
 HOST: Final = -1
 NOWHERE: Final = -2

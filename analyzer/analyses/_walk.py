@@ -53,15 +53,22 @@ class Walked:
             the call and the time from its return, less what loading, allocation and the profiler take of them.
         queued: How long it waited for what was already submitted, by row (columns row, queued_ns), in parts; less the
             same.
-        longest_host: Start and length of the longest time in which its host thread was in no CUDA call.
-        unrecorded_ns: Host time in which contexts were made that no recorded call covers.
+        longest_host: Start and length of the longest time in which its host thread was in no CUDA call, nor in one
+            that was not recorded and made a context.
+        unrecorded: Host time in which contexts were made that no recorded call covers (columns process_id, thread_id,
+            start, end), in parts.
     """
 
     rows: list[pl.DataFrame] = field(default_factory=list)
     waits: list[pl.DataFrame] = field(default_factory=list)
     queued: list[pl.DataFrame] = field(default_factory=list)
     longest_host: tuple[int, int] = (0, 0)
-    unrecorded_ns: int = 0
+    unrecorded: list[pl.DataFrame] = field(default_factory=list)
+
+    @property
+    def unrecorded_ns(self) -> int:
+        """The length of `unrecorded`: part of the bucket `host`."""
+        return sum(map(intervals.length, self.unrecorded))
 
     def include(self, other: Walked) -> None:
         """Add what was found of the same device in another batch."""
@@ -69,7 +76,7 @@ class Walked:
         self.waits += other.waits
         self.queued += other.queued
         self.longest_host = max(self.longest_host, other.longest_host, key=lambda span: span[1])
-        self.unrecorded_ns += other.unrecorded_ns
+        self.unrecorded += other.unrecorded
 
     def add(self, report: Report, part: Cut) -> None:
         """Account for the idle time of one thread."""
@@ -84,14 +91,17 @@ class Walked:
         """Account for the time before launch calls: in the thread's calls, and between them."""
         host = part.before.filter(pl.col("label").is_null())
         self.rows += [_by_label(report, part.before), _row("host", None, intervals.length(host))]
-        spans = intervals.union(host)
+        spans, (process, thread) = intervals.union(host), part.key
+        same = pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
+        own = unrecorded_contexts(report).filter(same)
+        if own.height:
+            making = intervals.intersect(spans, intervals.union(own))
+            keys = {"process_id": pl.lit(process, dtype=pl.Int64), "thread_id": pl.lit(thread, dtype=pl.Int64)}
+            self.unrecorded.append(making.select(**keys, start="start", end="end"))
+            spans = intervals.subtract(spans, making)
         lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
         for span in lengths.filter(pl.col("ns") == pl.col("ns").max()).head(1).iter_rows():
             self.longest_host = max(self.longest_host, span, key=lambda span: span[1])
-        process, thread = part.key
-        own = unrecorded_contexts(report).filter((pl.col("process_id") == process) & (pl.col("thread_id") == thread))
-        if own.height:
-            self.unrecorded_ns += intervals.length(intervals.intersect(spans, intervals.union(own)))
 
     def _look_at_launches(self, report: Report, after: pl.DataFrame) -> None:
         """Account for the time from launch calls on."""

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, require, share_of_total
 from kanalyze.analyses._graph_making import making_costs
-from kanalyze.analyses._graphs import graph_launches, graph_operations
+from kanalyze.analyses._graphs import graph_launches, graph_operations, has_graphs
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import exclusive_operations
 from kanalyze.analyses._sequences import CANDIDATES, candidates
@@ -131,6 +131,8 @@ def _kernels(report: Report) -> pl.DataFrame:
 
 
 def _summed(report: Report) -> pl.DataFrame:
+    if not has_graphs(report):
+        return TABLE.empty()
     seen = _seen(report)
     keys = seen.group_by("graph").agg(pl.col(_NAMES[1:]).first(), pl.col("exclusive_ns").sum())
     launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")
@@ -165,15 +167,16 @@ _INSIDE: Final = ("kernels", "copies", "memsets")
 
 
 def _nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found`, a row per graph, with nodes and active_nodes."""
+    """`found`, a row per graph, with nodes and active_nodes, and the graph_id that the nodes tell."""
+    made_of = pl.col("graph_id").drop_nulls().first().alias("made_of")
     listed = (
         report.table("graph_nodes")
         .group_by("process_id", "graph_exec_id")
-        .agg(nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
+        .agg(made_of, nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
     )
     sides = (report.kernel_config, report.copy_detail)
     ids = pl.concat([side.select("event_id", "graph_node_id").drop_nulls() for side in sides]).sort("event_id")
     ran = beside(graph_operations(report).select("event_id", "graph"), ids, "graph_node_id").drop_nulls()
     active = ran.group_by("graph").agg(active_nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
     found = found.join(listed, on=["process_id", "graph_exec_id"], how="left", nulls_equal=True)
-    return found.join(active, on="graph", how="left")
+    return found.join(active, on="graph", how="left").with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))

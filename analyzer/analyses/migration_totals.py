@@ -55,9 +55,10 @@ def migration_totals(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither copies nor page faults.
     """
     require(report, TABLE.name, "memcpy", "fault")
-    moved, seen, found = moves(report), faults_seen(report), pages(report)
+    moved, seen = moves(report), faults_seen(report)
     if moved.is_empty() and seen.is_empty():
         return TABLE.empty()
+    found = pages(report)
     addresses = pl.concat([moved.get_column("address"), seen.get_column("address")])
     cpu, gpu = (seen.filter(pl.col("side") == side) for side in ("CPU", "GPU"))
     sums = moved.select(

@@ -67,7 +67,7 @@ def range_kernels(report: Report) -> pl.DataFrame:
     for thread, kernels in launched(report, work).items():
         own = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
         ranges = thread_ranges(report).get(thread, ThreadRanges.none())
-        parts = _parts(kernels, len(ranges.layers))
+        parts = _parts(kernels, ranges.deepest)
         found += [TABLE.select(_sums(names, _in_ranges(ranges, part)).with_columns(own)) for part in parts]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel"]
     return pl.concat(found).sort(by, descending=[name == "total_ns" for name in by])

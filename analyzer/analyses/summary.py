@@ -27,6 +27,7 @@ from kanalyze.analyses import (
     utilisation,
 )
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
@@ -54,8 +55,12 @@ WINDOWS: Final = Table(
     ),
 )
 
+#: A part of the ledger's bucket `host` that the headline tells apart, and what it calls that.
+_CONTEXTS: Final = "contexts"
+_MEANINGS: Final = {**ledger.MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
+
 #: What is paid once: the headline says what the busy share is without it.
-_ONE_TIME: Final = ("loading", "profiler")
+_ONE_TIME: Final = ("loading", "profiler", _CONTEXTS)
 
 #: Correcting for one-time costs is worth a sentence from this part of the window on.
 _WORTH_CORRECTING: Final = 0.1
@@ -191,16 +196,29 @@ def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]
         calls = report.kind("api").height
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
     many, process = spans.height > 1, report.scope.process
+    idle = _idle(report, tables["ledger"])
     sentences = [
-        _device_answer(row, tables["ledger"], many=many, process=process) for row in spans.iter_rows(named=True)
+        _device_answer(row, idle.get(row["device"], {}), many=many, process=process)
+        for row in spans.iter_rows(named=True)
     ]
     return " ".join(sentences)
 
 
-def _device_answer(row: dict[str, int], rows: pl.DataFrame, *, many: bool, process: int | None) -> str:
+def _idle(report: Report, rows: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """For each device the idle time by bucket, that in which contexts were made outside recorded calls apart."""
+    sums = rows.filter(~pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device", "bucket").agg(pl.col("ns").sum())
+    found: dict[int, dict[str, int]] = {}
+    for device, bucket, ns in sums.iter_rows():
+        found.setdefault(device, {})[bucket] = ns
+    for device, walk in walked(report).items():
+        if walk.unrecorded_ns:
+            found[device]["host"] -= walk.unrecorded_ns
+            found[device][_CONTEXTS] = walk.unrecorded_ns
+    return found
+
+
+def _device_answer(row: dict[str, int], ns: dict[str, int], *, many: bool, process: int | None) -> str:
     """How busy the device was, the largest reason for the rest, and the share without one-time costs."""
-    buckets = rows.filter(pl.col("device") == row["device"]).group_by("bucket").agg(pl.col("ns").sum())
-    ns = {bucket: amount for bucket, amount in buckets.iter_rows() if bucket not in BUSY_BUCKETS}
     window, busy = max(row["window_ns"], 1), row["busy_ns"]
     who = f"GPU {row['device']}" if many else "The GPU"
     text = f"{who} was busy {percent(busy / window)} of {time(window)}"
@@ -209,7 +227,7 @@ def _device_answer(row: dict[str, int], rows: pl.DataFrame, *, many: bool, proce
     if not ns:
         return f"{text}."
     reason = max(ns, key=lambda bucket: (ns[bucket], bucket))
-    text += f"; the largest part of the rest went to {ledger.MEANINGS[reason]} ({percent(ns[reason] / window)})."
+    text += f"; the largest part of the rest went to {_MEANINGS[reason]} ({percent(ns[reason] / window)})."
     once = sum(ns.get(bucket, 0) for bucket in _ONE_TIME)
     if once / window > _WORTH_CORRECTING and window > once + busy:
         what = "Without one-time costs and the profiler's overhead"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 import click
 
+from kanalyze.units import plural
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,6 +85,8 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
     text = where["window"]
     whole = opened(report, {**where, "window": None})
     windows = [None] if text is None else whole.windows(text)
+    if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
+        click.echo(f"kanalyze: --window {text!r}: left out {plural(left_out, 'range')} without duration.", err=True)
     if len(windows) == 1:
         return {None: whole.narrow(window=windows[0])}
     return {window.name: whole.narrow(window=window) for window in windows if window}

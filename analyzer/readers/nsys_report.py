@@ -229,9 +229,11 @@ class NsysTables:
         nodes = raw.drop_nulls().select(
             nsys.process_of("globalTid").alias("process_id"),
             graph_of_node("graphNodeId").alias("graph_exec_id"),
-            graph_node_id="graphNodeId",
-            original_node_id="originalGraphNodeId",
+            "graphNodeId",
+            graph_of_node("originalGraphNodeId").alias("graph_id"),
+            "originalGraphNodeId",
         )
+        nodes = nodes.rename({"graphNodeId": "graph_node_id", "originalGraphNodeId": "original_node_id"})
         return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
 
     def _side_table(self, table: Table) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.named_ranges import plain
-from kanalyze.renderers.grid import Grid, Head, Section, of
+from kanalyze.renderers.grid import Grid, Head, Section, of, operation
 from kanalyze.renderers.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _culprit(row: dict[str, str | None], short: Mapping[str, str]) -> str:
         return f"in {culprit}"
     if row["bucket"] == "profiler":
         return UNNAMED.get(culprit, culprit)
-    return short.get(culprit, _VERSION.sub("", culprit))
+    return operation(short.get(culprit, _VERSION.sub("", culprit)))
 
 
 def ranges(tables: Tables, top: int) -> Section:
@@ -91,7 +91,7 @@ def ranges(tables: Tables, top: int) -> Section:
     heads = (
         Head("host time"),
         Head("count"),
-        Head("median"),
+        Head("median", spare=True),
         Head("on GPU"),
         Head("GPU busy"),
         Head("GPU ops", wide=True),
@@ -144,8 +144,8 @@ def unified_memory(tables: Tables, top: int) -> Section:
     heads = (
         Head("to GPU"),
         Head("to host"),
-        Head("again"),
-        Head("copies"),
+        Head("again", spare=True),
+        Head("copies", spare=True),
         Head("time"),
         Head("CPU faults"),
         Head("GPU faults"),
@@ -167,11 +167,11 @@ def memory(tables: Tables, top: int) -> Section:
     table = tables["memory"]
     heads = (
         Head("peak"),
-        Head("at"),
+        Head("at", spare=True),
         Head("allocated", wide=True),
         Head("calls"),
         Head("in a loop"),
-        Head("held at the end"),
+        Head("held at the end", spare=True),
         Head("memory", left=True),
     )
     rows = [
@@ -196,8 +196,8 @@ def streams(tables: Tables, top: int) -> Section:
         Head("busy"),
         Head("alone"),
         Head("with kernels"),
-        Head("with copies"),
-        Head("operations"),
+        Head("with copies", spare=True),
+        Head("operations", spare=True),
         Head("stream", left=True),
     )
     rows = [

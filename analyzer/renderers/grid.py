@@ -12,20 +12,27 @@ if TYPE_CHECKING:
 
 _GAP: Final = "  "
 
-#: Columns marked `wide` are left out before kernel names get less room than this.
+_ABBREVIATIONS: Final = ("CUDA", "NVTX")
+
+#: Columns marked `wide` are left out before the last column gets less room than this.
 _ENOUGH_FOR_NAMES: Final = 32
 
-#: Texts that are cut keep so many characters, however narrow the page.
+#: So many characters a kernel name gets, and a text that is cut keeps, however narrow the page.
+LEAST_NAME: Final = 20
 _LEAST_CUT: Final = 12
 
 
 @dataclass(frozen=True)
 class Head:
-    """A column's heading; numbers stand right, words left. `wide` ones are left out where space is short."""
+    """A column's heading; numbers stand right, words left.
+
+    `wide` ones are left out where space is short, `spare` ones, from right to left, where it is shorter still.
+    """
 
     text: str
     left: bool = False
     wide: bool = False
+    spare: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,13 +72,23 @@ class Grid:
         return texts[0], texts[1:]
 
     def _fitting(self, width: int) -> list[int]:
-        """The columns that there is space for: all of them, or those that are not `wide`."""
-        every = list(range(len(self.heads)))
-        if self.named or self.cut:
-            fits = self._width(every[:-1]) + len(_GAP) + _ENOUGH_FOR_NAMES <= width
-        else:
-            fits = self._width(every) <= width
-        return every if fits else [column for column in every if not self.heads[column].wide]
+        """The columns that there is space for: all of them, or without `wide` and as many `spare` ones as need be."""
+        kept = list(range(len(self.heads)))
+        if self._fits(kept, width, _ENOUGH_FOR_NAMES):
+            return kept
+        kept = [column for column in kept if not self.heads[column].wide]
+        least = LEAST_NAME if self.named else _LEAST_CUT
+        for column in [column for column in reversed(kept) if self.heads[column].spare]:
+            if self._fits(kept, width, least):
+                break
+            kept.remove(column)
+        return kept
+
+    def _fits(self, columns: Sequence[int], width: int, enough: int) -> bool:
+        """Whether columns fit, the last of them, where that can be shortened, with what is `enough` for it."""
+        last = self._width(columns[-1:])
+        room = min(last, enough) if self.named or self.cut else last
+        return self._width(columns[:-1]) + len(_GAP) + room <= width
 
     def _width(self, columns: Sequence[int]) -> int:
         widths = [max(len(self.heads[i].text), *(len(row[i]) for row in self.rows), 0) for i in columns]
@@ -86,11 +103,22 @@ class Section:
     remark: str
     grid: Grid
 
+    @property
+    def plain_title(self) -> str:
+        """The title as it stands in a text: only its abbreviations in capitals."""
+        first, *others = (word if word in _ABBREVIATIONS else word.lower() for word in self.title.split())
+        return " ".join([first[:1].upper() + first[1:], *others])
+
 
 def of(shown: int, total: int, remark: str = "") -> str:
     """A remark that also says how many rows of the table are shown, where not all are."""
     part = f"{shown} of {total}" if shown < total else ""
     return "; ".join(text for text in (part, remark) if text)
+
+
+def operation(name: str) -> str:
+    """A memory operation without the brackets that nsys puts around it."""
+    return name.removeprefix("[CUDA ").removesuffix("]") if name.startswith("[CUDA ") else name
 
 
 def _cut(text: str, room: int) -> str:

@@ -99,8 +99,7 @@ def _ledger(ledger: Ledger) -> str:
 
 def _section(section: Section, names: Mapping[str, str]) -> str:
     remark = f" <span class='dim'>{escape(section.remark)}</span>" if section.remark else ""
-    title = section.title.capitalize().replace("Cuda", "CUDA")
-    return f"<h4>{escape(title)}{remark}</h4>{_grid(section.grid, names)}"
+    return f"<h4>{escape(section.plain_title)}{remark}</h4>{_grid(section.grid, names)}"
 
 
 def _grid(grid: Grid, names: Mapping[str, str]) -> str:

@@ -61,9 +61,8 @@ def _ledger(ledger: Ledger) -> list[str]:
 
 
 def _section(section: Section, names: dict[str, str]) -> list[str]:
-    title = section.title.capitalize().replace("Cuda", "CUDA")
     remark = f" ({section.remark})" if section.remark else ""
-    return [f"#### {title}{remark}", "", *_grid(section.grid, names)]
+    return [f"#### {section.plain_title}{remark}", "", *_grid(section.grid, names)]
 
 
 def _grid(grid: Grid, names: dict[str, str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.grid import Grid, Head, Section, of
+from kanalyze.renderers.grid import Grid, Head, Section, of, operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ def kernels(tables: Tables, top: int) -> Section:
         Head("busy"),
         Head("count"),
         Head("average"),
-        Head("grid × block", left=True),
+        Head("grid × block", left=True, spare=True),
         Head("kernel", left=True),
     )
     rows = [
@@ -88,7 +88,7 @@ def copies(tables: Tables, top: int) -> Section:
     heads = (
         Head("time"),
         Head("exposed"),
-        Head("count"),
+        Head("count", spare=True),
         Head("bytes"),
         Head("average", wide=True),
         Head("rate"),
@@ -101,7 +101,7 @@ def copies(tables: Tables, top: int) -> Section:
             units.count(row["count"]),
             *("" if row[name] is None else units.size(row[name]) for name in ("total_bytes", "avg_bytes")),
             "" if row["bandwidth_bytes_per_s"] is None else units.rate(row["bandwidth_bytes_per_s"]),
-            (row["operation"] or "(no name)").removeprefix("[CUDA ").removesuffix("]"),
+            operation(row["operation"] or "(no name)"),
         )
         for row in table.head(top).iter_rows(named=True)
     ]
@@ -117,8 +117,8 @@ def launches(tables: Tables, top: int) -> Section:
         Head("host time"),
         Head("count"),
         Head("call"),
-        Head("queue"),
-        Head("kernel"),
+        Head("queue", spare=True),
+        Head("kernel", spare=True),
         Head("", left=True),
         Head("call", left=True, wide=True),
         Head("kernel", left=True),

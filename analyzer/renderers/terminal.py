@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
+from kanalyze.renderers.grid import LEAST_NAME
 from kanalyze.renderers.page import short_names
 from kanalyze.renderers.pages import closing, page_of_any
 
@@ -26,7 +27,7 @@ _REST: Final = "·"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 #: A number and its unit.
 _QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
-_NAME_LEAST, _NAME_MOST = 20, 72
+_NAME_MOST: Final = 72
 _INDENT: Final = "  "
 _STAKE: Final = 11
 
@@ -94,7 +95,7 @@ def render(shown: Sequence[Shown], look: Look, top: int) -> str:
 
 def _page(page: Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
-    names = short_names(page, max(_NAME_LEAST, min([*room, _NAME_MOST])))
+    names = short_names(page, max(LEAST_NAME, min([*room, _NAME_MOST])))
     blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
     for ledger in page.ledgers:
         blocks += ["", *_ledger(ledger, look)]
@@ -126,6 +127,10 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
 
 
 def _title(title: str, right: str, look: Look) -> str:
+    parts = right.split("; ")
+    while len(parts) > 1 and len(title) + 2 + len("; ".join(parts)) > look.width:
+        parts.pop()
+    right = "; ".join(parts)
     space = max(look.width - len(title) - len(right), 2)
     return look.paint(title, _BOLD) + (" " * space + look.paint(right, _DIM) if right else "")
 
@@ -143,7 +148,8 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
     for share in ledger.shares:
         glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
-        detail = _fitted(share.detail, look.width - len(start) - 6) or share.plain
+        room = look.width - len(start) - 6
+        detail = _fitted(share.detail, room) or _fitted(share.plain, room)
         lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
     return [*lines, *_over_time(ledger, look)]

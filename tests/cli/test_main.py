@@ -43,11 +43,12 @@ def test_a_module_in_the_package_is_a_command():
 @pytest.mark.parametrize(
     ("command", "usage", "options"),
     [
-        ("summarize", "REPORT", {"--window", "--device", "--process", "--top", "--format", "-o", "--output"}),
+        ("summarize", "REPORTS...", {"--window", "--device", "--process", "--top", "--format", "-o", "--output"}),
         (
             "show",
             "TABLE REPORT",
-            {"--window", "--device", "--process", "--by", "--sort", "--top", "--format", "-o", "--output"},
+            {"--window", "--device", "--process", "--by", "--sort", "--top", "--format", "-o", "--output"}
+            | {"--trace", "--graphs", "--as-nsys", "--chunks", "--threshold"},
         ),
         ("tables", "[TABLE]", {"--format", "-o", "--output"}),
     ],
@@ -91,9 +92,10 @@ def test_an_error_is_a_message_and_a_remedy_and_its_name_in_the_docs():
     ("arguments", "told"),
     [
         (["summarise", ADD], "No such command 'summarise'"),
-        (["summarize"], "Missing argument 'REPORT'"),
+        (["summarize"], "Missing argument 'REPORTS...'"),
         (["show", "kernels"], "Missing argument 'REPORT'"),
-        (["summarize", ADD, ADD_UM], "unexpected extra argument"),
+        (["show", "kernels", ADD, ADD_UM], "unexpected extra argument"),
+        (["show", "utilisation", ADD, "--chunks", "0"], "0 is not in the range x>=1"),
         (["summarize", ADD, "--windows", "..1ms"], "No such option"),
         (["summarize", ADD, "--format", "yaml"], "'yaml' is not one of 'terminal', 'markdown', 'json'"),
         (["show", "kernels", ADD, "--format", "yaml"], "'yaml' is not one of"),

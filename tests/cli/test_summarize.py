@@ -49,15 +49,12 @@ def test_markdown_does_not_depend_on_the_terminal():
     assert page(ADD, "--format", "markdown", columns=60) == page(ADD, "--format", "markdown", columns=200)
 
 
-@pytest.mark.parametrize("columns", [80, 100, 132])
+@pytest.mark.parametrize("columns", [60, 80, 130])
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_no_line_is_wider_than_the_terminal(path, columns):
     lines = page(path, columns=columns).splitlines()
-    assert [line for line in lines if len(line) > columns and not line.startswith("More: ")] == []
-
-
-def test_the_last_line_is_not_wider_than_the_terminal():
-    assert [line for line in page(ADD).splitlines() if len(line) > 80] == []
+    assert [line for line in lines if len(line) > columns] == []
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_a_very_narrow_and_a_very_wide_terminal_are_no_trouble():
@@ -103,7 +100,7 @@ def test_json_says_what_was_looked_at():
     assert found["schema_version"] == 1
     assert found["report"]["path"] == str(TWO_GPUS)
     assert (found["report"]["tool"], found["report"]["tool_version"]) == ("nsys", "2025.3.2")
-    expected = {"window_start_ns": 10**9, "window_end_ns": 1_001_500_000, "device": 1, "process": None}
+    expected = {"window": None, "window_start_ns": 10**9, "window_end_ns": 1_001_500_000, "device": 1, "process": None}
     assert found["scope"] == expected
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kanalyze import catalog
-from support.command import ADD_UM, refused, run
+from support.command import refused, report_with, run
 
 
 def printed(*arguments, **keys):
@@ -37,7 +37,7 @@ def test_one_table_is_a_part_of_all(form):
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_columns_are_those_of_the_table(name):
-    header = run("show", name, ADD_UM, "--format", "csv").lines[0]
+    header = run("show", name, report_with(name), "--format", "csv").lines[0]
     columns = declared()[name]["columns"]
     assert header == ",".join(column["name"] for column in columns)
     assert all(column["doc"].endswith((".", "…")) for column in columns)
@@ -79,18 +79,53 @@ def test_a_very_narrow_terminal_is_no_trouble(columns):
     assert "kernels" in printed(columns=columns)
 
 
+def columns_of_forms(table):
+    return [column for form in table["forms"] for column in form["columns"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("kernels", ["--by", "launch-shape"]),
+        ("occupancy", ["--by", "kernel"]),
+        ("gaps", ["--by", "culprit"]),
+        ("cold", ["--by", "kernel"]),
+        ("graphs", ["--by", "kernel"]),
+        ("range_gpu", ["--trace"]),
+    ],
+)
+def test_columns_of_another_form_are_those_declared_for_it(name, options):
+    header = run("show", name, report_with(name), *options, "--format", "csv").lines[0]
+    (form,) = (form for form in declared()[name]["forms"] if form["when"] == " ".join(options))
+    assert header == ",".join(column["name"] for column in form["columns"])
+
+
+def test_every_form_is_told_once():
+    for table in declared().values():
+        forms = [form["when"] for form in table["forms"]]
+        assert len(set(forms)) == len(forms)
+
+
+def test_options_are_told():
+    assert "--threshold" in declared()["gaps"]["options"]
+    assert "  --by culprit\n  --threshold\n" in printed("gaps")
+    assert "  --trace: " in printed("range_gpu")
+
+
 def test_markdown_has_a_section_and_a_row_per_column():
     lines = printed("--format", "markdown").splitlines()
     assert [line for line in lines if line.startswith("## ")] == [f"## {name}" for name in catalog.names()]
     rows = [line for line in lines if line.startswith("| `")]
-    assert len(rows) == sum(len(table["columns"]) for table in declared().values())
+    whole = sum(len(table["columns"]) for table in declared().values())
+    own = sum(column not in table["columns"] for table in declared().values() for column in columns_of_forms(table))
+    assert len(rows) == whole + own
     assert "| `total_ns` | Int64 | ns |" in "\n".join(rows)
 
 
 def test_an_unknown_table_is_told_with_the_nearest():
     message, remedy = refused(run("tables", "kernel"))
     assert message == "no table 'kernel'."
-    assert remedy.startswith("Did you mean kernels? There are: api, copies, ")
+    assert remedy.startswith("Did you mean kernels? There are: api, cold, concurrency, copies, ")
     assert remedy.endswith("[unknown-name]")
 
 

@@ -23,8 +23,27 @@ REPORTS = ROOT / "tests" / "reports"
 
 ADD, ADD_UM, TORCH = (SAMPLES / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
 
+#: What the samples do not hold, and a report that does, by the table that shows it.
+_HELD = {
+    "ranges": "nvtx",
+    "range_gpu": "nvtx",
+    "range_kernels": "nvtx",
+    "range_detail": "nvtx",
+    "libraries": "libraries",
+    "graphs": "graph_node",
+    "graph_detail": "graph_graph",
+    "graph_nodes": "graph_node",
+    "sync_detail": "two_gpus",
+    "event_records": "two_gpus",
+}
+
 #: What in the environment of a test run would change what the commands print.
 _UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONWARNINGS")
+
+
+def report_with(table: str) -> Path:
+    """A report of which `table` has rows."""
+    return REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def literal(text: str) -> str:
+    """`text` as part of a :class:`Finding`'s sentence: a program's own names may hold braces, which stand for names."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing worth knowing, with its evidence.
@@ -18,7 +23,8 @@ class Finding:
         rule: Stable name of the kind of finding.
         device: The GPU whose window `at_stake_ns` is part of.
         at_stake_ns: The time in that window that the trouble takes: the most that mending it can gain.
-        text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`.
+        text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`; every other name of the
+            program is in it by :func:`literal`.
         names: Kernel names in the sentence, whole; a renderer may shorten them.
         remedy: What to do about it, one sentence.
         table: The table that holds the rows behind it, for ``kanalyze show``.

@@ -13,7 +13,7 @@ from kanalyze.analyses._common import total
 from kanalyze.analyses._device_idle import idle_spans
 from kanalyze.analyses._operations import device_operations
 from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules import Finding, literal
 from kanalyze.units import plural, time
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _finding(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFram
     top = sums.sort("exposed", "call", descending=[True, False]).head(_NAMED).get_column("call").to_list()
     rounds = calls.select("process_id", "round", "launches").unique()
     text = (
-        f"{_listed(top)} are called over and over between launches: {plural(calls.height, 'call')} in "
+        f"{literal(_listed(top))} are called over and over between launches: {plural(calls.height, 'call')} in "
         f"{plural(rounds.height, 'round')} with {_launches(rounds)}, {time(total(sums, 'ns'))} of host time. "
         f"The device waited {time(stake)} for them."
     )

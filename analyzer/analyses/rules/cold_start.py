@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -12,12 +12,16 @@ from kanalyze.analyses._context import context_calls, unrecorded_contexts
 from kanalyze.analyses._launched import launch_costs
 from kanalyze.analyses._operations import device_operations
 from kanalyze.analyses._walk import walked
+from kanalyze.analyses._windows import windows
 from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules import Finding, literal
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+#: So many contexts are named in the sentence.
+_NAMED: Final = 3
 
 
 def find(report: Report) -> list[Finding]:
@@ -43,25 +47,32 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     names = ", ".join(made.get_column("call").fill_null("a call without a name").unique().sort())
     warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
     took = f"{time(longest(made, 'dur_ns'))}{warm}"
-    text = f"Context creation, once per process and device, inside {names} ({took})."
+    text = f"Context creation, once per process and device, inside {literal(names)} ({took})."
     remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
     return [Finding("context-creation", device, stake, text, remedy, "cold")]
 
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     """The time around a context's creation that no call covers, which the ledger therefore counts as host."""
-    around = _of_processes(report, device, unrecorded_contexts(report))
     stake = walked(report)[device].unrecorded_ns
     if not stake:
         return []
-    first = around.row(0, named=True)
-    sides = f"between {first['before'] or 'the start'} and {first['after'] or 'the end'}"
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    made = _of_processes(report, device, unrecorded_contexts(report))
+    made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("at")
+    which = "; ".join(map(_sides, made.head(_NAMED).iter_rows(named=True)))
+    more = f"; and {count(made.height - _NAMED)} more" if made.height > _NAMED else ""
     text = (
-        f"A CUDA context was made at {time(first['at'])} in a call that the profiler does not record; up to "
-        f"{time(stake)} of what counts as host is this ({sides})."
+        f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
+        f"calls ({which}{more}). Up to {time(stake)} of what counts as host is this."
     )
     remedy = "A cost of starting up: leave it out of what you compare."
     return [Finding("unrecorded-context", device, stake, text, remedy, "cold")]
+
+
+def _sides(made: dict[str, Any]) -> str:
+    before, after = (literal(made[side] or edge) for side, edge in (("before", "the start"), ("after", "the end")))
+    return f"at {time(made['at'])}, between {before} and {after}"
 
 
 def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
@@ -73,7 +84,7 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     loads = _of_processes(report, device, loads).join(context_calls(report), on="event_id", how="anti")
     slowest = longest(loads, "dur_ns")
     most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
-    how = f"{plural(loads.height, 'call')}, the longest {time(slowest)} (most in {most})"
+    how = f"{plural(loads.height, 'call')}, the longest {time(slowest)} (most in {literal(most)})"
     text = f"Loading modules and libraries: {how}."
     remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
     return [Finding("module-loading", device, stake, text, remedy, "ledger")]

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import total
+from kanalyze.analyses._operations import device_operations
 from kanalyze.analyses._sequences import candidates, cut_launches
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
+from kanalyze.model import STREAMS
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ _WORTH_LOOKING: Final = 0.001
 
 def find(report: Report) -> list[Finding]:
     """One finding per device that waited for such launches."""
+    if device_operations(report).height < _FEWEST_LAUNCHES:
+        return []
     buckets = ledger(report).filter(pl.col("bucket").is_in(_BUCKETS)).group_by("device")
     held = buckets.agg(pl.col("ns", "share").sum()).filter(pl.col("share") >= _WORTH_LOOKING).sort("device")
     found = []
@@ -50,8 +54,17 @@ def _finding(report: Report, device: int, own: pl.DataFrame, most: int) -> Findi
         f"As CUDA graphs they would save at most {time(stake)}, if launching one takes "
         f"{time(top['graph_launch_ns'])} ({known}).{_cut(report, device)}"
     )
-    remedy = "Capture the sequence once as a CUDA graph and replay it; arguments that change go through memory."
+    own_stream = " (on a stream of its own: the default stream cannot be captured)" if _on_default(report, own) else ""
+    remedy = (
+        f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
+    )
     return Finding("graph-candidate", device, stake, text, remedy, "graphs --by candidate", (str(top["first"]),))
+
+
+def _on_default(report: Report, own: pl.DataFrame) -> bool:
+    """Whether any of the sequences is on the default stream."""
+    default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+    return not own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).is_empty()
 
 
 def _cut(report: Report, device: int) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules import Finding, literal
 from kanalyze.analyses.rules.unneeded_sync import unneeded
 from kanalyze.units import percent, time
 
@@ -39,7 +39,7 @@ def _blocking(device: int, rows: pl.DataFrame, told: pl.DataFrame | None) -> lis
         rows = left.with_columns((pl.col("ns") - pl.col("sync_ns").fill_null(0)).clip(lower_bound=0).alias("ns"))
     stake = total(rows, "ns")
     calls = ", ".join(
-        f"{name} {time(ns)}"
+        f"{literal(name)} {time(ns)}"
         for name, ns in rows.sort("ns", descending=True).select("detail", "ns").head(3).iter_rows()
         if ns
     )

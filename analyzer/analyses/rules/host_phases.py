@@ -1,4 +1,8 @@
-"""Host-bound phases: the device idles while the program runs its own code, by range or between which calls."""
+"""Host-bound phases: the device idles while the program runs its own code, by range or between which calls.
+
+Time in which contexts were made outside of recorded calls is no time of the program's own code:
+:mod:`cold_start <kanalyze.analyses.rules.cold_start>` speaks of it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze.analyses._blame import host_culprits
+from kanalyze.analyses._common import total
+from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._unified import faults_seen
 from kanalyze.analyses._walk import walked
-from kanalyze.analyses._windows import WORTH_SAYING
+from kanalyze.analyses._windows import WORTH_SAYING, windows
 from kanalyze.analyses.culprits import culprits
 from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules import Finding, literal
 from kanalyze.units import percent, plural, time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.report import Report
 
 #: So many phases are named, where the next one is not much shorter than the first.
@@ -23,27 +33,75 @@ _NOTABLE: Final = 0.1
 
 def find(report: Report) -> list[Finding]:
     """At most one finding per device, with the phases that take most."""
-    rows = ledger(report).filter((pl.col("bucket") == "host") & (pl.col("share") >= WORTH_SAYING))
-    return [_finding(report, *row) for row in rows.select("device", "ns", "share").iter_rows()]
+    found = []
+    for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
+        stake = ns - walked(report)[device].unrecorded_ns
+        if stake > 0 and (left := share * stake / ns) >= WORTH_SAYING:
+            found.append(_finding(report, device, stake, left))
+    return found
 
 
 def _finding(report: Report, device: int, stake: int, share: float) -> Finding:
-    start, length = walked(report)[device].longest_host
-    phases = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
-    notable = phases.drop_nulls("culprit").filter(pl.col("ns") >= _NOTABLE * pl.col("ns").max()).head(_NAMED)
-    named = "; ".join(map(_phase, notable.iter_rows(named=True)))
+    walk = walked(report)[device]
+    start, length = walk.longest_host
+    phases = _phases(report, device, walk.unrecorded)
+    notable = phases.drop_nulls("culprit").filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
+    named = "; ".join(map(_phase, notable.head(_NAMED).iter_rows(named=True)))
+    faulting = _faulting(report, device)
     most = f"Most {named}. " if named else ""
+    making = walk.unrecorded_ns
+    besides = f", besides {time(making)} around the making of contexts" if making else ""
     text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the window. "
-        f"{most}The longest stretch is {time(length)}, from {time(start)} on."
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "
+        f"window{besides}. {most}The longest stretch is {time(length)}, from {time(start)} on.{faulting}"
     )
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return Finding("host-computes", device, stake, text, remedy, "culprits")
 
 
+def _faulting(report: Report, device: int) -> str:
+    """How often the host waited for memory meanwhile, which is not its own code either; nothing if it did not."""
+    if "fault" not in report.kinds:
+        return ""
+    used = device_operations(report).filter(pl.col("device") == device).select("process_id").unique()
+    faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
+    return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
+
+
+def _phases(report: Report, device: int, making: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of :func:`culprits` on host time, the longest first, less the time in which contexts were made.
+
+    What holds such time has no longest_ns, since it is not known how much of its longest gap was that.
+    """
+    rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
+    spans = pl.concat(making) if making else pl.DataFrame()
+    if spans.is_empty():
+        return rows
+    held = _by_culprit(report, spans)
+    left = rows.join(held, on=["culprit", "range"], how="left", nulls_equal=True, maintain_order="left")
+    ns = (pl.col("ns") - pl.col("making_ns").fill_null(0)).clip(lower_bound=0)
+    longest = pl.when(pl.col("making_ns").is_null()).then("longest_ns")
+    return left.with_columns(ns.alias("ns"), longest.alias("longest_ns")).sort(
+        "ns", descending=True, maintain_order=True
+    )
+
+
+def _by_culprit(report: Report, making: pl.DataFrame) -> pl.DataFrame:
+    """How long contexts were made, by what :func:`culprits` calls that time: columns culprit, range, making_ns."""
+    named = [
+        host_culprits(report, (key[0], key[1]), spans.sort("start"))
+        for key, spans in making.partition_by("process_id", "thread_id", as_dict=True).items()
+    ]
+    lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
+    sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
+    return sums.with_columns(pl.col("culprit", "range").cast(pl.String))
+
+
 def _phase(row: dict[str, Any]) -> str:
-    # braces stand for kernel names in a finding's text
-    name = str(row["culprit"]).replace("{", "{{").replace("}", "}}")
+    name = literal(str(row["culprit"]))
     where = name if row["range"] is None else f"in {name}"
-    longest = f" in {plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if row["gaps"] > 1 else ""
+    several = row["gaps"] > 1 and row["longest_ns"] is not None
+    longest = f" in {plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if several else ""
     return f"{where}: {time(row['ns'])}{longest}"

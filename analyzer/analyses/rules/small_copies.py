@@ -1,4 +1,4 @@
-"""Many small copies in a row, where one copy of all of it would do."""
+"""Many small copies one after the other, where one copy of all of it would do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kanalyze.analyses._device_idle import idle_spans
 from kanalyze.analyses._ranges import named_ranges, ranges_at
 from kanalyze.analyses._windows import worth_saying
 from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules import Finding, literal
 from kanalyze.named_ranges import plain
 from kanalyze.units import plural, rate, size, time
 
@@ -60,11 +60,12 @@ def _finding(report: Report, device: int, direction: str, copies: pl.DataFrame) 
         return None
     count, bytes_moved, time_ns = copies.height, total(copies, "size_bytes"), max(total(copies, "dur_ns"), 1)
     against = f", {size(LARGE_BYTES)} and more at {rate(speed * _NS_PER_S)}" if speed else ""
+    several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
     text = (
-        f"{plural(count, 'copy')} {direction} of {size(bytes_moved / count)} on average, in "
-        f"{plural(runs.height, 'row')} without other work between them, at {rate(bytes_moved * _NS_PER_S / time_ns)}"
-        f"{against}{_caller(report, copies)}. They cost {time(moved_ns)} of copying and {time(called_ns)} in which the "
-        f"device waited for their calls, more than one copy per row would."
+        f"{plural(count, 'copy')} {literal(direction)} of {size(bytes_moved / count)} on average, one after the other"
+        f"{several}, at {rate(bytes_moved * _NS_PER_S / time_ns)}{against}{_caller(report, copies)}. They cost "
+        f"{time(moved_ns)} of copying and {time(called_ns)} in which the device waited for their calls, more than one "
+        f"copy {'per run' if several else 'of all'} would."
     )
     remedy = "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D)."
     return Finding("small-copies", device, moved_ns + called_ns, text, remedy, "copies")
@@ -97,7 +98,7 @@ def _held(report: Report, device: int) -> int:
 def _caller(report: Report, copies: pl.DataFrame) -> str:
     """The call that most of the copies are from, and the range that most of them were called in."""
     call = copies.group_by(call=shown(pl.col("call_name"))).len().sort("len", "call", descending=[True, False])
-    text = f", by {call.item(0, 'call')}"
+    text = f", by {literal(str(call.item(0, 'call')))}"
     if "range" not in report.kinds:
         return text
     inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start"))
@@ -107,4 +108,4 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
         return text
     common = names.alias("range").to_frame().group_by("range").len().sort("len", "range", descending=[True, False])
     every = common.item(0, "len") == copies.height
-    return f"{text}{'' if every else ', most often'} in the range {plain(common.item(0, 'range'))}"
+    return f"{text}{'' if every else ', most often'} in the range {literal(plain(common.item(0, 'range')))}"

@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses._common import longest, total
 from kanalyze.analyses._operations import exclusive_operations, of_device
 from kanalyze.analyses._pages import pages
-from kanalyze.analyses._unified import FAULT_CAUSES, NS_PER_S, faults_seen, moves
+from kanalyze.analyses._unified import FAULT_CAUSES, NS_PER_S, UNASKED, faults_seen, moves
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.rules import Finding
 from kanalyze.units import plural, rate, size, time
@@ -26,9 +26,6 @@ _MANY: Final = 8
 
 #: Prefetched copies smaller than this say nothing of the bandwidth that prefetching gives.
 _COMPARABLE_BYTES: Final = 1 << 20
-
-#: What moves memory that nobody asked to move.
-_UNASKED: Final = (*FAULT_CAUSES, "Eviction")
 
 
 def find(report: Report) -> list[Finding]:
@@ -47,8 +44,11 @@ def find(report: Report) -> list[Finding]:
 
 def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     """Pages that went back and forth more than once, by page faults or because the device was full."""
-    unasked = moved.filter(pl.col("cause").is_in(list(_UNASKED)))
-    again, trips = total(unasked, "again_bytes"), longest(pages(report).pieces, "round_trips")
+    unasked = moved.filter(pl.col("cause").is_in(list(UNASKED)))
+    again, trips = (
+        total(unasked, "again_bytes"),
+        longest(pages(report).unasked.filter(pl.col("device") == device), "trips"),
+    )
     if not again or trips < _ROUND_TRIPS:
         return None
     part = pl.col("exclusive_ns") * pl.col("again_bytes") // pl.col("size_bytes").clip(lower_bound=1)

@@ -14,7 +14,7 @@ from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._ranges import ranges_at
 from kanalyze.analyses._windows import WORTH_SAYING
 from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.rules import Finding
+from kanalyze.analyses.rules import Finding, literal
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def find(report: Report) -> list[Finding]:
         text = (
             f"{plural(calls.height, 'blocking call')} ({_most(report, calls)}), {time(blocked)} of host time, after "
             f"which the host launched more work, with no copy to the host pending: GPU {device} idled {time(stake)} "
-            f"until they had returned and the next launch was through."
+            f"until they had returned and the next launch was through. That is unneeded unless the host or another "
+            f"process reads what kernels wrote without a copy."
         )
         remedy = (
             "Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read."
@@ -62,6 +63,5 @@ def _most(report: Report, calls: pl.DataFrame) -> str:
     named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
     top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False]).row(0)
     name, span, times = top
-    # braces stand for kernel names in a finding's text
-    where = " in " + span.replace("{", "{{").replace("}", "}}") if span else ""
-    return f"{name}{where}" if times == calls.height else f"{count(times)} of them {name}{where}"
+    what = f"{literal(str(name))} in {literal(span)}" if span else literal(str(name))
+    return what if times == calls.height else f"{count(times)} of them {what}"

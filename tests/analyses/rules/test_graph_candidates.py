@@ -187,6 +187,75 @@ def test_a_launch_that_came_too_late_counts_though_it_had_returned():
     assert found == [(3, 6, 0, 5 * (2 + 2) + 1, 4 * (4 - 3) + (5 - 3))]
 
 
+def test_what_a_thread_launched_on_another_stream_in_between_is_no_reason_to_wait():
+    """As above, but between b and c the thread launches onto stream 8, which takes it twice as long."""
+    program = Program()
+    for _ in range(6):
+        program.launch("a", "b").launch("x", "y", stream=8).launch("c").sync()
+    late = [
+        replace(event, start=event.start + 20, end=event.end + 20) for event in program.events if event.kind == "kernel"
+    ]
+    calls = [event for event in program.events if event.kind == "api"]
+    found = graphs(report([*calls, *late]), by="candidate").select("stream", "operations", "launch_ns", "queued_ns")
+    # each kernel starts 2 ns after the one before it, on whatever stream, and so is waited for no longer than that
+    assert found.rows() == [(7, 3, 0, 5 * (2 + 2))]
+
+
+def test_nor_is_what_it_launched_on_another_device():
+    program = Program()
+    for _ in range(6):
+        program.launch("a", "b").launch("x", "y", device=1).launch("c").sync()
+    late = [replace(e, start=e.start + 30, end=e.end + 30) for e in program.events if e.kind == "kernel"]
+    of = report([*(event for event in program.events if event.kind == "api"), *late])
+    found = graphs(of, by="candidate").filter(device=0).select("operations", "queued_ns")
+    # b waits 2 ns; c 8 ns, of which the thread needed 3 ns since it had launched y
+    assert found.rows() == [(3, 5 * (2 + 3))]
+    assert graphs(of, by="candidate", device=0).select("operations", "queued_ns").equals(found)
+
+
+#: The default stream of the context that all operations here are of, and a blocking stream of it.
+STREAMS = [
+    {"process_id": 1, "context_id": 1, "stream": stream, "type": kind}
+    for stream, kind in ((7, "null"), (8, "blocking"), (9, "non-blocking"))
+]
+
+
+def test_the_default_stream_cannot_be_captured():
+    (own,) = graph_candidates.find(report(loop().events, streams=STREAMS))
+    (other,) = graph_candidates.find(report(loop().events, streams=[{**STREAMS[1], "stream": 7}]))
+    assert "(on a stream of its own: the default stream cannot be captured)" in own.remedy
+    assert "default" not in other.remedy
+    assert own.at_stake_ns == other.at_stake_ns
+
+
+@pytest.mark.parametrize("streams", [(7, 8), (8, 7)])
+def test_the_default_stream_and_blocking_ones_cut_each_other(streams):
+    """While one of them is captured, nothing may be launched onto the other."""
+    of = report(in_turns(*streams), streams=STREAMS)
+    assert graphs(of, by="candidate").is_empty()
+    assert cut_launches(of)["launches"].to_list() == [600]
+
+
+@pytest.mark.parametrize("streams", [(7, 9), (9, 7), (8, 9), (9, 8)])
+def test_other_streams_do_not(streams):
+    of = report(in_turns(*streams), streams=STREAMS)
+    assert sorted(graphs(of, by="candidate")["stream"]) == sorted(streams)
+    assert cut_launches(of).is_empty()
+
+
+def test_nor_do_those_of_another_context():
+    of = report(in_turns(7, 8, context=2), streams=[*STREAMS, {**STREAMS[1], "context_id": 2}])
+    assert sorted(graphs(of, by="candidate")["stream"]) == [7, 8]
+
+
+def in_turns(one, other, **keys):
+    """Two launches onto a stream and one onto another, two hundred times."""
+    program = Program()
+    for _ in range(200):
+        program.launch("a", "b", stream=one).launch("x", stream=other, **keys)
+    return program.events
+
+
 def test_no_launches_is_an_empty_table():
     assert graphs(report([]), by="candidate").equals(BY_CANDIDATE.empty())
     assert graphs(report([kernel(0, 1)]), by="candidate").is_empty()

@@ -1,11 +1,13 @@
 """Small copies in a row: what one copy in place of them would save."""
 
+from dataclasses import replace
+
 import pytest
 
 from kanalyze.analyses.findings import ranked
 from kanalyze.analyses.rules.small_copies import find
 from kanalyze.report import Window
-from support.build import call, kernel, memcpy, nvtx, overhead, report
+from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report
 from support.nsys_csv import report_of
 
 
@@ -26,10 +28,15 @@ def test_a_row_of_small_copies_could_be_one():
     # nine in ten of the copying, and of the 10 ns around each copy in its call
     assert finding.at_stake_ns == 9 * 10 + 90
     assert finding.text == (
-        "10 copies Host-to-Device of 1.000 kB on average, in 1 row without other work between them, at 100.0 GB/s, by "
-        "cudaMemcpyAsync. They cost 90 ns of copying and 90 ns in which the device waited for their calls, more than "
-        "one copy per row would."
+        "10 copies Host-to-Device of 1.000 kB on average, one after the other, at 100.0 GB/s, by cudaMemcpyAsync. They "
+        "cost 90 ns of copying and 90 ns in which the device waited for their calls, more than one copy of all would."
     )
+
+
+def test_several_rows_are_several_copies():
+    (finding,) = find(report([*row(10), kernel(502, 504), *row(10, start=1000)]))
+    assert finding.text.startswith("20 copies Host-to-Device of 1.000 kB on average, one after the other in 2 runs, at")
+    assert finding.text.endswith("more than one copy per run would.")
 
 
 def test_large_copies_tell_what_one_copy_would_take():
@@ -68,6 +75,66 @@ def test_work_between_them_makes_two_rows(other):
 def test_work_of_another_stream_or_process_does_not():
     for keys in ({"stream": 8}, {"process": 2}):
         assert len(find(report([*row(5), kernel(252, 254, **keys), *row(5, start=300)]))) == 1
+
+
+@pytest.mark.parametrize("stream", [7, 8])
+@pytest.mark.parametrize("make", [kernel, memset, memcpy, graph])
+def test_work_that_the_process_launched_between_them_makes_two_rows_on_any_stream(make, stream):
+    """It may have written what the next copy reads, or read what the last one wrote."""
+    keys = {"direction": "Device-to-Host"} if make is memcpy else {}
+
+    def between(at=230, **how):
+        launched = call("anything", at, at + 10, correlation=99, process=how.get("process", 1))
+        return [launched, make(700, 702, correlation=99, stream=stream, **keys, **how)]
+
+    rows = [*row(5), *row(5, start=250)]
+    assert find(report([*rows, *between()])) == []
+    assert len(find(report([*rows, *between(at=530)]))) == 1
+    assert len(find(report([*rows, *between(device=1, process=1)]))) == 1
+    assert len(find(report([*rows, *between(process=2)]))) == 1
+
+
+@pytest.mark.parametrize("name", ["cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc", "cuStreamWaitValue32"])
+def test_a_call_that_orders_streams_makes_two_rows(name):
+    assert find(report([*row(5), call(name, 230, 235), *row(5, start=250)])) == []
+    assert len(find(report([*row(5), call("cudaEventRecord_v3020", 230, 235), *row(5, start=250)]))) == 1
+
+
+def test_copies_to_the_host_that_it_waits_for_are_not_one():
+    """It may have looked at the data before it asked for more; what goes to the device it does not look at."""
+    for name in ("cudaStreamSynchronize_v3020", "cudaEventSynchronize", "cuCtxSynchronize"):
+        wait = call(name, 230, 235)
+        assert (
+            find(report([*row(5, direction="Device-to-Host"), wait, *row(5, start=250, direction="Device-to-Host")]))
+            == []
+        )
+        assert len(find(report([*row(5), wait, *row(5, start=250)]))) == 1
+
+
+def test_blocking_copies_with_nothing_between_them_could_be_one():
+    assert len(find(report(row(10, name="cudaMemcpy_v3020", direction="Device-to-Host")))) == 1
+
+
+def test_a_loop_that_copies_a_result_to_the_host_in_each_step_is_no_row():
+    events = []
+    for number in range(30):
+        at, launch, moved = 200 * number, 2 * number, 2 * number + 1
+        events += [
+            call("cudaLaunchKernel", at, at + 4, correlation=launch),
+            kernel(at + 6, at + 100, correlation=launch),
+            *copy(at + 104, moved, stream=13, direction="Device-to-Host", name="cudaMemcpy_v3020"),
+        ]
+    assert find(report(events)) == []
+
+
+def test_copies_that_two_threads_make_at_once():
+    """Two streams, called in turns: what is between the calls of one is no more than the copies of the other."""
+    one, other = row(10, every=100), row(10, start=2_000)
+    at_once = [
+        replace(event, start=event.start - 1_950, end=event.end - 1_950, stream=event.stream and 8) for event in other
+    ]
+    at_once = [replace(event, correlation=event.correlation + 100) for event in at_once]
+    assert find(report([*one, *at_once]))[0].text.startswith("20 copies")
 
 
 def test_copies_without_a_call_of_their_own_are_in_no_row():

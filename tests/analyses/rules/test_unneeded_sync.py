@@ -51,7 +51,7 @@ def test_a_wait_after_every_kernel_raises_it():
     assert one.text == (
         "4 blocking calls (cudaDeviceSynchronize in loop), 300 ns of host time, after which the host launched more "
         "work, with no copy to the host pending: GPU 0 idled 80 ns until they had returned and the next launch was "
-        "through."
+        "through. That is unneeded unless the host or another process reads what kernels wrote without a copy."
     )
 
 
@@ -134,6 +134,26 @@ def test_a_wait_for_one_stream_says_nothing_of_another():
 
     assert avoidable(on([7, 7, 7, 7, 7])).height == 3  # all but the first and the last
     assert avoidable(on([7, 8, 9, 7, 7])).height == 1  # the copy may be what the first wait on each stream is for
+
+
+def test_of_streams_that_are_not_known_each_may_be_another():
+    """Two copies to the host, then a wait for each, on streams that the report does not name."""
+    events = []
+    for number in range(1, 6):
+        start, first, second = 1_000 * number, 100 * number, 100 * number + 1
+        for at, correlation, stream in ((start, first, 13), (start + 10, second, 14)):
+            side = {"source_memory": "Device", "target_memory": "Pinned"}
+            events += [
+                call("cudaMemcpyAsync", at, at + 5, correlation=correlation),
+                memcpy(at + 6, 20 * at + 90 - 19 * start, correlation=correlation, stream=stream, side=side),
+            ]
+        for at, after in ((start + 20, start + 300), (start + 400, start + 600)):
+            events += [
+                call("cudaStreamSynchronize", at, after),
+                call(LAUNCH, after + 5, after + 10, correlation=after),
+                kernel(after + 10, after + 20, correlation=after),
+            ]
+    assert avoidable(report(events)).is_empty()
 
 
 def test_it_claims_no_more_than_the_call_took():

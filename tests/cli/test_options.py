@@ -1,0 +1,180 @@
+"""What only some tables of `kanalyze show` take: thresholds, chunks, other forms; and windows that are several."""
+
+import csv
+import io
+import json
+
+import polars as pl
+import pytest
+
+import kanalyze
+from support.command import REPORTS, TORCH, refused, run
+
+NVTX = REPORTS / "nvtx.sqlite"
+
+
+def shown(*arguments):
+    ran = run("show", *arguments)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+def rows(*arguments):
+    return json.loads(shown(*arguments, "--format", "json"))
+
+
+def told(frame):
+    return json.loads(frame.write_json())
+
+
+def message(*arguments):
+    return refused(run("show", *arguments))
+
+
+# --threshold
+
+
+@pytest.mark.parametrize(("text", "ns"), [("10us", 10_000), ("0.05 ms", 50_000), ("0ns", 0)])
+def test_a_time_leaves_out_shorter_gaps(text, ns):
+    expected = told(kanalyze.gaps(kanalyze.read(NVTX), threshold_ns=ns))
+    assert rows("gaps", NVTX, "--threshold", text) == expected
+    assert all(row["dur_ns"] > ns for row in expected)
+    assert 0 < len(expected) < len(rows("gaps", NVTX, "--threshold", "0ns")) or ns == 0
+
+
+def test_a_threshold_goes_with_a_grouping():
+    expected = told(kanalyze.gaps(kanalyze.read(NVTX), by="culprit", threshold_ns=10_000))
+    assert rows("gaps", NVTX, "--by", "culprit", "--threshold", "10us") == expected
+
+
+def test_a_share_leaves_only_what_is_used_less():
+    every = rows("utilisation", TORCH)
+    few = rows("utilisation", TORCH, "--threshold", "1%")
+    assert few == [row for row in every if row["busy_share"] < 0.01]
+    assert 0 < len(few) < len(every)
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "what", "example"),
+    [
+        ("gaps", "10", "a time", "10us"),
+        ("gaps", "10%", "a time", "10us"),
+        ("gaps", "soon", "a time", "10us"),
+        ("utilisation", "10us", "a share", "50%"),
+        ("utilisation", "0.5", "a share", "50%"),
+        ("utilisation", "", "a share", "50%"),
+    ],
+)
+def test_what_is_no_threshold_of_the_table_is_told(table, text, what, example):
+    expected = (
+        f"--threshold {text!r}: not {what}.",
+        f"Write a number with its unit, as in {example}.  [bad-threshold]",
+    )
+    assert message(table, NVTX, "--threshold", text) == expected
+
+
+@pytest.mark.parametrize("text", ["10us", "50%", "none"])
+def test_a_table_that_compares_nothing_has_no_threshold(text):
+    assert message("kernels", NVTX, "--threshold", text) == (
+        "no option of kernels '--threshold'.",
+        "There are: none.  [unknown-name]",
+    )
+
+
+# --chunks, --as-nsys, --trace, --graphs
+
+
+def test_chunks_are_as_many_as_wanted():
+    found = rows("utilisation", TORCH, "--chunks", "7")
+    assert len(found) == 7
+    assert found == told(kanalyze.utilisation(kanalyze.read(TORCH), chunks=7))
+
+
+def test_as_nsys_gives_what_nsys_prints():
+    options = ("--as-nsys", "--chunks", "7", "--threshold", "101%")
+    found = rows("utilisation", NVTX, *options)
+    assert found == told(kanalyze.utilisation(kanalyze.read(NVTX), 7, as_nsys=True, threshold_share=1.01))
+    with (REPORTS / "expected" / "nvtx" / "gpu_time_util-7.csv").open() as file:
+        assert len(found) == len(list(csv.DictReader(file)))
+
+
+def test_trace_is_a_row_per_instance():
+    found = rows("range_gpu", NVTX, "--trace")
+    assert found == told(kanalyze.range_gpu(kanalyze.read(NVTX), trace=True))
+    assert len(found) == sum(row["count"] for row in rows("range_gpu", NVTX))
+
+
+def test_graphs_counts_those_that_were_traced_whole():
+    path = REPORTS / "graph_graph.sqlite"
+    found = rows("range_gpu", path, "--graphs")
+    assert found == told(kanalyze.range_gpu(kanalyze.read(path), graphs=True))
+    assert sum(row["whole_graphs"] for row in found) > 0
+    assert found != rows("range_gpu", path)
+
+
+@pytest.mark.parametrize(
+    ("option", "table", "known"),
+    [
+        (["--trace"], "ranges", "none"),
+        (["--graphs"], "utilisation", "--chunks, --as-nsys, --threshold"),
+        (["--as-nsys"], "range_gpu", "--trace, --graphs"),
+        (["--chunks", "3"], "events", "none"),
+    ],
+)
+def test_an_option_of_another_table_is_told_with_its_own(option, table, known):
+    what, remedy = message(table, NVTX, *option)
+    assert what == f"no option of {table} {option[0]!r}."
+    assert f"There are: {known}." in remedy
+
+
+# --window by name
+
+
+def test_a_range_that_occurs_once_is_a_window():
+    expected = told(kanalyze.kernels(kanalyze.read(NVTX), window="worker 0"))
+    assert rows("kernels", NVTX, "--window", "worker 0") == expected
+    assert expected
+
+
+def test_an_instance_is_a_window():
+    expected = told(kanalyze.kernels(kanalyze.read(NVTX), window="step#14"))
+    assert rows("kernels", NVTX, "--window", "step#14") == expected
+    assert [row["count"] for row in expected] == [10]
+
+
+@pytest.mark.parametrize("text", ["step#*", "step"])
+def test_all_instances_are_one_table_with_a_column_that_names_them(text):
+    found = rows("ledger", NVTX, "--window", text)
+    names = [f"step#{number}" for number in range(1, 21)]
+    assert list(dict.fromkeys(row["instance"] for row in found)) == names
+    report = kanalyze.read(NVTX)
+    for name in names:
+        own = [row for row in found if row["instance"] == name]
+        assert own == [{"instance": name, **row} for row in told(kanalyze.ledger(report, window=name))]
+
+
+def test_instances_are_named_in_every_format(tmp_path):
+    arguments = ("kernels", NVTX, "--window", "step#*", "--sort", "-total_ns", "--top", "2")
+    (first, second) = csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv")))
+    assert next(iter(first)) == "instance"
+    assert first["instance"] == "step#14"
+    assert [line.split()[0] for line in shown(*arguments).splitlines()] == ["instance", "step#14", second["instance"]]
+    shown(*arguments, "--format", "parquet", "-o", tmp_path / "kernels.parquet")
+    assert pl.read_parquet(tmp_path / "kernels.parquet").get_column("instance").to_list()[0] == "step#14"
+
+
+def test_the_only_instance_needs_no_name():
+    assert shown("kernels", NVTX, "--window", "worker 0#*") == shown("kernels", NVTX, "--window", "worker 0")
+
+
+def test_a_range_that_does_not_exist_is_told_with_the_nearest():
+    what, remedy = message("kernels", NVTX, "--window", "stp")
+    assert what == "no range 'stp'."
+    assert remedy.startswith("Did you mean step? There are: step, forward, ")
+    assert ", , " not in remedy  # a range without a text is `:`
+
+
+def test_an_instance_that_does_not_exist_is_told_with_those_there_are():
+    what, remedy = message("kernels", NVTX, "--window", "step#21")
+    assert what == "no instance of range 'step' '21'."
+    assert remedy.startswith("There are: 1 to 20.")

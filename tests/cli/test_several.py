@@ -1,0 +1,146 @@
+"""`kanalyze summarize` of several reports, and of all instances of a range."""
+
+import json
+import re
+
+import pytest
+
+import kanalyze
+from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
+
+NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
+
+
+def page(*arguments, **keys):
+    ran = run("summarize", *arguments, **keys)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+def content(*arguments):
+    return json.loads(page(*arguments, "--format", "json"))
+
+
+# Several reports
+
+COMPARED = "add_um.sqlite: 206.3 ms of GPU window, 1.43 × as long as add.sqlite (144.6 ms); "
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130])
+def test_each_report_has_its_page_and_a_line_compares_them(columns):
+    first, second, compared = re.split(r"^\n─+\n\n", page(ADD, ADD_UM, columns=columns), flags=re.MULTILINE)
+    assert [first, second] == [page(path, columns=columns) for path in (ADD, ADD_UM)]
+    title, text = compared.split("\n", 1)
+    assert title == "COMPARED"
+    assert " ".join(text.split()).startswith(COMPARED)
+    assert [line for line in compared.splitlines() if len(line) > columns] == []
+
+
+def test_each_further_report_is_compared_with_the_first():
+    compared = " ".join(page(ADD, ADD_UM, EMPTY).rpartition("COMPARED\n")[2].split())
+    assert compared.startswith(COMPARED)
+    assert compared.endswith("empty.sqlite cannot be compared with add.sqlite: no GPU did anything in empty.sqlite.")
+
+
+def test_the_same_report_does_not_differ_from_itself():
+    assert " ".join(page(ADD, ADD).split()).endswith("(144.6 ms); no bucket differs by 1 % or more.")
+
+
+def test_several_as_markdown():
+    text = page(ADD, ADD_UM, "--format", "markdown")
+    parts = [page(path, "--format", "markdown") for path in (ADD, ADD_UM)]
+    head = "\n".join([*parts, "#### Compared\n\n"])
+    assert text.startswith(head + COMPARED)
+    assert text.endswith(".\n")
+
+
+def test_several_as_json():
+    found = content(ADD, ADD_UM)
+    assert list(found) == ["schema_version", "reports", "comparison"]
+    assert found["schema_version"] == 1
+    assert found["reports"] == [content(ADD), content(ADD_UM)]
+    assert found["comparison"].startswith(COMPARED)
+
+
+def test_a_part_of_each_is_compared():
+    found = content(ADD, ADD_UM, "--window", "400ms..500ms")
+    assert [report["scope"]["window_end_ns"] for report in found["reports"]] == [500_000_000] * 2
+    assert "1.00 × as long" in found["comparison"]
+
+
+def test_one_report_that_cannot_be_read_ends_it_without_a_page(tmp_path):
+    told, remedy = refused(run("summarize", ADD, tmp_path / "none.sqlite"))
+    assert told.endswith("none.sqlite: no such file.")
+    assert remedy.endswith("[report-not-found]")
+
+
+def test_output_onto_any_of_the_reports_is_refused(tmp_path):
+    path = tmp_path / "add.sqlite"
+    path.write_bytes(ADD.read_bytes())
+    assert refused(run("summarize", ADD_UM, path, "-o", path))[1].endswith("[output-failed]")
+    assert path.read_bytes() == ADD.read_bytes()
+
+
+# All instances of a range
+
+
+def test_instances_look_as_they_should(gold):
+    gold(page(NVTX, "--window", "step"), "summarize_nvtx_step_80.txt")
+
+
+def test_instances_as_markdown_look_as_they_should(gold):
+    gold(page(NVTX, "--window", "step", "--top", "3", "--format", "markdown"), "summarize_nvtx_step.md")
+
+
+def test_all_instances_by_name_or_with_a_star():
+    assert page(NVTX, "--window", "step#*") == page(NVTX, "--window", "step")
+    assert page(NVTX, "--window", ":step") == page(NVTX, "--window", "step").replace(" step", " :step").replace(
+        "'step#1'", "':step#1'"
+    )
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130])
+def test_instances_fit_the_terminal(columns):
+    lines = page(NVTX, "--window", "step", columns=columns).splitlines()
+    assert [line for line in lines if len(line) > columns] == []
+
+
+def test_instances_as_json():
+    found = content(NVTX, "--window", "step")
+    assert found["range"] == "step"
+    assert [row["instance"] for row in found["instances"]] == list(range(1, 21))
+    assert [row["instance"] for row in found["instances"] if row["odd"]] == [6, 14]
+    assert found["scope"]["window"] == "step#*"
+    assert found["answer"].startswith("20 instances of step: 44.81 µs in the median")
+    for row in found["instances"]:
+        buckets = [value for name, value in row.items() if name.endswith("_ns") and name not in ("start_ns", "dur_ns")]
+        assert sum(buckets) == row["dur_ns"]
+    report = kanalyze.read(NVTX)
+    third = kanalyze.ledger(report, window="step#3")
+    assert third.get_column("ns").sum() == found["instances"][2]["dur_ns"]
+
+
+def test_the_spread_ends_with_the_total():
+    *buckets, total = content(NVTX, "--window", "step")["spread"]
+    assert total["bucket"] == "total"
+    assert total["total_ns"] == sum(row["total_ns"] for row in buckets)
+    assert [row["total_ns"] for row in buckets] == sorted((row["total_ns"] for row in buckets), reverse=True)
+
+
+def test_one_instance_has_a_whole_page():
+    text = page(TORCH, "--window", "train#3")
+    assert "window train#3" in text
+    assert "FINDINGS" in text
+    assert content(TORCH, "--window", "train#3")["scope"]["window"] == "train#3"
+
+
+def test_a_range_that_occurs_once_has_a_whole_page():
+    assert "WHERE THE TIME WENT" in page(NVTX, "--window", "worker 0")
+    assert content(NVTX, "--window", "worker 0")["scope"]["window"] == "worker 0"
+
+
+def test_instances_of_one_report_beside_a_page_of_another():
+    found = content(NVTX, NVTX, "--window", "step")
+    assert [list(report)[-1] for report in found["reports"]] == ["spread", "spread"]
+    assert found["comparison"] == ""
+    assert "COMPARED" not in page(NVTX, NVTX, "--window", "step")
