@@ -24,16 +24,15 @@ def activity(report: Report) -> pl.DataFrame:
     spans = _process_spans(report)
     used = device_operations(report).select("device", "process_id").unique()
     joined = used.join(spans, on="process_id", how="left", nulls_equal=True)
-    spans = joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
-    return spans.with_columns(pl.max_horizontal("start", "end").alias("end"))  # where all that happened ended too early
+    return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
 
 
 @once_per_report
 def windows(report: Report) -> pl.DataFrame:
     """The window of each device with operations: its activity, or what the user asked for. Columns as there."""
     asked, spans = report.scope.window, activity(report)
-    if asked is None:
-        return spans
+    if asked is None:  # no window is of negative length, even where all that happened ended before it began
+        return spans.with_columns(pl.max_horizontal("start", "end").alias("end"))
     low = pl.col("start") if asked.start_ns is None else pl.lit(asked.start_ns, dtype=pl.Int64)
     high = pl.col("end") if asked.end_ns is None else pl.lit(asked.end_ns, dtype=pl.Int64)
     return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))

@@ -119,15 +119,18 @@ def page_of(summary: Summary, top: int) -> Page:
     """The page of a summary, with at most `top` rows in each table."""
     made = [(name, make) for name, make in _SECTIONS if name in summary.tables and summary.tables[name].height]
     sections = [make(summary.tables, top) for _, make in made]
+    topics, name = _topics(summary.findings), units.printable(summary.meta.path.name)
+    hidden = len(topics) - top
+    rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
     return Page(
         heading=_heading(summary),
         health=_health(summary.tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=sections,
-        topics=_topics(summary.findings)[:top],
+        topics=topics[:top],
         cannot_tell=list(summary.cannot_tell.values()),
-        more=f"kanalyze show TABLE {units.printable(summary.meta.path.name)}; `kanalyze tables` lists the tables",
+        more=f"{rest}kanalyze show TABLE {name}; `kanalyze tables` lists the tables",
     )
 
 
