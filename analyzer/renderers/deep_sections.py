@@ -35,12 +35,14 @@ def known(say: Callable[[T], str], value: T | None) -> str:
 
 
 def culprits(tables: Tables, top: int) -> Section:
-    """Why the GPUs waited, by name; the same on several GPUs is added up."""
+    """Why the GPUs waited, by name; the same on several GPUs is added up, and a part of all their windows."""
     keys = ("bucket", "culprit", "range")
+    windows_ns = max(int(tables["ledger"].get_column("ns").sum()), 1)
     sums = (
         tables["culprits"]
         .group_by(keys)
-        .agg(pl.col("ns").sum(), pl.col("share").mean(), pl.col("gaps").sum(), pl.col("longest_ns").max())
+        .agg(pl.col("ns").sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
+        .with_columns(share=pl.col("ns") / windows_ns)
     )
     table = sums.sort("ns", *keys, descending=[True, False, False, False])
     shown = table.head(min(top, _FEWER))

@@ -81,7 +81,7 @@ def test_few_culprits_are_shown_and_how_many_there_are():
     assert waiting().remark == "idle time by what held it up"
 
 
-def test_the_same_culprit_on_several_gpus_is_one_row():
+def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows():
     events = [
         *(call("cudaLaunchKernel", 0, 10, correlation=1), kernel(10, 20, correlation=1, name="gemm")),
         *(call("cudaLaunchKernel", 20, 30, correlation=2), kernel(30, 40, correlation=2, name="gemm", device=1)),
@@ -90,7 +90,7 @@ def test_the_same_culprit_on_several_gpus_is_one_row():
     tables = summarize(report(events)).tables
     assert tables["culprits"].filter(bucket="launch").height == 2
     (launch,) = (row for row in table(deep.culprits(tables, 8)) if row["bucket"] == "launch")
-    assert launch["culprit"] == "gemm"
+    assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
 
 
 def test_what_the_profiler_does_not_name_is_unnamed():
