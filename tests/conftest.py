@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("ci", deadline=None, max_examples=150)
+settings.register_profile("ci", deadline=None, max_examples=60)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
 settings.load_profile("ci")
 

@@ -438,9 +438,11 @@ def test_a_version_that_cannot_be_told_is_none(tmp_path, monkeypatch, text):
 
 # An end before the end
 
-#: Starts a command that Ctrl-C reaches, also where these tests run in the background and it does not reach them.
+#: Starts a command that signals reach, also where these tests run in the background and they do not reach them.
 INTERRUPTIBLE = (
-    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+    "import os, signal, sys; "
+    "[signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]; "
+    "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
