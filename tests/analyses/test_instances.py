@@ -8,7 +8,7 @@ from kanalyze.analyses.instances import INSTANCES, SPREAD, compare
 from kanalyze.analyses.ledger import BUCKETS, ledger
 from kanalyze.report import Window
 from support.build import call, kernel, nvtx, report
-from support.strategies import EVENTS
+from support.strategies import EVENTS, FEWER
 
 
 def compared(events, name="step"):
@@ -79,6 +79,7 @@ def test_instances_of_the_page_span_them_all():
     assert compared(steps(20, 30)).scope.window == Window(10, 60, "step#*")
 
 
+@FEWER
 @given(EVENTS)
 def test_an_instance_equals_the_ledger_of_its_window(events):
     ranges = [nvtx("step", start, start + length) for start, length in ((0, 7), (7, 13), (15, 30))]

@@ -142,9 +142,9 @@ def test_an_instance_is_a_window():
     assert [row["count"] for row in expected] == [10]
 
 
-@pytest.mark.parametrize("text", ["step#*", "step"])
-def test_all_instances_are_one_table_with_a_column_that_names_them(text):
-    found = rows("ledger", NVTX, "--window", text)
+def test_all_instances_are_one_table_with_a_column_that_names_them():
+    found = rows("ledger", NVTX, "--window", "step#*")
+    assert found == rows("ledger", NVTX, "--window", "step")
     names = [f"step#{number}" for number in range(1, 21)]
     assert list(dict.fromkeys(row["instance"] for row in found)) == names
     report = kanalyze.read(NVTX)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 
 import pytest
 
@@ -11,6 +12,7 @@ from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
 NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
 
+@cache
 def page(*arguments, **keys):
     ran = run("summarize", *arguments, **keys)
     assert (ran.status, ran.error) == (0, "")

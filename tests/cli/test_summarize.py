@@ -3,10 +3,15 @@
 import errno
 import json
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from kanalyze.analyses.summary import summarize
+from kanalyze.readers import read
+from kanalyze.renderers.summary_json import render as render_json
+from kanalyze.renderers.terminal import Look, render
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, refused, run
 from support.exports import altered
 
@@ -49,12 +54,21 @@ def test_markdown_does_not_depend_on_the_terminal():
     assert page(ADD, "--format", "markdown", columns=60) == page(ADD, "--format", "markdown", columns=200)
 
 
+@cache
+def summary_of(path):
+    return summarize(read(path))
+
+
 @pytest.mark.parametrize("columns", [60, 80, 130])
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_no_line_is_wider_than_the_terminal(path, columns):
-    lines = page(path, columns=columns).splitlines()
+    lines = render([summary_of(path)], Look(columns), 8).splitlines()
     assert [line for line in lines if len(line) > columns] == []
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_the_command_has_the_width_of_the_terminal():
+    assert page(TORCH, columns=97) == render([summary_of(TORCH)], Look(97), 8)
 
 
 def test_a_very_narrow_and_a_very_wide_terminal_are_no_trouble():
@@ -79,7 +93,7 @@ def test_a_report_without_gpu_work_has_a_page_too():
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_ledgers_sum_to_their_windows(path):
-    found = content(path)
+    found = json.loads(render_json([summary_of(path)]))
     lengths = {window["device"]: window["window_ns"] for window in found["windows"]}
     sums = dict.fromkeys(lengths, 0)
     for row in found["ledger"]:

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import polars as pl
@@ -23,10 +24,21 @@ KERNEL, GRAPH, MEMCPY, MEMSET, RUNTIME = (
 BY_PAGES, BY_CURSOR = 0, 1 << 40
 
 
+@cache
+def usual_page(path):
+    """The page of a report as it lies in the repository."""
+    return page(path)
+
+
 def page(path):
     ran = run("summarize", path)
     assert (ran.status, ran.error) == (0, "")
     return ran.text
+
+
+def slow(*values, **keys):
+    """Parameters of a test that only `-m slow` runs."""
+    return pytest.param(*values, marks=pytest.mark.slow, **keys)
 
 
 def message(path, *, slug):
@@ -176,7 +188,7 @@ def test_calls_alone_have_a_page(tmp_path):
     assert column(path, "name") == []
 
 
-@pytest.mark.parametrize("path", [ADD_UM, GRAPH_NODE], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [ADD, slow(ADD_UM), slow(GRAPH_NODE)], ids=lambda path: path.stem)
 def test_no_single_table_is_needed(tmp_path, path):
     for table in tables_of(path):
         if not table.startswith("ENUM_NSYS_"):
@@ -205,7 +217,9 @@ OPTIONAL = {
 }
 
 
-@pytest.mark.parametrize("table", OPTIONAL)
+@pytest.mark.parametrize(
+    "table", [KERNEL, "NVTX_EVENTS", *(slow(table) for table in sorted({*OPTIONAL} - {KERNEL, "NVTX_EVENTS"}))]
+)
 def test_no_optional_column_is_missed(tmp_path, table):
     for name in OPTIONAL[table]:
         assert page(without_column(tmp_path, GRAPH_NODE, table, name))
@@ -244,23 +258,23 @@ def told_or_read(path, *options):
         assert ran.error == ""
 
 
-def without_sense(*names):
+def without_sense(*names, marks=()):
     """Parameters of a table and some of its columns."""
-    return [pytest.param(*name.split("."), id=name) for name in names]
+    return [pytest.param(*name.split("."), id=name, marks=marks) for name in names]
 
 
 @pytest.mark.parametrize(
     ("table", "name"),
     [
-        *without_sense(f"{KERNEL}.end", f"{RUNTIME}.end", "NVTX_EVENTS.eventType", "PROCESSES.pid"),
-        *without_sense("META_DATA_EXPORT.name", "META_DATA_EXPORT.value", "DIAGNOSTIC_EVENT.text"),
-        *without_sense(f"{KERNEL}.start", f"{RUNTIME}.start", f"{MEMCPY}.start", f"{MEMCPY}.bytes"),
-        *without_sense(f"{KERNEL}.gridX", "PROFILER_OVERHEAD.start", "NVTX_EVENTS.start"),
-        *without_sense(f"{KERNEL}.deviceId"),
-        *without_sense(f"{RUNTIME}.nameId"),
-        *without_sense("StringIds.id", "StringIds.value", "TARGET_INFO_GPU.id", "ANALYSIS_DETAILS.duration"),
-        *without_sense("TARGET_INFO_CUDA_DEVICE.pid", "TARGET_INFO_CUDA_DEVICE.gpuId"),
-        *without_sense("DIAGNOSTIC_EVENT.severity"),
+        *without_sense(f"{KERNEL}.end", f"{RUNTIME}.start", f"{MEMCPY}.bytes", "NVTX_EVENTS.eventType"),
+        *without_sense("StringIds.id", "TARGET_INFO_GPU.id", "META_DATA_EXPORT.value"),
+        *without_sense(
+            *(f"{RUNTIME}.end", "PROCESSES.pid", "META_DATA_EXPORT.name", "DIAGNOSTIC_EVENT.text", f"{KERNEL}.start"),
+            *(f"{MEMCPY}.start", f"{KERNEL}.gridX", "PROFILER_OVERHEAD.start", "NVTX_EVENTS.start"),
+            *(f"{KERNEL}.deviceId", f"{RUNTIME}.nameId", "StringIds.value", "ANALYSIS_DETAILS.duration"),
+            *("TARGET_INFO_CUDA_DEVICE.pid", "TARGET_INFO_CUDA_DEVICE.gpuId", "DIAGNOSTIC_EVENT.severity"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_column_that_makes_no_sense_is_no_traceback(tmp_path, table, name):
@@ -497,14 +511,16 @@ def test_a_file_that_is_cut_and_does_not_know_its_length_is_no_traceback(tmp_pat
 def test_bytes_behind_the_end_are_no_trouble(tmp_path):
     path = tmp_path / ADD.name
     path.write_bytes(ADD.read_bytes() + bytes(10_000))
-    assert page(path) == page(ADD)
+    assert page(path) == usual_page(ADD)
 
 
 @pytest.mark.usefixtures("_either_way")
-@pytest.mark.parametrize("source", [ADD, GRAPH_NODE], ids=lambda path: path.stem)
-def test_a_changed_byte_is_told_or_harmless(tmp_path, source):
+@pytest.mark.parametrize(
+    ("source", "steps"),
+    [pytest.param(ADD, 12, id="add"), *(slow(path, 38, id=f"{path.stem}-more") for path in (ADD, GRAPH_NODE))],
+)
+def test_a_changed_byte_is_told_or_harmless(tmp_path, source, steps):
     data, path = source.read_bytes(), tmp_path / "changed.sqlite"
-    steps = 38
     for step in range(steps):
         spread = step * len(data) // steps + 97 * step % 4096
         at = spread - spread % 4096 + step % 12 if step % 3 == 0 else spread  # every third in the head of a page
@@ -550,7 +566,7 @@ def test_a_write_ahead_log_beside_the_file_is_read_with_it(tmp_path):
 def test_what_is_beside_the_file_but_no_log_does_not_matter(tmp_path, suffix, content):
     path = altered(tmp_path, ADD)
     path.with_name(path.name + suffix).write_bytes(content)
-    assert page(path) == page(ADD)
+    assert page(path) == usual_page(ADD)
 
 
 # Both ways of reading

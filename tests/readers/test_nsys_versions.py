@@ -15,6 +15,8 @@ SOURCES = [
     for name in ("findings", "graph_node", "memory", "nvtx", "prefetch", "thrash", "two_gpus", "two_processes")
 ]
 
+OLDEST = min(VERSIONS)
+
 #: Of 2024 and before.
 BEFORE_2025 = [version for version in VERSIONS if version < "2025"]
 
@@ -91,7 +93,9 @@ def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_p
     assert other.kind("kernel").equals(whole.kind("kernel"))
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "version", [OLDEST, *(pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS if version != OLDEST)]
+)
 def test_a_report_of_any_version_has_a_page(tmp_path, version):
     for source in SOURCES:
         ran = run("summarize", as_written_by(version, tmp_path, source))
