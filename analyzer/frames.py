@@ -9,6 +9,9 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
+_MULTIPLIER: Final = 6364136223846793005
+
 #: Frames of fewer rows are grouped as polars does it.
 _MANY_ROWS: Final = 1 << 16
 
@@ -61,3 +64,11 @@ def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -
     if found.select((pl.col("least") != pl.col("most")).any()).item():
         return frame.group_by(keys).agg(sums)
     return found.drop("number", "least", "most")
+
+
+def mixed(columns: Sequence[str]) -> pl.Expr:
+    """One number (UInt64) for the values of some columns; of two different rows it is the same once in 10¹⁹ pairs."""
+    number = pl.lit(0, dtype=pl.UInt64)
+    for column in columns:
+        number = number * _MULTIPLIER + pl.col(column).hash()
+    return number

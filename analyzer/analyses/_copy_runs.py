@@ -80,7 +80,7 @@ def most_small_copies_take(report: Report) -> int:
 def _called(report: Report) -> pl.DataFrame:
     """The small copies in scope that have a call of their own."""
     small = _copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
-    calls = calls_of(report, small.get_column("row")).drop("call_id")
+    calls = calls_of(report, small.get_column("row"), "call_row", "thread_id", "call_start", "call_end", "call_name")
     on = streams(report).select(pl.all().gather(small.get_column("row")))
     small = pl.concat([small, on, calls], how="horizontal").filter(pl.col("call_row").is_not_null())
     return small.filter(~pl.col("call_row").is_duplicated())

@@ -135,9 +135,7 @@ def graph_launches(report: Report) -> pl.DataFrame:
         (pl.col("kind") == "graph").any().alias("whole"),
         pl.col("launch_ns").sum(),
     )
-    calls = calls_of(report, sums.get_column("row")).select(
-        "call_row", "thread_id", "call_start", call_ns=pl.col("call_end") - pl.col("call_start")
-    )
+    calls = calls_of(report, sums.get_column("row"), "call_row", "thread_id", "call_start", "call_ns")
     spans = sums.with_columns(calls.get_columns()).with_columns(_busy(own, sums), _idle(report, sums))
     return spans.with_columns(charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct())
 

@@ -55,7 +55,7 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: pl.DataFrame) -
     its next one, and no call.
     """
     ended = idle.get_column("row").drop_nulls()
-    calls = calls_of(report, ended).select("thread_id", "call_start", "call_end")
+    calls = calls_of(report, ended, "thread_id", "call_start", "call_end")
     calls = pl.concat([calls, calls.clear(idle.height - calls.height)])
     idle = idle.with_columns(calls)
     orphans = idle.filter(pl.col("call_start").is_null())

@@ -63,22 +63,29 @@ def _calls_by_id(report: Report, process: object) -> pl.DataFrame:
     return calls.select("correlation_id", "row")
 
 
-def calls_of(report: Report, rows: pl.Series) -> pl.DataFrame:
+def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
     """The launching call of each operation in `rows` (their numbers), in that order; nulls where there is none.
 
-    Columns: call_row (of the api events), thread_id, call_id, call_start, call_end, call_name.
+    Columns, or those of them that are `wanted`: call_row (of the api events), thread_id, call_id, call_start, call_end,
+    call_ns, call_name.
     """
-    called = launch_rows(report).gather(rows)
-    calls = report.kind("api").select("thread_id", "event_id", "start_ns", "dur_ns", "name")
-    found = calls.select(pl.all().gather(called)) if calls.height else calls.clear(len(rows))
-    return found.select(
-        called.alias("call_row"),
-        "thread_id",
-        call_id="event_id",
-        call_start="start_ns",
-        call_end=pl.col("start_ns") + pl.col("dur_ns"),
-        call_name="name",
+    called, calls = launch_rows(report).gather(rows), report.kind("api")
+    recorded = calls.height > 0
+    start, duration, thread, name, ids = (
+        pl.col(column).gather(called) if recorded else pl.col(column)
+        for column in ("start_ns", "dur_ns", "thread_id", "name", "event_id")
     )
+    columns = {
+        "call_row": called,
+        "thread_id": thread,
+        "call_id": ids,
+        "call_start": start,
+        "call_end": start + duration,
+        "call_ns": duration,
+        "call_name": name,
+    }
+    found = calls if recorded else calls.clear(len(rows))
+    return found.select(columns[column].alias(column) for column in wanted or columns)
 
 
 def launching_calls(report: Report) -> pl.DataFrame:

@@ -97,8 +97,8 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     needed = ("kind", "row", "name", "device", "process_id", "dur_ns")
     work = device_operations(report).select(needed).filter(pl.col("kind") == "kernel")
     work = work.drop("kind").rename({"dur_ns": "kernel_ns"})
-    calls = calls_of(report, work.get_column("row")).select(
-        "call_row", "call_start", "call_name", api_ns=pl.col("call_end") - pl.col("call_start")
+    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_name", "call_ns").rename(
+        {"call_ns": "api_ns"}
     )
     launched = pl.concat([work, calls], how="horizontal").drop_nulls("call_row")
     launched = launched.filter(~launches_graphs(launched.get_column("call_name")))

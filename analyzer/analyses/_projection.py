@@ -99,8 +99,8 @@ def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.
     Columns: those of `work`, and since and until (start and end of the launching call), call_row. Operations without
     a launch of their own are under (None, None).
     """
-    calls = calls_of(report, work.get_column("row"))
-    called = calls.select("call_row", "thread_id", since="call_start", until="call_end")
+    calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
+    called = calls.rename({"call_start": "since", "call_end": "until"})
     known = pl.when(pl.col("call_row").is_not_null())
     found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
     found = found if found.get_column("start").is_sorted() else found.sort("start", maintain_order=True)

@@ -12,8 +12,13 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._graphs import graph_launches
+from kanalyze.analyses._launch import calls_of
+from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._operations import operations
 from kanalyze.analyses._periods import periodic
-from kanalyze.analyses._series import SERIES, launch_series
+from kanalyze.analyses._queued import streams
+from kanalyze.analyses._series import launch_series
+from kanalyze.analyses._walk import launch_waits, queued_waits
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -31,6 +36,13 @@ NODES: Final = 32
 #: What spreads the places in a stretch over all 64 bits, and what parts those so that sums do not overflow.
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
+
+#: Operations that are looked at together.
+_SLICE: Final = 1 << 19
+
+#: What of an operation is summed up.
+_WAITS: Final = ("launch_ns", "queued_ns")
+_SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
 
 CANDIDATES: Final = Table(
     "graphs",
@@ -89,24 +101,17 @@ def cut_launches(report: Report) -> pl.DataFrame:
 @once_per_report
 def _found(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The answers of :func:`candidates` and :func:`cut_launches`; what they are made of is too large to be kept."""
-    line = _with_units(report)
-    return _candidates(report, line.drop_nulls("sequence")), _cut(line)
+    line = launch_series(report)
+    words = _words(line)
+    short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
+    cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
+    return _candidates(report, _with_units(line, words)), _cut(report, cut)
 
 
 def _candidates(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    costs = _graph_costs(report)
-    units = line.group_by("unit", maintain_order=True).agg(
-        pl.col("sequence", *SERIES).first(),
-        pl.len().cast(pl.Int64).alias("operations"),
-        (pl.col("kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
-        pl.col("launch_ns", "queued_ns").sum(),
-        start_ns=pl.col("call_start").first(),
-        first=pl.col("name").first(),
-        api_total_ns=pl.col("api_ns").sum(),
-    )
-    own = line.group_by("sequence").agg(own=pl.col("api_ns").median())
+    units, own = _units(report, line)
     units = units.join(own, on="sequence", maintain_order="left").join(
-        costs, on="device", how="left", maintain_order="left"
+        _graph_costs(report), on="device", how="left", maintain_order="left"
     )
     units = units.with_columns(
         measured=pl.col("cost").is_not_null(), graph_launch_ns=pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
@@ -114,49 +119,109 @@ def _candidates(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     saved = (pl.col("launch_ns") + pl.col("queued_ns") - pl.col("graph_launch_ns")).clip(lower_bound=0)
     sums = (
         units.with_columns(saved_ns=saved)
-        .group_by("sequence")
+        .group_by("sequence", maintain_order=True)
         .agg(
-            pl.col(*SERIES, "measured", "graph_launch_ns", "operations", "kernels", "start_ns", "first").first(),
+            pl.col("row", "device", "measured", "graph_launch_ns", "operations", "kernels", "start_ns").first(),
             pl.col("api_total_ns", "launch_ns", "queued_ns", "saved_ns").sum(),
             repetitions=pl.len(),
         )
     )
-    sums = sums.filter(pl.col("kernels") > 0).with_columns(pl.col("first").cast(pl.String))
+    sums = _launched_by(report, sums.filter(pl.col("kernels") > 0))
     return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
 
 
-def _cut(line: pl.DataFrame) -> pl.DataFrame:
-    short = line.filter(pl.col("sequence").is_null() & (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST))
-    return short.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
+def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
+    """`sums` with what their first operations tell: process_id, thread_id, stream and name."""
+    rows = sums.get_column("row")
+    first = operations(report).select(pl.col("process_id", "name").gather(rows))
+    stream = streams(report).get_column("stream").gather(rows)
+    first = first.select("process_id", pl.col("name").cast(pl.String).alias("first"))
+    return sums.with_columns(*first.get_columns(), stream, calls_of(report, rows, "thread_id").to_series())
 
 
-def _with_units(report: Report) -> pl.DataFrame:
-    """The launched operations in series, with the repetition (`unit`) of the sequence that each is part of, if any.
+def _units(report: Report, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The repetitions, and the median of the launching calls of each sequence (columns sequence, own).
 
-    Also: length of the stretch, and how many stretches of the series are alike.
+    A repetition has unit, sequence, row (of its first operation), device, operations, kernels, start_ns, api_total_ns,
+    launch_ns and queued_ns. The operations are looked at slice by slice, as there may be many.
     """
-    line = launch_series(report)
-    words = _words(line)
+    slices = [line] if line.is_empty() else line.iter_slices(_SLICE)
+    sums, calls = zip(*(_of_slice(report, part.drop_nulls("sequence")) for part in slices), strict=True)
+    firsts = [pl.col("sequence", "row", "start_ns").first()]
+    units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
+    devices = operations(report).get_column("device").gather(units.get_column("row"))
+    return units.with_columns(devices), pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+
+
+def _of_slice(report: Report, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What :func:`_units` sums up of some operations; and the launching call of each: columns sequence and call_ns."""
+    rows = part.get_column("row")
+    kernel = operations(report).get_column("kind").gather(rows) == "kernel"
+    calls = calls_of(report, rows, "call_start", "call_ns")
+    known = part.with_columns(*_waits(report, part), *calls.get_columns(), kernel.alias("kernel"))
+    sums = known.group_by("unit", maintain_order=True).agg(
+        pl.col("sequence", "row").first(),
+        pl.len().cast(pl.Int64).alias("operations"),
+        pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
+        pl.col("launch_ns", "queued_ns").sum(),
+        start_ns=pl.col("call_start").first(),
+        api_total_ns=pl.col("call_ns").sum(),
+    )
+    return sums, known.select("sequence", "call_ns")
+
+
+def _waits(report: Report, part: pl.DataFrame) -> list[pl.Series]:
+    """What the device waited for these launches: launch_ns and queued_ns, both 0 for a kernel's first launch.
+
+    An operation that was launched in time waits for something else than its launch.
+    """
+    rows, found = part.get_column("row"), []
+    for name, waits in (("launch_ns", launch_waits(report)), ("queued_ns", queued_waits(report))):
+        at = positions(waits.get_column("row"), rows)
+        found.append(gathered(waits.get_column(name), at).fill_null(0).alias(name))
+    late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
+    known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
+    return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
+
+
+def _cut(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    devices = operations(report).get_column("device").gather(line.get_column("row"))
+    known = line.with_columns(*_waits(report, line), devices)
+    return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
+
+
+def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
+    """The operations in series with the repetition (`unit`) of the sequence that each is part of, if any."""
     whole = (pl.col("alike") >= FEWEST) & (pl.col("length") >= SHORTEST)
-    words = words.with_columns(sequence=pl.when(whole).then("word"), unit=pl.when(whole).then("stretch"))
-    line = line.with_columns(words.select(pl.all().exclude("stretch", "word").gather(line.get_column("stretch"))))
-    rest = line.filter(pl.col("sequence").is_null()).select("place", "series", "stretch", "code")
-    periods = periodic(rest, fewest=FEWEST, nodes=NODES)
-    at, first = periods.get_column("place"), words.height
-    sequence = line.get_column("sequence").scatter(at, periods.get_column("sequence") + first)
-    return line.with_columns(sequence, line.get_column("unit").scatter(at, periods.get_column("unit") + first))
+    told = words.select(
+        sequence=pl.when(whole).then("word"), unit=pl.when(whole).then(pl.int_range(pl.len()).cast(pl.UInt32))
+    )
+    stretch = line.get_column("stretch")
+    sequence, unit = (told.get_column(name).gather(stretch) for name in ("sequence", "unit"))
+    free = sequence.is_null()
+    if free.any():
+        rest = line.select("series", "stretch", "code").with_row_index("place").filter(free)
+        periods = periodic(rest, fewest=FEWEST, nodes=NODES)
+        at, first = periods.get_column("place"), words.height
+        sequence = sequence.scatter(at, (periods.get_column("sequence") + first).cast(pl.UInt32))
+        unit = unit.scatter(at, (periods.get_column("unit") + first).cast(pl.UInt32))
+    return line.select("row", "first", "apart", sequence.alias("sequence"), unit.alias("unit"))
 
 
 def _words(line: pl.DataFrame) -> pl.DataFrame:
-    """The stretches, sorted: stretch, length, word (a number that the same words of a series share), alike."""
-    place = (pl.col("place") - pl.col("place").first().over("stretch")).cast(pl.Int64)
-    mixed = line.select("stretch", "series", code=(pl.col("code") + place * _SPREAD).hash())
-    halves = [(pl.col("code") % _HALF).sum().alias("low"), (pl.col("code") // _HALF % _HALF).sum().alias("high")]
-    words = mixed.group_by("stretch").agg(pl.col("series").first(), pl.len().alias("length"), *halves).sort("stretch")
+    """The stretches: length, word (a number that the same words of a series share) and alike (how many those are)."""
+    runs = line.get_column("stretch").rle().struct.unnest()
+    length = runs.get_column("len")
+    begin, end = length.cum_sum() - length, length.cum_sum() - 1
+    place = pl.int_range(pl.len()) - begin.cast(pl.Int64).gather(line.get_column("stretch"))
+    code = line.select((pl.col("code") + place * _SPREAD).hash().alias("code")).to_series()
+    reached = {"low": (code % _HALF).cum_sum(), "high": (code // _HALF % _HALF).cum_sum()}
+    ends = {name: sums.gather(end) for name, sums in reached.items()}
+    sums = {name: found - found.shift(1, fill_value=0) for name, found in ends.items()}
+    words = pl.DataFrame({"series": line.get_column("series").gather(begin), "length": length, **sums})
     same = ["series", "length", "low", "high"]
     numbers = words.group_by(same, maintain_order=True).agg(alike=pl.len()).with_row_index("word")
-    told = words.join(numbers, on=same, maintain_order="left")
-    return told.select(pl.col("stretch", "word").cast(pl.Int64), "length", "alike")
+    return words.join(numbers, on=same, maintain_order="left").select("length", "word", "alike")
 
 
 def _graph_costs(report: Report) -> pl.DataFrame:

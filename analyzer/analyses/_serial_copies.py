@@ -74,7 +74,7 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).select("row", "event_id", "device", "kind", "detail", "exclusive_ns")
     work = work.filter((pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0))
     work = work.filter(pl.col("detail").cast(pl.String).is_in([_TO_DEVICE, _TO_HOST]))
-    calls = calls_of(report, work.get_column("row")).select("call_name", "call_start", "call_end")
+    calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end")
     names = calls.get_column("call_name").unique().cast(pl.String).drop_nulls()
     asynchronous = names.filter(names.str.contains("Async", literal=True)).to_list()
     work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(asynchronous))
@@ -103,7 +103,7 @@ def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
     work = pl.concat(
         [device_operations(report).select(columns), stream_numbers(report).select("number")], how="horizontal"
     ).filter(pl.col("number").is_in(numbers.implode()) & (pl.col("end") > pl.col("start")))
-    calls = calls_of(report, work.get_column("row")).select("call_start", "call_end")
+    calls = calls_of(report, work.get_column("row"), "call_start", "call_end")
     line = pl.concat([work, calls], how="horizontal").sort("number", "start", "row")
     kernel = pl.when(pl.col("rank") <= _KERNELS)
     before = {"before_start": "start", "before_end": "end", "before_call": "call_start"}

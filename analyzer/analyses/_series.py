@@ -9,21 +9,28 @@ import polars as pl
 
 from kanalyze.analyses._calls import bucket_of
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._lookup import beside, gathered, positions
+from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import device_operations, exclusive_operations, operations
-from kanalyze.analyses._shapes import SHAPE
+from kanalyze.analyses._queued import streams
+from kanalyze.analyses._shapes import shape_numbers
 from kanalyze.analyses._streams import stream_numbers, used_streams
-from kanalyze.analyses._walk import by_thread, launch_waits, queued_waits
-from kanalyze.frames import constant
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.analyses._walk import by_thread
+from kanalyze.frames import constant, mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.report import Report
 
-#: What one series is.
-SERIES: Final = ("process_id", "thread_id", "device", "stream")
+#: What one thread is. A series is what it launched onto one stream of one device.
+THREAD: Final = ("process_id", "thread_id")
+
+#: Rows that are looked at together where that takes more memory than what is found out.
+_SLICE: Final = 1 << 19
+
+#: The columns of :func:`_implicit_order`.
+_ORDER: Final = ("context", "type")
+
+#: More than there are cuts.
+_APART: Final = 1 << 32
 
 #: Calls that a capture does not allow, or that a replay would not repeat, beside those that block.
 _CUTS: Final = re.compile(r"(?:cuda|cu)(?:Event|Stream)Query|(?:cuda|cu)GraphLaunch|(?:cuda|cu)Stream(?:Begin|End)Cap")
@@ -32,9 +39,6 @@ _ASYNC: Final = "Async"
 #: Streams of one context that wait for each other by themselves. While one is captured, the other must not be used.
 _ORDERED: Final = ("null", "blocking")
 
-#: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
-_MULTIPLIER: Final = 6364136223846793005
-
 #: Copies from or to such memory block the thread, also where their calls are asynchronous.
 _PAGEABLE: Final = "Pageable"
 
@@ -42,45 +46,37 @@ _PAGEABLE: Final = "Pageable"
 def launch_series(report: Report) -> pl.DataFrame:
     """The operations in scope that had a launch of their own and that a capture allows, series after series.
 
-    Columns: place (here), series and stretch (numbers; a stretch is what lies between two cuts), code (the same for
-    the same operation in the same shape), kind, name, call_start, api_ns, launch_ns and queued_ns (what the device
-    waited for this launch: its part of the ledger's bucket `launch`, and of `queued` as far as the launch came too
-    late; 0 for a kernel's first launch), and those of :data:`SERIES`.
+    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch is what lies between two cuts), code
+    (the same for the same operation in the same shape), first (whether it is a kernel's first launch) and apart (from
+    the return of the launch before it in its stretch to its own; 0 for the first one).
     """
     line, cuts = _launched(report)
-    line = _passed(line, cuts)
-    if not all(constant(line.get_column(name)) for name in SERIES):
-        line = pl.concat([line.clear(), *line.partition_by(SERIES)])
-    numbers = {"series": _mixed(SERIES).rle_id(), "stretch": _mixed((*SERIES, "passed")).rle_id()}
-    line = _waited(report, line.with_row_index("place").with_columns(**numbers))
-    return line.drop("row", "passed", "first", "call_end", "apart", "context", "type", strict=False)
-
-
-def _mixed(columns: Sequence[str]) -> pl.Expr:
-    """One number for the values of some integer columns; that of two different rows is the same only by bad luck."""
-    mixed = pl.lit(0, dtype=pl.Int64)
-    for name in columns:
-        mixed = mixed * _MULTIPLIER + pl.col(name).cast(pl.Int64).fill_null(-1)
-    return mixed
+    line = _passed(line, cuts).drop(THREAD)
+    if line.get_column("series").n_unique() > 1:
+        line = line.sort("series", maintain_order=True)
+    stretch = pl.col("series").cast(pl.UInt64) * _APART + pl.col("passed")
+    line = line.with_columns(stretch=stretch.rle_id()).drop("passed")
+    together = pl.col("stretch") == pl.col("stretch").shift(1)
+    return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
 
 
 def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
-    """The operations in scope that a capture allows, by call, with codes; and the cuts of :func:`_cut_times`."""
+    """The operations in scope that a capture allows, by call, with codes; and the cuts of :func:`_cut_times`.
+
+    Columns: row, series, code, first, apart (from the thread's launch before), call_start, and those of
+    :data:`THREAD` and of :func:`_implicit_order`.
+    """
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
-    calls = calls_of(report, work.get_column("row")).select("thread_id", "call_start", "call_end", "call_name")
-    work = work.with_columns(calls.get_columns()).drop_nulls("call_start")
-    coded, cut = _coded(report, work)
-    cuts = _cut_times(report, coded.filter(cut).select("process_id", "thread_id", start_ns="call_start"))
-    line = coded.with_columns(cut.alias("cut"))
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
+    line = _coded(report, work.with_columns(calls.get_columns()).drop_nulls("call_start"))
+    cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     if not line.get_column("call_start").is_sorted():
         line = line.sort("call_start", maintain_order=True)
     line = _with_apart(report, line)
-    line = (line.filter(~pl.col("cut")) if cut.any() else line).drop("cut")
-    line = line.with_columns(
-        first=pl.col("kernel").is_first_distinct() & (pl.col("kind") == "kernel"),
-        api_ns=pl.col("call_end") - pl.col("call_start"),
-    ).drop("kernel")
+    line = line.filter(~pl.col("cut")) if line.get_column("cut").any() else line
+    first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
+    line = line.with_columns(first=first).drop("kernel", "cut", "call_end")
     if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
@@ -105,43 +101,61 @@ def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
         return line.with_columns(apart=_apart(line))
     # the launch before may have been onto another device
     work = operations(report).select("row", "process_id")
-    calls = calls_of(report, work.get_column("row")).select("thread_id", "call_start", "call_end")
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end")
     every = work.with_columns(calls.get_columns()).drop_nulls("call_start").sort("call_start", maintain_order=True)
     known = every.select("row", apart=_apart(every))
     return line.join(known, on="row", how="left", maintain_order="left")
 
 
 def _apart(line: pl.DataFrame) -> pl.Expr:
-    earlier, thread = pl.col("call_end").shift(1), SERIES[:2]
-    if not all(constant(line.get_column(name)) for name in thread):
-        earlier = earlier.over(thread)
+    earlier = pl.col("call_end").shift(1)
+    if not all(constant(line.get_column(name)) for name in THREAD):
+        earlier = earlier.over(THREAD)
     return pl.col("call_end") - earlier
 
 
-def _coded(report: Report, work: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-    """`work` with stream, code and kernel (one number per kernel); and whether no capture allows the operation."""
-    streams = pl.concat([report.kind(kind).select("event_id", "stream") for kind in DEVICE_KINDS])
-    known = beside(work, streams, "stream")
-    shapes = beside(work.select("event_id"), report.kernel_config, *SHAPE)
-    copies = beside(work.select("event_id"), report.copy_detail, "size_bytes", "source_memory", "target_memory")
+def _coded(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """`work` with series, code and kernel (a number each; null but for kernels), and `cut`: no capture allows it.
+
+    Slice by slice: what the numbers are made of takes more memory than they do.
+    """
     names = work.get_column("call_name").unique()
-    by_name = work.get_column("call_name").is_in(names.filter(_cuts(names)).to_list()).fill_null(value=False)
-    memory = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
-    barred = by_name | copies.select(memory).to_series()
-    keys = known.select("process_id", "device", pl.col("kind", "name").to_physical())
-    keys = keys.with_columns(*shapes.select(SHAPE), copies.get_column("size_bytes"))
-    what = ("kind", "name", *SHAPE, "size_bytes")
-    codes = keys.select(code=_mixed(what), kernel=_mixed(("process_id", "device", "kind", "name")))
-    return known.drop("event_id", "call_name").with_columns(codes.get_columns()), barred
+    barred = names.filter(_cuts(names)).to_list()
+    told = [_told(report, part, barred) for part in ([work] if work.is_empty() else work.iter_slices(_SLICE))]
+    line = work.drop("event_id", "kind", "name", "device", "call_name").with_columns(pl.concat(told).get_columns())
+    keys = line.get_column("series")
+    known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
+    numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
+    return line.with_columns(numbers.alias("series"))
+
+
+def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame:
+    """What :func:`_coded` adds to some rows."""
+    known = beside(part.select("event_id", "process_id", "thread_id", "device"), shape_numbers(report)[1], "shape")
+    copies = beside(part.select("event_id"), report.copy_detail, "size_bytes", "source_memory", "target_memory")
+    stream = streams(report).get_column("stream").gather(part.get_column("row"))
+    keys = known.with_columns(
+        stream, copies.get_column("size_bytes"), *part.select(pl.col("kind", "name").to_physical())
+    )
+    pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
+    cut = part.get_column("call_name").is_in(barred).fill_null(value=False) | copies.select(pageable).to_series()
+    kernel = pl.when(part.get_column("kind") == "kernel").then(mixed(("process_id", "device", "name")))
+    return keys.select(
+        series=mixed((*THREAD, "device", "stream")),
+        code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),
+        kernel=kernel,
+        cut=cut,
+    )
 
 
 def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:
     """`line` with how many cuts its thread has `passed`; in the order of the threads."""
-    numbered = [line.clear().with_columns(passed=pl.lit(0, dtype=pl.UInt32))]
+    numbered = [line.clear().with_columns(passed=pl.lit(0, dtype=pl.UInt32)).drop("call_start", *_ORDER, strict=False)]
     for key, part in by_thread(line).items():
         starts = cuts.get(key, pl.Series(dtype=pl.Int64))
         passed = starts.search_sorted(part.get_column("call_start"), side="left").cast(pl.UInt32)
-        numbered.append(part.with_columns(passed.alias("passed") + _implicit_cuts(part)))
+        known = part.with_columns(passed.alias("passed") + _implicit_cuts(part))
+        numbered.append(known.drop("call_start", *_ORDER, strict=False))
     return pl.concat(numbered)
 
 
@@ -174,15 +188,3 @@ def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...],
     own = calls.filter(pl.col("name").is_in(names.filter(_cuts(names)).implode())).drop("name")
     parts = pl.concat([own, barred]).sort("start_ns").partition_by("process_id", "thread_id", as_dict=True)
     return {key: part.get_column("start_ns") for key, part in parts.items()}
-
-
-def _waited(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    """`line` with launch_ns and queued_ns."""
-    found = line
-    for name, waits in (("launch_ns", launch_waits(report)), ("queued_ns", queued_waits(report))):
-        at = positions(waits.get_column("row"), line.get_column("row"))
-        found = found.with_columns(gathered(waits.get_column(name), at).fill_null(0).alias(name))
-    # an operation that was launched in time is waiting for something else than its launch
-    apart = pl.when(pl.col("stretch") == pl.col("stretch").shift(1)).then("apart").fill_null(0).clip(lower_bound=0)
-    late = found.with_columns(queued_ns=pl.min_horizontal("queued_ns", apart))
-    return late.with_columns(pl.when("first").then(0).otherwise(pl.col("launch_ns", "queued_ns")).name.keep())

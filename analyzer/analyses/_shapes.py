@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import once_per_report
-from kanalyze.analyses._lookup import beside
+from kanalyze.analyses._common import once_per_process, once_per_report
+from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import exclusive_operations
-from kanalyze.frames import constant, grouped
+from kanalyze.frames import constant, grouped, mixed
 from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
@@ -20,6 +20,31 @@ SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
 #: What else a launch takes of an SM.
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
+
+
+#: Rows whose shapes are told apart at once, so that this takes little memory beside the table itself.
+_SLICE: Final = 1 << 19
+
+
+@once_per_process
+def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The different launch shapes and resources, and which one each kernel has.
+
+    Returns:
+        The shapes: shape (a number), :data:`SHAPE` and :data:`RESOURCES`, each once. And event_id and shape of every
+        row of the kernels' configurations, in their order.
+    """
+    config, found = report.kernel_config, []
+    codes = [pl.Series("code", dtype=pl.UInt64)]
+    for part in config.select(*SHAPE, *RESOURCES).iter_slices(_SLICE):
+        code = part.select(mixed(part.columns).alias("code")).to_series()
+        fresh = code.is_first_distinct()
+        codes.append(code)
+        found.append(part.filter(fresh).with_columns(code.filter(fresh)))
+    empty = config.clear().select(*SHAPE, *RESOURCES, pl.lit(0, dtype=pl.UInt64).alias("code"))
+    shapes = pl.concat([empty, *found]).unique("code").sort("code").with_row_index("shape")
+    numbers = [positions(shapes.get_column("code"), part) for part in codes]
+    return shapes.drop("code"), config.select("event_id").with_columns(pl.concat(numbers).alias("shape"))
 
 
 @once_per_report
@@ -33,11 +58,13 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
     one = work.is_empty() or constant(work.get_column("device"))
     parts = [_alone(part) for part in ([work] if one else work.partition_by("device"))]
-    ran = pl.concat(parts).filter(pl.col("kind") == "kernel")
-    kernels = beside(ran.drop("kind", "start", "end"), report.kernel_config, *SHAPE, *RESOURCES)
+    ran = pl.concat(parts).filter(pl.col("kind") == "kernel").drop("kind", "start", "end")
+    shapes, numbers = shape_numbers(report)
+    kernels = beside(ran, numbers, "shape").drop("event_id")
     sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
     sums += [pl.col("exclusive_ns").sum(), pl.col("alone_ns").sum()]
-    return grouped(kernels, ("device", "bucket", "name", *SHAPE, *RESOURCES), sums)
+    found = grouped(kernels, ("device", "bucket", "name", "shape"), sums).join(shapes, on="shape", how="left")
+    return found.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
 
 
 def other_shapes(shapes: pl.DataFrame) -> int:

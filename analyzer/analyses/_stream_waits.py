@@ -75,7 +75,7 @@ def _ready_operations(report: Report) -> pl.DataFrame:
     if several.is_empty():
         return pl.DataFrame()
     work = device_operations(report).select("row", "rank", "start", "end")
-    calls = calls_of(report, work.get_column("row")).select("call_row", "call_start", "call_end")
+    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_end")
     # what one call launched several of is a graph, whose nodes have an order of their own
     told = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
     calls = calls.select("call_start", given=pl.when(told).then(pl.col("call_end") + LATENCY_NS))

@@ -130,7 +130,7 @@ def _with_reasons(batch: Batch) -> pl.DataFrame:
 def _described(batch: Batch) -> pl.DataFrame:
     report, found = batch.walk.report, _with_reasons(batch)
     rows = found.get_column("row")
-    work, calls = operations(report), calls_of(report, rows)
+    work, calls = operations(report), calls_of(report, rows, "thread_id", "call_name")
     ended = work.select("name", "kind", "process_id").select(pl.all().gather(rows))
     return TABLE.select(
         found.with_columns(

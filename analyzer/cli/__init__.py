@@ -64,7 +64,8 @@ def main() -> None:
         kanalyze(prog_name="kanalyze")
     except KanalyzeError as error:
         message, remedy = printable(str(error)), printable(error.remedy)
-        click.echo(f"kanalyze: {message}\n{remedy}  [{error.slug}]", err=True)
+        details = "".join(f"    {printable(line)}\n" for line in error.details)
+        click.echo(f"kanalyze: {message}\n{details}{remedy}  [{error.slug}]", err=True)
         sys.exit(error.exit_status)
 
 

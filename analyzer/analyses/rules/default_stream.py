@@ -77,7 +77,7 @@ def _serialised(report: Report) -> pl.DataFrame:
         first=pl.min_horizontal(both), second=pl.max_horizontal(both), held_ns=pl.col("end") - pl.col("start")
     ).join(pairs, on=["first", "second"], maintain_order="left")
     call, behind_call = (
-        calls_of(report, waits.get_column(row)).get_column("call_start") for row in ("row", "behind_row")
+        calls_of(report, waits.get_column(row), "call_start").to_series() for row in ("row", "behind_row")
     )
     waits = waits.filter((behind_call < call).fill_null(value=False))
     work = exclusive_operations(report).select("row", "exclusive_ns").sort("row")

@@ -53,9 +53,7 @@ def _bandwidth(copies: pl.DataFrame) -> float:
 def _asynchronous(report: Report) -> pl.DataFrame:
     """Copies launched by an …Async call, with the host memory they read or write (`memory`)."""
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
-    calls = calls_of(report, work.get_column("row")).select(
-        "call_name", call_ns=pl.col("call_end") - pl.col("call_start")
-    )
+    calls = calls_of(report, work.get_column("row"), "call_name", "call_ns")
     names = calls.get_column("call_name").unique().cast(pl.String).drop_nulls()
     wanted = names.filter(names.str.contains("Async", literal=True)).to_list()
     work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(wanted))

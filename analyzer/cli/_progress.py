@@ -1,0 +1,47 @@
+"""Shows how far a run is: one line that changes on a terminal, plain lines elsewhere; always on standard error."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.progress import Event
+
+_CLEAR = "\r\x1b[2K"
+
+
+class Progress:
+    """Draws events as they come."""
+
+    def __init__(self) -> None:
+        """Look at what standard error is."""
+        self._live = sys.stderr.isatty()
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        if event.kind == "tick":
+            if self._live:
+                self._draw(f"{event.step}  {_clock(event.elapsed_s)}  {event.text}")
+            return
+        line = {
+            "begin": f"{event.step} …",
+            "end": f"{event.step}: {event.text} after {_clock(event.elapsed_s)}",
+            "note": f"{event.step}: {event.text}",
+        }[event.kind]
+        if event.kind == "begin" and self._live:
+            self._draw(line)
+        else:
+            click.echo(f"{_CLEAR if self._live else ''}{line}", err=True)
+
+    def _draw(self, line: str) -> None:
+        columns = shutil.get_terminal_size((80, 24)).columns
+        click.echo(f"{_CLEAR}{line[: columns - 1]}", nl=False, err=True)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{int(minutes)} min {rest:02.0f} s" if minutes else f"{rest:.1f} s"

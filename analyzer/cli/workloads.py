@@ -1,0 +1,31 @@
+"""``kanalyze workloads``: the reference workloads, with what each teaches."""
+
+from __future__ import annotations
+
+import textwrap
+
+import click
+
+from kanalyze.cli._output import emit, width
+
+
+@click.command()
+@click.argument("name", required=False)
+def workloads(name: str | None) -> None:
+    """The reference workloads with what each teaches; or all that NAME says of itself."""
+    from kanalyze.collectors.workloads import reference, references  # noqa: PLC0415 - --help need not wait
+    from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
+
+    known = references()
+    if name is not None:
+        found = reference(name)
+        if found is None:
+            raise UnknownNameError.of("workload", name, [one.name for one in known])
+        emit(f"{found.path}\n\n{found.doc}\n", None)
+        return
+    indent = max((len(one.name) for one in known), default=0) + 2
+    wrapped = (
+        textwrap.fill(one.teaches, width(), initial_indent=one.name.ljust(indent), subsequent_indent=" " * indent)
+        for one in known
+    )
+    emit("".join(f"{text}\n" for text in wrapped), None)
