@@ -16,9 +16,30 @@ _MULTIPLIER: Final = 6364136223846793005
 _MANY_ROWS: Final = 1 << 16
 
 
-def constant(values: pl.Series) -> bool:
-    """Whether every value is the same, and none is missing; False for no values."""
-    return not values.is_empty() and not values.null_count() and values.min() == values.max()
+def constant(frame: pl.DataFrame, *columns: str) -> bool:
+    """Whether in each column every value is the same, and none is missing; False for no rows.
+
+    Asked of the frame: a literal column that is taken out of it gets memory for all its rows, and keeps it.
+    """
+    if frame.is_empty():
+        return False
+    same = [(pl.col(name).min() == pl.col(name).max()) & (pl.col(name).null_count() == 0) for name in columns]
+    return bool(frame.select(pl.all_horizontal(same)).item())
+
+
+def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
+    """The values of a column at the positions `at`; null where that is null, also when there are no rows at all.
+
+    Of the frame for the same reason as :func:`constant`.
+    """
+    if frame.is_empty():
+        return frame.clear(len(at)).get_column(column)
+    return frame.select(pl.col(column).gather(at)).to_series()
+
+
+def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
+    """The different values of a column, sorted; of the frame for the same reason as :func:`constant`."""
+    return frame.select(pl.col(column).unique().sort()).to_series()
 
 
 def _single(values: pl.Series) -> bool:

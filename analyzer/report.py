@@ -294,6 +294,10 @@ class Report:
             raise UnknownNameError.number(f"instance of range {name!r}", which, len(instances))
         return [replace(instances[int(which) - 1], name=text)]
 
+    def release(self, name: str) -> None:
+        """Let go of a table that was read; it is read again when it is asked for."""
+        self._tables.pop(name, None)
+
     def _process_ids(self) -> list[int]:
         return self.processes.get_column("process_id").unique().sort().to_list()
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside, gathered, positions
 from kanalyze.analyses._operations import operations
-from kanalyze.analyses._syncs import WAITING, blocking_calls, busy_spans
+from kanalyze.analyses._syncs import WAITING, blocking_calls
 from kanalyze.analyses._walk import launch_waits
 from kanalyze.analyses._windows import windows
 

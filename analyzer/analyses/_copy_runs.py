@@ -119,7 +119,7 @@ def _without_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     They have no call, or are copies: those of the same direction may be large, or of one call that makes several.
     """
     work = operations(report).select("row", "event_id", "kind", "process_id", "device", "start")
-    untold = launch_rows(report).is_null() | (work.get_column("kind") == "memcpy")
+    untold = launch_rows(report).is_null() | work.select(pl.col("kind") == "memcpy").to_series()
     rest = work.filter(untold & ~work.get_column("row").is_in(copies.get_column("row").implode()))
     on = streams(report).select(pl.all().gather(rest.get_column("row")))
     return rest.with_columns(on.get_columns())

@@ -95,7 +95,7 @@ def _marked(report: Report) -> pl.DataFrame:
     calls = report.kind("api").get_column("name")
     by_call = gathered(launches_graphs(calls), launch_rows(report)).fill_null(value=False)
     at = positions(told.get_column("event_id"), work.get_column("event_id"))
-    mine = by_call | at.is_not_null() | (work.get_column("kind") == "graph")
+    mine = by_call | at.is_not_null() | work.select(pl.col("kind") == "graph").to_series()
     found = beside(work.filter(mine), told, "graph_exec_id", "graph_id")
     parts = [beside(found.filter(pl.col("kind") == kind), report.kind(kind), "correlation_id") for kind in DEVICE_KINDS]
     return pl.concat(parts).sort("row")

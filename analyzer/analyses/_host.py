@@ -131,7 +131,8 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     for key, rows in _rows_by_thread(calls).items():
         own = _slim(overheads.select(pl.col("name", "start_ns", "dur_ns").gather(by_thread.get(key, none))))
         times = calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
-        times = times.select(pl.all().gather(rows)).insert_column(0, rows.alias("row"))
+        times = times if len(rows) == calls.height else times.select(pl.all().gather(rows))
+        times = times.insert_column(0, rows.alias("row"))
         if not times.get_column("start").is_sorted():
             times = times.sort("start", maintain_order=True)
         ends = times.get_column("end").cum_max()
@@ -145,7 +146,7 @@ def _rows_by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.Series]:
     rows = events.select(keys).with_row_index("row")
     if events.is_empty():
         return {}
-    if all(constant(events.get_column(key)) for key in keys):
+    if constant(events, *keys):
         return {events.select(keys).row(0): rows.get_column("row")}
     parts = rows.group_by(keys).agg("row")
     return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))

@@ -31,7 +31,7 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     real = work.select("start", "end", "rank", "row", "process_id")
     if not real.select((pl.col("end") > pl.col("start")).all()).item():
         real = real.filter(pl.col("end") > pl.col("start"))
-    if not real.get_column("start").is_sorted() or not constant(real.get_column("rank")):
+    if not real.get_column("start").is_sorted() or not constant(real, "rank"):
         real = real.sort("start", "rank", "row")
     # sorted like this, the first operation to begin after all before it have ended is the one that ends the interval
     first, last, time = pl.lit(low, dtype=pl.Int64), pl.lit(high, dtype=pl.Int64), pl.col("end").cum_max()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._launched import launched_kernels
 from kanalyze.analyses._operations import device_operations, exclusive_operations
 
@@ -43,10 +44,13 @@ def kernel_starts(report: Report) -> pl.DataFrame:
         .group_by(KERNEL)
         .agg(
             warm.sum().cast(pl.Int64).alias("later"),
-            call_start=pl.col("call_start").filter(first).first(),
+            row=pl.col("row").filter(first).first(),
             first_api_ns=pl.col("api_ns").filter(first).first(),
             launch_ns=pl.col("launch_ns").filter(first).first(),
             warm_api_ns=pl.col("api_ns").filter(warm).median(),
         )
+    )
+    launches = launches.with_columns(calls_of(report, launches.get_column("row"), "call_start").get_columns()).drop(
+        "row"
     )
     return sums.join(launches, on=KERNEL, how="left", nulls_equal=True)

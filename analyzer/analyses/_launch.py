@@ -44,17 +44,15 @@ def _correlated(report: Report) -> pl.DataFrame:
 
 
 def _by_process(work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
-    processes = work.get_column("process_id")
-    if constant(processes):
-        return {(processes.item(0),): work}
+    if constant(work, "process_id"):
+        return {(work.head(1).item(0, "process_id"),): work}
     return work.drop_nulls("process_id").partition_by("process_id", as_dict=True)
 
 
 def _calls_by_id(report: Report, process: object) -> pl.DataFrame:
     """The calls of a process that have a correlation id, sorted by it, then by start: columns correlation_id, row."""
     calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("row")
-    processes = calls.get_column("process_id")
-    if not (constant(processes) and processes.item(0) == process):
+    if not (constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process):
         calls = calls.filter(pl.col("process_id") == process)
     if calls.get_column("correlation_id").has_nulls():
         calls = calls.drop_nulls("correlation_id")

@@ -11,8 +11,9 @@ from kanalyze.analyses._common import median_of, once_per_report
 from kanalyze.analyses._graphs import launches_graphs
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered, positions
-from kanalyze.analyses._operations import device_operations, exclusive_operations
+from kanalyze.analyses._operations import device_operations, exclusive_operations, of_device
 from kanalyze.analyses._walk import launch_waits
+from kanalyze.frames import distinct_values
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -59,7 +60,7 @@ class LaunchCosts:
 def launch_costs(report: Report) -> LaunchCosts:
     """What launching the kernels in scope costs."""
     launched = launched_kernels(report)
-    own = launched.filter(~pl.col("first"))
+    own = launched.select("device", "name", "api_ns", "kernel_ns", "launch_ns").filter(~launched.get_column("first"))
     sums = own.group_by("device", "name").agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("api_ns").median(),
@@ -69,13 +70,13 @@ def launch_costs(report: Report) -> LaunchCosts:
     bound = sums.filter(pl.col("api_ns") > pl.col("kernel_ns"))
     firsts = {
         device: found
-        for device in launched.get_column("device").unique().sort()
-        if (found := _first_launches(launched.filter(pl.col("device") == device))) is not None
+        for device in distinct_values(launched, "device")
+        if (found := _first_launches(report, of_device(launched, device))) is not None
     }
     return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), firsts)
 
 
-def _first_launches(launched: pl.DataFrame) -> FirstLaunches | None:
+def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | None:
     first = launched.filter("first")
     warm = launched.select("first", "api_ns", "launch_ns").filter(~pl.col("first"))
     if warm.is_empty():
@@ -83,6 +84,7 @@ def _first_launches(launched: pl.DataFrame) -> FirstLaunches | None:
     usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
     cold = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
     stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
+    cold = cold.with_columns(calls_of(report, cold.get_column("row"), "call_start").get_columns())
     cold = cold.select("process_id", "name", "call_start", "api_ns", "launch_ns")
     return FirstLaunches(first.height, cold, usual, int(stake))
 
@@ -90,29 +92,40 @@ def _first_launches(launched: pl.DataFrame) -> FirstLaunches | None:
 def launched_kernels(report: Report) -> pl.DataFrame:
     """The kernels in scope that have a launch of their own, in the order of their launches.
 
-    Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns and call_start (of the call), call_name,
-    call_row, launch_ns (what the device waited for this launch), first (the process's first launch of this kernel on
-    this device).
+    Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns (the call's time), launch_ns (what the
+    device waited for this launch), first (the process's first launch of this kernel on this device).
     """
-    needed = ("kind", "row", "name", "device", "process_id", "dur_ns")
-    work = device_operations(report).select(needed).filter(pl.col("kind") == "kernel")
-    work = work.drop("kind").rename({"dur_ns": "kernel_ns"})
-    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_name", "call_ns").rename(
-        {"call_ns": "api_ns"}
-    )
-    launched = pl.concat([work, calls], how="horizontal").drop_nulls("call_row")
-    launched = launched.filter(~launches_graphs(launched.get_column("call_name")))
-    if not launched.get_column("call_start").is_sorted():
-        launched = launched.sort("call_start", maintain_order=True)
+    launched = _own_launches(report)
     waits = launch_waits(report)
     at = positions(waits.get_column("row"), launched.get_column("row"))
-    waited = launched.with_columns(launch_ns=gathered(waits.get_column("launch_ns"), at))
-    known = waited.with_columns(pl.col("launch_ns").fill_null(0), _identity().is_first_distinct().alias("first"))
-    shared = known.get_column("call_row").is_duplicated()
-    known = known.filter(~shared) if shared.any() else known
+    waited = gathered(waits.get_column("launch_ns"), at).fill_null(0)
+    known = launched.with_columns(waited.alias("launch_ns"))
     if report.scope.window is None:
         return known
     return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+
+
+def _own_launches(report: Report) -> pl.DataFrame:
+    """The kernels on the devices in scope whose call launched nothing else, in the order of these calls.
+
+    Columns: row, name, device, process_id, kernel_ns, first and api_ns. Most reports lose no row in any of the
+    steps, and a large one has no room for a copy after each.
+    """
+    needed = ("row", "name", "device", "process_id", pl.col("dur_ns").alias("kernel_ns"))
+    work = device_operations(report)
+    kernel = work.select(pl.col("kind") == "kernel").to_series()
+    work = work.select(needed) if kernel.all() else work.select(needed).filter(kernel)
+    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_name")
+    alone = calls.get_column("call_row").is_not_null() & ~launches_graphs(calls.get_column("call_name"))
+    work = work.with_columns(calls.select("call_row", "call_start").get_columns())
+    work = work if alone.all() else work.filter(alone)
+    if not work.get_column("call_start").is_sorted():
+        work = work.sort("call_start", maintain_order=True)
+    work = work.with_columns(first=_identity().is_first_distinct())
+    shared = work.get_column("call_row").is_duplicated()
+    work = work.filter(~shared) if shared.any() else work
+    calls = calls_of(report, work.get_column("row"), "call_ns").rename({"call_ns": "api_ns"})
+    return work.drop("call_row", "call_start").with_columns(calls.get_columns())
 
 
 def _identity() -> pl.Expr:

@@ -42,7 +42,7 @@ def operations(report: Report) -> pl.DataFrame:
     return work.with_row_index("row").with_columns(
         (pl.col("start") + pl.col("dur_ns")).alias("end"),
         pl.col("start").alias("began"),
-        buckets.gather(work.get_column("rank").cast(pl.UInt32)),
+        pl.lit(buckets).gather(pl.col("rank").cast(pl.UInt32)).alias("bucket"),
     )
 
 
@@ -64,15 +64,15 @@ def exclusive_operations(report: Report) -> pl.DataFrame:
         if high is not None:
             work = work.filter(pl.col("start") < high)
         work = work.with_columns(pl.col("start").clip(low, high), pl.col("end").clip(low, high))
-    if work.is_empty() or constant(work.get_column("device")):
+    if work.is_empty() or constant(work, "device"):
         return work.with_columns(intervals.exclusive(work))
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in work.partition_by("device")])
 
 
 def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
     """The rows of `work` on one device; `work` itself where that is all of them."""
-    devices = work.get_column("device")
-    return work if constant(devices) and devices.item(0) == device else work.filter(pl.col("device") == device)
+    only = constant(work, "device") and work.head(1).item(0, "device") == device
+    return work if only else work.filter(pl.col("device") == device)
 
 
 def _with_bucket(events: pl.DataFrame, kind: str) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._nesting import Nest, chained, containing, nest, outermost_first, parents
 from kanalyze.analyses._ranges import named_ranges
+from kanalyze.analyses._walk import by_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +105,7 @@ def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.
     known = pl.when(pl.col("call_row").is_not_null())
     found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
     found = found if found.get_column("start").is_sorted() else found.sort("start", maintain_order=True)
-    return found.partition_by(THREAD, as_dict=True, include_key=False)
+    return {key: part.drop(THREAD) for key, part in by_thread(found).items()}
 
 
 def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:

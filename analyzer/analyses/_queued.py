@@ -13,7 +13,7 @@ from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered, positions
 from kanalyze.analyses._operations import of_device, operations
-from kanalyze.frames import constant
+from kanalyze.frames import constant, distinct_values, stacked, taken
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _STREAM_WAITS: Final = r"^(?:cuda|cu)StreamWaitEvent"
 def streams(report: Report) -> pl.DataFrame:
     """The stream of each row of :func:`operations`: columns context_id and stream."""
     needed = ("event_id", "context_id", "stream")
-    parts = pl.concat([report.kind(kind).select(needed) for kind in DEVICE_KINDS])
+    parts = stacked([report.kind(kind).select(needed) for kind in DEVICE_KINDS])
     parts = parts if parts.get_column("event_id").is_sorted() else parts.sort("event_id")
     return parts.select("context_id", "stream")
 
@@ -55,13 +55,11 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
         [
             in_time.alias("event"),
             work.get_column("name").gather(behind).alias("name"),
-            _same(work.get_column("process_id"), rows, behind).alias("own"),
-            work.get_column("process_id").gather(behind).alias("process"),
-            (_same(on.get_column("context_id"), rows, behind) & _same(on.get_column("stream"), rows, behind)).alias(
-                "same"
-            ),
-            on.get_column("stream").gather(behind).alias("stream"),
-            work.get_column("device").gather(behind).alias("there"),
+            _same(work, "process_id", rows, behind).alias("own"),
+            taken(work, "process_id", behind).alias("process"),
+            (_same(on, "context_id", rows, behind) & _same(on, "stream", rows, behind)).alias("same"),
+            taken(on, "stream", behind).alias("stream"),
+            taken(work, "device", behind).alias("there"),
         ]
     )
     told = told.with_columns(pl.col("same") & pl.col("stream").is_not_null())
@@ -72,10 +70,10 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     return told.join(texts, on=told.columns, how="left", nulls_equal=True, maintain_order="left").get_column("culprit")
 
 
-def _same(values: pl.Series, rows: pl.Series, others: pl.Series) -> pl.Series:
-    if constant(values):
+def _same(frame: pl.DataFrame, column: str, rows: pl.Series, others: pl.Series) -> pl.Series:
+    if constant(frame, column):
         return pl.Series([True]).new_from_index(0, len(rows))
-    return values.gather(rows).eq_missing(values.gather(others))
+    return taken(frame, column, rows).eq_missing(taken(frame, column, others))
 
 
 def _text(device: int) -> pl.Expr:
@@ -98,11 +96,13 @@ def _text(device: int) -> pl.Expr:
 def _ended(report: Report) -> dict[int, pl.DataFrame]:
     """The operations of each device by their ends: columns end and row; those without duration are left out."""
     work = operations(report).select("device", "start", "end", "row")
-    work = work.filter(pl.col("end") > pl.col("start"))
-    return {
-        device: of_device(work, device).select("end", "row").sort("end", "row")
-        for device in work.get_column("device").unique()
-    }
+    lasting = pl.col("end") > pl.col("start")
+    work = work if work.select(lasting.all()).item() else work.filter(lasting)
+    return {device: _by_end(of_device(work, device).select("end", "row")) for device in distinct_values(work, "device")}
+
+
+def _by_end(work: pl.DataFrame) -> pl.DataFrame:
+    return work if work.get_column("end").is_sorted() else work.sort("end", "row")
 
 
 @once_per_process

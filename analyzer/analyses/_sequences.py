@@ -19,6 +19,7 @@ from kanalyze.analyses._periods import periodic
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._series import launch_series
 from kanalyze.analyses._walk import launch_waits, queued_waits
+from kanalyze.frames import taken
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
     """`sums` with what their first operations tell: process_id, thread_id, stream and name."""
     rows = sums.get_column("row")
     first = operations(report).select(pl.col("process_id", "name").gather(rows))
-    stream = streams(report).get_column("stream").gather(rows)
+    stream = taken(streams(report), "stream", rows)
     first = first.select("process_id", pl.col("name").cast(pl.String).alias("first"))
     return sums.with_columns(*first.get_columns(), stream, calls_of(report, rows, "thread_id").to_series())
 
@@ -149,14 +150,14 @@ def _units(report: Report, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFra
     sums, calls = zip(*(_of_slice(report, part.drop_nulls("sequence")) for part in slices), strict=True)
     firsts = [pl.col("sequence", "row", "start_ns").first()]
     units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
-    devices = operations(report).get_column("device").gather(units.get_column("row"))
+    devices = taken(operations(report), "device", units.get_column("row"))
     return units.with_columns(devices), pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
 
 
 def _of_slice(report: Report, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """What :func:`_units` sums up of some operations; and the launching call of each: columns sequence and call_ns."""
     rows = part.get_column("row")
-    kernel = operations(report).get_column("kind").gather(rows) == "kernel"
+    kernel = taken(operations(report), "kind", rows) == "kernel"
     calls = calls_of(report, rows, "call_start", "call_ns")
     known = part.with_columns(*_waits(report, part), *calls.get_columns(), kernel.alias("kernel"))
     sums = known.group_by("unit", maintain_order=True).agg(
@@ -185,7 +186,7 @@ def _waits(report: Report, part: pl.DataFrame) -> list[pl.Series]:
 
 
 def _cut(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    devices = operations(report).get_column("device").gather(line.get_column("row"))
+    devices = taken(operations(report), "device", line.get_column("row"))
     known = line.with_columns(*_waits(report, line), devices)
     return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
 

@@ -15,7 +15,7 @@ from kanalyze.analyses._queued import streams
 from kanalyze.analyses._shapes import shape_numbers
 from kanalyze.analyses._streams import stream_numbers, used_streams
 from kanalyze.analyses._walk import by_thread
-from kanalyze.frames import constant, mixed
+from kanalyze.frames import constant, mixed, taken
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -66,10 +66,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     Columns: row, series, code, first, apart (from the thread's launch before), call_start, and those of
     :data:`THREAD` and of :func:`_implicit_order`.
     """
-    work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
-    work = work.with_columns(_implicit_order(report))
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
-    line = _coded(report, work.with_columns(calls.get_columns()).drop_nulls("call_start"))
+    line = _coded(report, _called(report))
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     if not line.get_column("call_start").is_sorted():
         line = line.sort("call_start", maintain_order=True)
@@ -80,6 +77,14 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
+
+
+def _called(report: Report) -> pl.DataFrame:
+    """The operations on the devices in scope that have a call, with what :func:`_coded` needs."""
+    work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
+    work = work.with_columns(_implicit_order(report))
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
+    return work.with_columns(calls.get_columns()).drop_nulls("call_start")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
@@ -109,7 +114,7 @@ def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 
 def _apart(line: pl.DataFrame) -> pl.Expr:
     earlier = pl.col("call_end").shift(1)
-    if not all(constant(line.get_column(name)) for name in THREAD):
+    if not constant(line, *THREAD):
         earlier = earlier.over(THREAD)
     return pl.col("call_end") - earlier
 
@@ -133,13 +138,13 @@ def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame
     """What :func:`_coded` adds to some rows."""
     known = beside(part.select("event_id", "process_id", "thread_id", "device"), shape_numbers(report)[1], "shape")
     copies = beside(part.select("event_id"), report.copy_detail, "size_bytes", "source_memory", "target_memory")
-    stream = streams(report).get_column("stream").gather(part.get_column("row"))
+    stream = taken(streams(report), "stream", part.get_column("row"))
     keys = known.with_columns(
         stream, copies.get_column("size_bytes"), *part.select(pl.col("kind", "name").to_physical())
     )
     pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
     cut = part.get_column("call_name").is_in(barred).fill_null(value=False) | copies.select(pageable).to_series()
-    kernel = pl.when(part.get_column("kind") == "kernel").then(mixed(("process_id", "device", "name")))
+    kernel = pl.when(part.select(pl.col("kind") == "kernel").to_series()).then(mixed(("process_id", "device", "name")))
     return keys.select(
         series=mixed((*THREAD, "device", "stream")),
         code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),

@@ -44,7 +44,9 @@ def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     empty = config.clear().select(*SHAPE, *RESOURCES, pl.lit(0, dtype=pl.UInt64).alias("code"))
     shapes = pl.concat([empty, *found]).unique("code").sort("code").with_row_index("shape")
     numbers = [positions(shapes.get_column("code"), part) for part in codes]
-    return shapes.drop("code"), config.select("event_id").with_columns(pl.concat(numbers).alias("shape"))
+    ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
+    ids = kernels if ids.equals(kernels) else ids  # one of them is enough in memory
+    return shapes.drop("code"), pl.DataFrame([ids, pl.concat(numbers).alias("shape")])
 
 
 @once_per_report
@@ -56,7 +58,7 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     """
     needed = ("event_id", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
     work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
-    one = work.is_empty() or constant(work.get_column("device"))
+    one = work.is_empty() or constant(work, "device")
     parts = [_alone(part) for part in ([work] if one else work.partition_by("device"))]
     ran = pl.concat(parts).filter(pl.col("kind") == "kernel").drop("kind", "start", "end")
     shapes, numbers = shape_numbers(report)

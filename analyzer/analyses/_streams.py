@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._device_busy import busy_spans as device_spans
 from kanalyze.analyses._operations import device_operations, exclusive_operations
 from kanalyze.frames import constant
 from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
@@ -29,7 +30,7 @@ def used_streams(report: Report) -> pl.DataFrame:
     null for it.
     """
     work = _keyed(report).select(STREAM_KEYS)
-    found = work.head(1) if all(constant(work.get_column(key)) for key in STREAM_KEYS) else work.unique()
+    found = work.head(1) if constant(work, *STREAM_KEYS) else work.unique()
     known = report.table(STREAMS.name)
     numbered = found.sort(STREAM_KEYS).with_row_index("number")
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
@@ -66,15 +67,16 @@ def placed_operations(report: Report) -> pl.DataFrame:
 @once_per_report
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """When each stream was busy within the window: a span set by its number."""
-    work = placed_operations(report).select("number", "start", "end")
-    return spans_by_stream(work)
+    streams = used_streams(report)
+    if streams.height == 1 and report.scope.window is None:  # what the device ran, which is in memory once, then
+        return {0: device_spans(report)[streams.item(0, "device")]}
+    return spans_by_stream(placed_operations(report).select("number", "start", "end"))
 
 
 def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
     """The span set that each stream's rows of `work` (number, start, end) cover, by its number."""
-    numbers = work.get_column("number")
-    if constant(numbers):
-        return {numbers.item(0): intervals.union(work)}
+    if constant(work, "number"):
+        return {work.head(1).item(0, "number"): intervals.union(work)}
     parts = work.partition_by("number", as_dict=True, include_key=False)
     return {number: intervals.union(part) for (number,), part in parts.items()}
 

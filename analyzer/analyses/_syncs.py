@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside
-from kanalyze.analyses._operations import of_device, operations
+from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import STREAM, recorded_work, streams
+from kanalyze.frames import taken
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -130,11 +130,12 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     unsure = known.filter(pl.col("device").is_null()).drop("device")
     if unsure.is_empty():
         return known
-    work = work.with_columns(streams(report).get_column("context_id"), launch_rows(report).alias("call"))
+    contexts = streams(report).select("context_id")
+    work = pl.concat([work.with_columns(launch_rows(report).alias("call")), contexts], how="horizontal")
     contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
     of_context = contexts.select("process_id", "context_id", of_context="device")
     told = _recent_devices(report, work, unsure).join(of_context, on=["process_id", "context_id"], how="left")
-    copied = operations(report).get_column("device").gather(told.get_column("copied"))
+    copied = taken(operations(report), "device", told.get_column("copied"))
     told = told.with_columns(device=pl.coalesce(copied.alias("copied_on"), "of_context", "device"))
     return pl.concat([known.drop_nulls("device"), told.select(known.columns)])
 
@@ -160,13 +161,6 @@ def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.Da
     used = work.join(calls.select(by).unique(), on=by, how="semi", nulls_equal=False)
     ended = used.sort("ended", "row").select(*by, "ended", behind="row")
     return calls.sort("end").join_asof(ended, left_on="end", right_on="ended", by=by, check_sortedness=False)
-
-
-@once_per_process
-def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
-    """The span set in which anything ran on each device, at any time."""
-    work = operations(report).select("device", "start", "end")
-    return {device: intervals.union(of_device(work, device)) for device in work.get_column("device").unique()}
 
 
 def in_scope(report: Report) -> pl.DataFrame:

@@ -262,7 +262,7 @@ def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
 def by_thread(pieces: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
     """`pieces` of each host thread, by process id and thread id."""
     keys = ("process_id", "thread_id")
-    if all(constant(pieces.get_column(key)) for key in keys):
+    if constant(pieces, *keys):
         return {pieces.select(keys).row(0): pieces}
     return pieces.partition_by(keys, as_dict=True)
 

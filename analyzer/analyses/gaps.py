@@ -11,12 +11,12 @@ from kanalyze.analyses._blame import IDLE, blamed, callers_range
 from kanalyze.analyses._common import in_threads, require
 from kanalyze.analyses._host import shown_calls
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
+from kanalyze.frames import taken
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -138,7 +138,7 @@ def _described(batch: Batch) -> pl.DataFrame:
             ended.get_column("name").alias("ended_by"),
             ended.get_column("kind"),
             ended.get_column("process_id"),
-            gathered(streams(report).get_column("stream"), rows).alias("stream"),
+            taken(streams(report), "stream", rows).alias("stream"),
             shown_calls(report, calls.get_column("call_name")).alias("api"),
             calls.get_column("thread_id"),
             callers_range(report, rows).alias("range"),

@@ -78,7 +78,7 @@ def launch_summary(report: Report) -> pl.DataFrame:
     statistics = [part for measure in _MEASURES for part in spread(f"{measure}_ns", f"{measure}_", "_ns")]
     joined = joined_launches(report).select(*keys, *(f"{measure}_ns" for measure in _MEASURES), "charged_api_ns")
     # grouping by a column with one value would cost as much as by any other
-    same = {key: joined.get_column(key).item(0) for key in keys[:3] if constant(joined.get_column(key))}
+    same = {key: joined.head(1).item(0, key) for key in keys[:3] if constant(joined, key)}
     sums = joined.group_by([key for key in keys if key not in same]).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("queue_ns").count().cast(pl.Int64).alias("queue_count"),

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import DURATION_COLUMNS, analysis, duration_statistics, require
-from kanalyze.analyses._device_idle import all_idle_spans
+from kanalyze.analyses._device_busy import all_idle_spans
 from kanalyze.analyses._operations import device_operations
 from kanalyze.analyses._ranges import named_ranges, overlapping
 from kanalyze.analyses._windows import windows

@@ -114,7 +114,8 @@ def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The ranges in scope that launched operations of `kinds`, with all that the tables say of one but the stack."""
     work = device_operations(report).select("row", "kind", "process_id", "start", "end")
     whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
-    known = projection(report, work.filter(pl.col("kind").is_in(kinds)))
+    wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
+    known = projection(report, wanted)
     for side in (range_tree(report), whole):
         known = known.join(side, on="row", how="left", maintain_order="left")
     inside = known.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))

@@ -26,11 +26,14 @@ from kanalyze.analyses import (
     ranges,
     utilisation,
 )
+from kanalyze.analyses._graphs import has_graphs
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses._shapes import kernel_shapes
 from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
+from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
 from kanalyze.units import percent, time
 
@@ -95,6 +98,9 @@ class Summary:
     not_recorded: dict[str, str]
 
 
+#: With more kernels than these, memory counts.
+_MANY: Final = 1 << 20
+
 #: Parts of the window whose busy share is shown: one character each.
 _CHUNKS: Final = 60
 
@@ -145,6 +151,7 @@ TABLES: Final = (
 
 def summarize(report: Report) -> Summary:
     """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
+    _settle(report)
     more, not_recorded = _made(report, _MORE)  # first, since the walk for the culprits serves the ledger, too
     tables, cannot_tell = _made(report, _MAKERS)
     tables |= more
@@ -158,12 +165,20 @@ def summarize(report: Report) -> Summary:
         answer=_answer(report, spans, tables),
         windows=spans,
         processes=processes,
-        process_count=device_operations(report).get_column("process_id").n_unique() or processes.height,
+        process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
         tables=tables,
         findings=ranked(report) if "ledger" in tables else [],
         cannot_tell=cannot_tell,
         not_recorded=not_recorded,
     )
+
+
+def _settle(report: Report) -> None:
+    """In a large report, find out all that the page needs of the largest table first, and let go of it."""
+    if "kernel" in report.kinds and report.kind("kernel").height > _MANY:
+        kernel_shapes(report)
+        has_graphs(report)
+        report.release(KERNEL_CONFIG.name)
 
 
 def _made(

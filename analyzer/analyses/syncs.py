@@ -10,12 +10,14 @@ from kanalyze import intervals
 from kanalyze.analyses._blame import range_names
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, require, share_of_total
+from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._ranges import ranges_at
-from kanalyze.analyses._syncs import SCOPES, busy_spans, in_scope, waited_for
+from kanalyze.analyses._syncs import SCOPES, in_scope, waited_for
 from kanalyze.errors import UnknownNameError
+from kanalyze.frames import taken
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         gathered(range_names(report), ranges_at(report, points)).alias("range").cast(pl.String),
         work.get_column("name").gather(behind).cast(pl.String).alias("waited_for"),
         (pl.col("end") - work.get_column("end").gather(behind)).alias("after_ns"),
-        gathered(streams(report).get_column("stream"), behind).alias("stream"),
+        taken(streams(report), "stream", behind).alias("stream"),
     )
     return _with_idle(report, known)
 

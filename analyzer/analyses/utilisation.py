@@ -12,6 +12,7 @@ from kanalyze.analyses._low_utilisation import low_regions
 from kanalyze.analyses._operations import BUSY_BUCKETS, exclusive_operations, of_device
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
+from kanalyze.frames import distinct_values
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -110,10 +111,14 @@ def utilisation(
 def _of_device(report: Report, device: int, low: int, high: int, chunks: int) -> pl.DataFrame:
     edges = _edges(low, high, chunks)
     work = of_device(exclusive_operations(report).select("device", "rank", "start", "end"), device)
-    found, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
+    ranks, found, below = (
+        distinct_values(work, "rank").to_list(),
+        {},
+        pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True),
+    )
     for rank, bucket in enumerate(BUSY_BUCKETS):
         # the time of a bucket is what it adds to those that win over it
-        if (work.get_column("rank") == rank).any():
+        if rank in ranks:
             spans = intervals.union(work.filter(pl.col("rank") <= rank))
             covered = intervals.covered_before(edges, spans).diff().slice(1)
             found[bucket], below = covered - below, covered

@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses._allocation_loops import allocating_calls
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
-from kanalyze.analyses._device_idle import idle_spans
+from kanalyze.analyses._device_busy import idle_spans
 from kanalyze.analyses._operations import device_operations
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal

@@ -11,7 +11,7 @@ from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses._context import context_calls
 from kanalyze.analyses._copy_runs import ALIKE, LARGE_BYTES, large_copies, most_small_copies_take, small_copies
-from kanalyze.analyses._device_idle import idle_spans
+from kanalyze.analyses._device_busy import idle_spans
 from kanalyze.analyses._ranges import named_ranges, ranges_at
 from kanalyze.analyses._windows import worth_saying
 from kanalyze.analyses.ledger import ledger
