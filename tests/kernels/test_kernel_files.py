@@ -1,0 +1,106 @@
+"""What holds for every file of kernels/, whether or not anything of it can run here."""
+
+import ast
+import re
+
+import pytest
+
+from support.kernel_files import CUDA, KERNELS, NAMES, PYTHON, documentation, documented_variants
+
+README = (KERNELS / "README.md").read_text()
+
+
+def tree(name: str) -> ast.Module:
+    return ast.parse((KERNELS / name).read_text())
+
+
+def test_every_reference_workload_is_there_and_no_other():
+    files = {file.name for file in KERNELS.iterdir() if file.suffix in (".cu", ".py") and file.name[0] != "_"}
+    assert files == set(NAMES)
+
+
+def test_kernels_are_data_and_no_package_of_their_own():
+    assert not (KERNELS / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_line_says_what_a_workload_teaches(name):
+    first, blank, *_ = documentation(name).splitlines()
+    assert first.endswith(".")
+    assert 20 < len(first) <= 120
+    assert blank == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_to_look_for_and_how_to_run_it(name):
+    text = documentation(name)
+    assert re.search(r"^Look for.*:\n- ", text, flags=re.MULTILINE)
+    (command,) = re.findall(r"^Run: (.*)$", text, flags=re.MULTILINE)
+    assert command.startswith(f"python kernels/{name}" if name in PYTHON else f"nvcc -lineinfo -o {name[:-3]} {name}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_has_its_operations_and_bytes_as_functions(name):
+    text = (KERNELS / name).read_text()
+    spelling = r"^def {}\(" if name in PYTHON else r"^constexpr long long {}\(long long n\)"
+    for function in ("flops", "bytes_moved"):
+        assert re.search(spelling.format(function), text, flags=re.MULTILINE), function
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_each_python_workload_has_a_reference_and_says_what_its_counts_assume(name):
+    functions = {node.name: node for node in tree(name).body if isinstance(node, ast.FunctionDef)}
+    assert {"reference", "main"} <= set(functions)
+    for function in ("reference", "flops", "bytes_moved"):
+        assert ast.get_docstring(functions[function]), function
+
+
+@pytest.mark.parametrize("name", [file.name for file in KERNELS.glob("*.py")])
+def test_a_workload_needs_nothing_of_kanalyze(name):
+    """It runs in an environment that has only PyTorch, and imports only what is beside it."""
+    imported = {
+        module.partition(".")[0]
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for module in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [part.name for part in node.names])
+    }
+    assert "kanalyze" not in imported
+    assert imported & {name.removesuffix(".py") for name in PYTHON} == set()
+
+
+@pytest.mark.parametrize("name", [file.name for file in KERNELS.glob("*.py")])
+def test_files_and_functions_are_short(name):
+    assert len((KERNELS / name).read_text().splitlines()) < 250
+    functions = (node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef))
+    assert {node.name: node.end_lineno - node.lineno for node in functions if node.end_lineno - node.lineno > 50} == {}
+
+
+def test_the_readme_lists_every_workload_with_its_idea_and_variants():
+    rows = re.findall(r"^\| \[`(\w+)`\]\(([\w.]+)\) \| ([^|]+) \| ([^|]*)\|", README, flags=re.MULTILINE)
+    assert [file for _, file, _, _ in rows] == list(NAMES)
+    for name, file, idea, variants in rows:
+        assert file.startswith(f"{name}.")
+        assert documentation(file).startswith(idea.partition(":")[0]), file
+        assert [variant for variant in variants.strip().split(", ") if variant] == documented_variants(file)
+
+
+def test_add_is_the_course_s_program():
+    """Its numbers of copies and bytes are known, so the program must not drift."""
+    text = (KERNELS / "add.cu").read_text()
+    for line in (
+        "for (int i = 0; i < n; i++) y[i] = x[i] + y[i];",
+        "int N = 1 << 20;",
+        'must(cudaMallocManaged(&x, N * sizeof(float)), "cudaMallocManaged");',
+        "add<<<1, 1>>>(N, x, y);",
+        'std::cout << "Max error: " << error << std::endl;',
+    ):
+        assert line in text
+    assert not re.search(r"cudaMemPrefetch|cudaMemAdvise|cudaMemcpy", text)
+
+
+def test_the_variants_of_cuda_programs_are_those_that_their_usage_names():
+    assert {name: documented_variants(name) for name in CUDA} == {
+        "add.cu": [],
+        "add_parallel.cu": ["managed", "explicit"],
+    }
+    assert "[--variant managed|explicit]" in (KERNELS / "add_parallel.cu").read_text()

@@ -1,0 +1,180 @@
+"""The functions of the workloads against their references, on shapes and values that no workload runs with."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from support.kernel_files import NEEDS_TORCH, NEEDS_TRITON, load
+
+torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
+pytest.importorskip("triton", reason=NEEDS_TRITON)
+
+common, cdist, gelu, launch_bound, matmul, mlp_train, square, square_triton, streams = map(
+    load, ("_common", "cdist", "gelu", "launch_bound", "matmul", "mlp_train", "square", "square_triton", "streams")
+)
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+FEW = settings(max_examples=15)
+SEEDS = st.integers(0, 2**31)
+
+
+def randn(*shape, seed=0, scale=1.0):
+    torch.manual_seed(seed)
+    return (torch.randn(*shape) * scale).to(DEVICE)
+
+
+@FEW
+@given(st.integers(1, 40), st.integers(1, 40), SEEDS, st.sampled_from([1e-30, 1e-3, 1.0, 1e18, 1e30]))
+@pytest.mark.parametrize("name", square.VARIANTS)
+def test_square(name, rows, columns, seed, scale):
+    a = randn(rows, columns, seed=seed, scale=scale)
+    assert torch.equal(square.VARIANTS[name](a), square.reference(a))
+
+
+def test_the_reference_of_square_is_what_python_computes():
+    values = [0.0, 1.0, -3.0, 0.1, 1e-3]
+    a = torch.tensor(values)
+    want = torch.tensor([float(value) ** 2 for value in a.tolist()])
+    assert torch.equal(square.reference(a), want)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 127, 128, 129, 1000, 1023, 1024, 1025, 2047, 2048, 2049, 4100, 5000])
+@pytest.mark.parametrize("function", [square_triton.square_row, square_triton.square_loop])
+def test_the_triton_kernels_take_any_width(function, width):
+    x = randn(3, width, seed=width)
+    assert torch.equal(function(x)[0], square_triton.reference(x))
+
+
+@FEW
+@given(st.integers(1, 5), st.integers(1, 1500), st.integers(0, 70), SEEDS)
+@pytest.mark.parametrize("function", [square_triton.square_row, square_triton.square_loop])
+def test_the_triton_kernels_touch_nothing_beyond_their_rows(function, rows, width, gap, seed):
+    """Rows that lie apart in memory, among numbers that no kernel may read or change."""
+    wide = randn(rows, width + gap, seed=seed)
+    before = wide.clone()
+    got, _ = function(wide[:, :width])
+    assert torch.equal(got, square_triton.reference(wide[:, :width]))
+    assert torch.equal(wide, before)
+
+
+@pytest.mark.parametrize(
+    ("block", "warps"), [(1, 4), (1024, 4), (2048, 8), (4096, 16), (16_384, 16), (2047, 4), (4095, 8)]
+)
+def test_warps(block, warps):
+    assert square_triton.warps_for(block) == warps
+
+
+@FEW
+@given(st.integers(1, 60), st.integers(1, 60), SEEDS, st.sampled_from([0.01, 1.0, 5.0]))
+@pytest.mark.parametrize("variant", ["manual", "torch", "triton"])
+def test_gelu(variant, rows, columns, seed, scale):
+    x = randn(rows, columns, seed=seed, scale=scale)
+    got = gelu.function_of(variant, DEVICE)(x)
+    assert common.max_error(got, gelu.reference(x)) <= gelu.budget(x)
+
+
+@pytest.mark.parametrize("variant", ["manual", "torch", "triton"])
+def test_gelu_far_out_is_zero_or_its_argument(variant):
+    x = torch.tensor([-50.0, -20.0, 0.0, 20.0, 50.0], device=DEVICE)
+    assert gelu.function_of(variant, DEVICE)(x).tolist() == [0, 0, 0, 20, 50]
+
+
+def test_the_reference_of_gelu_is_torch_s():
+    x = randn(1000, scale=3)
+    want = torch.nn.functional.gelu(x.double(), approximate="tanh")
+    assert common.max_error(gelu.reference(x), want) < 1e-14
+
+
+@FEW
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 40), SEEDS)
+@pytest.mark.parametrize("name", cdist.VARIANTS)
+def test_cdist(name, n, m, d, seed):
+    x, y = randn(n, d, seed=seed), randn(m, d, seed=seed + 1)
+    got = cdist.VARIANTS[name](x, y).double().square()
+    assert common.max_error(got, cdist.reference(x, y)) <= cdist.budget(x, y)
+
+
+def test_the_reference_of_cdist_is_the_definition():
+    x, y = torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([[3.0, 4.0]])
+    assert cdist.reference(x, y).tolist() == [[25.0], [13.0]]
+
+
+@FEW
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 200), SEEDS)
+@pytest.mark.parametrize("variant", matmul.VARIANTS)
+def test_matmul(variant, m, n, k, seed):
+    a, b = randn(m, k, seed=seed), randn(k, n, seed=seed + 1)
+    if variant == "bf16":
+        a, b = a.bfloat16(), b.bfloat16()
+    with matmul.precision(variant):
+        got = a @ b
+    assert common.max_error(got, matmul.reference(a, b)) <= matmul.budget(a, b, variant)
+
+
+def test_what_is_less_precise_is_not_within_the_budget_of_float32():
+    a, b = randn(64, 512, seed=1), randn(512, 64, seed=2)
+    want = matmul.reference(a, b)
+    rounded = a.bfloat16().float() @ b.bfloat16().float()
+    assert common.max_error(rounded, want) > 5 * matmul.budget(a, b, "float32")
+    assert common.max_error((a @ b).bfloat16(), want) > 5 * matmul.budget(a, b, "float32")
+
+
+def test_precision_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    with matmul.precision("tf32"):
+        assert torch.get_float32_matmul_precision() == "high"
+    assert torch.get_float32_matmul_precision() == before
+
+
+@FEW
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 3), SEEDS)
+def test_the_formulas_of_mlp_train_are_what_autograd_computes(batch, width, layers, seed):
+    """In float64, where nothing is left to rounding: three steps of losses."""
+    torch.manual_seed(seed)
+    model = mlp_train.make_model(width, layers).double()
+    batches = [(x.double(), labels) for x, labels in mlp_train.make_batches(batch, width, 3)]
+    with torch.no_grad():
+        want = mlp_train.reference(model, batches, torch.float64)
+    got = torch.tensor([0.0] * 3, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=mlp_train.LEARNING_RATE)
+    for step, data in enumerate(batches):
+        got[step] = mlp_train.train_step(model, optimizer, data, wait_for_copy=True)
+    assert common.max_error(got, want) < 1e-12
+
+
+def test_the_reference_of_mlp_train_leaves_the_model_as_it_was():
+    model = mlp_train.make_model(4, 1)
+    before = [parameter.clone() for parameter in model.parameters()]
+    with torch.no_grad():
+        mlp_train.reference(model, mlp_train.make_batches(3, 4, 3), torch.float32)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+def test_training_learns():
+    torch.manual_seed(0)
+    model = mlp_train.make_model(32, 2)
+    batches = mlp_train.make_batches(64, 32, 1) * 60
+    losses = mlp_train.train_naive(model, batches)
+    assert losses[-1] < losses[0] - 0.1
+
+
+@FEW
+@given(st.integers(1, 50), st.integers(1, 6))
+def test_launch_bound_counts(kernels, steps):
+    x = torch.zeros(launch_bound.ELEMENTS)
+    step = launch_bound.plain(x, kernels)
+    for _ in range(steps):
+        step()
+    assert torch.equal(x, launch_bound.reference(kernels, steps))
+
+
+@FEW
+@given(st.integers(1, 9), st.integers(1, 24), st.integers(1, 4), SEEDS)
+def test_streams_bring_every_chunk_back(chunks, size, lanes, seed):
+    inputs, factor = randn(chunks, size, size, seed=seed), randn(size, size, seed=seed + 1)
+    outputs = torch.full_like(inputs, torch.nan)
+    streams.one_step(streams.make_lanes(lanes, size, DEVICE), inputs, factor, outputs)
+    common.wait(DEVICE)
+    assert common.max_error(outputs, streams.reference(inputs, factor)) <= 4 * streams.budget(
+        inputs.reshape(-1, size), factor
+    )

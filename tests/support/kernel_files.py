@@ -1,0 +1,76 @@
+"""The workloads of kernels/ as tests use them: their files, imported without a package, or run as a user would."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+KERNELS = Path(__file__).parents[2] / "kernels"
+
+#: Every reference workload, in the order in which they build on each other.
+NAMES = (
+    "add.cu",
+    "add_parallel.cu",
+    "add_extension.py",
+    "square.py",
+    "square_inline.py",
+    "square_triton.py",
+    "gelu.py",
+    "cdist.py",
+    "matmul.py",
+    "mlp_train.py",
+    "launch_bound.py",
+    "streams.py",
+)
+PYTHON = tuple(name for name in NAMES if name.endswith(".py"))
+CUDA = tuple(name for name in NAMES if name.endswith(".cu"))
+
+NEEDS_TORCH = "the Python workloads need PyTorch"
+NEEDS_TRITON = "these workloads need Triton"
+
+
+def load(name: str) -> ModuleType:
+    """A file of kernels/ as a module; its folder is on the path, as it is for `python FILE`."""
+    if str(KERNELS) not in sys.path:
+        sys.path.insert(0, str(KERNELS))
+    return import_module(name)
+
+
+def documentation(name: str) -> str:
+    """What a workload's file says of itself: its docstring, or the comment that it begins with."""
+    text = (KERNELS / name).read_text(encoding="utf-8")
+    if name.endswith(".py"):
+        return ast.get_docstring(ast.parse(text)) or ""
+    lines = text.splitlines()
+    end = next(index for index, line in enumerate(lines) if not line.startswith("//"))
+    return "\n".join(line.removeprefix("//").removeprefix(" ") for line in lines[:end])
+
+
+def documented_variants(name: str) -> list[str]:
+    """The variants that a workload's file names, none where it has none."""
+    for line in documentation(name).splitlines():
+        if line.startswith("Variants: "):
+            return line.removeprefix("Variants: ").split(", ")
+    return []
+
+
+def run(script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a workload as a user would, from another folder."""
+    return subprocess.run(  # noqa: S603 - our own scripts
+        [sys.executable, str(script), *map(str, arguments)],
+        cwd="/",
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
