@@ -1,0 +1,129 @@
+"""Takes out of a report what identifies a machine and its user, and nothing that an analysis needs.
+
+It copies what is known to be harmless and leaves the rest: a table, column, key or file that nobody knows goes, with a
+word about it. docs/redact.md says what that is for each kind of file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kanalyze.collectors.redact import files, folders
+from kanalyze.collectors.redact.formats import kind_of
+from kanalyze.collectors.redact.names import asked
+from kanalyze.collectors.redact.removed import Removed
+from kanalyze.collectors.redact.texts import Texts
+from kanalyze.errors import OutputError, ReportNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import PathLike
+
+    from kanalyze.collectors.redact.names import Names
+
+__all__ = ["Removed", "redact"]
+
+
+def redact(
+    report: str | PathLike[str],
+    out: str | PathLike[str] | None,
+    *,
+    keep: Iterable[str] = (),
+    remove: Iterable[str] = (),
+) -> Removed:
+    """Write a copy of a report without what identifies its machine and user.
+
+    Args:
+        report: An nsys export (.sqlite), a trace of torch.profiler (.json, .json.gz), a .ncu-rep, a page of ncu (.csv),
+            a manifest.json, or the folder of a capture.
+        out: Where the copy goes. It must not exist, and is there whole or not at all. None only counts what would go.
+        keep: Names and texts that stay, although they look as if they told something.
+        remove: Further texts that go wherever they occur, such as the name of a project.
+
+    Returns:
+        What was taken out, counted by kind, and which files of a folder were left out.
+
+    Raises:
+        ReportNotFoundError: There is no such report.
+        UnknownFormatError: It is none that redaction knows.
+        RedactError: It is known, and nothing can be taken out of it with certainty.
+        DamagedReportError: Part of it is missing or makes no sense.
+        OutputError: There is something at `out` already, or it cannot be written.
+    """
+    source, target, names, removed = Path(report), None if out is None else Path(out), asked(keep, remove), Removed()
+    if not source.exists():
+        raise ReportNotFoundError.at(source)
+    if target is not None:
+        _check(source, target)
+    names.folder(source.absolute().parent)
+    if source.is_dir():
+        _folder(source, target, names, removed)
+    else:
+        _file(source, target, names, removed)
+    return removed
+
+
+def _check(source: Path, target: Path) -> None:
+    if os.path.lexists(target):
+        raise OutputError.exists(target)
+    if source.is_dir() and target.absolute().resolve().is_relative_to(source.resolve()):
+        raise OutputError.because(target, "it is within the folder that is redacted")
+
+
+def _file(source: Path, target: Path | None, names: Names, removed: Removed) -> None:
+    kind = kind_of(source)
+    files.learn(source, kind, names)
+    texts = Texts(names, removed)
+    if target is None:
+        files.copy(source, kind, None, texts, names)
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.absolute().parent) as place:
+            made = Path(place, target.name)
+            files.copy(source, kind, made, texts, names)
+            made.chmod(0o666 & ~_umask())
+            _settle(made, target)
+    except FileExistsError as error:
+        raise OutputError.exists(target) from error
+    except OSError as error:
+        raise OutputError.because(target, error.strerror or str(error)) from error
+
+
+def _folder(source: Path, target: Path | None, names: Names, removed: Removed) -> None:
+    kinds = folders.learn(source, folders.known_files(source, removed), names, removed)
+    if target is None:
+        folders.copy(source, kinds, None, names, removed)
+        return
+    made = None
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
+        folders.copy(source, kinds, made, names, removed)
+        made.chmod(0o777 & ~_umask())
+        if os.path.lexists(target):
+            raise OutputError.exists(target)
+        made.rename(target)
+    except OSError as error:
+        raise OutputError.because(target, error.strerror or str(error)) from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _settle(made: Path, target: Path) -> None:
+    """Give the finished file its name. Unlike a rename, a link never replaces what has come there in the meantime."""
+    try:
+        os.link(made, target)
+    except FileExistsError:
+        raise
+    except OSError:  # some file systems have no links
+        made.rename(target)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

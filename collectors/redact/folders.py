@@ -1,0 +1,130 @@
+"""A whole capture: every file that can be redacted, and a word about each that cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.redact import documents, files
+from kanalyze.collectors.redact.formats import Kind, kind_of
+from kanalyze.collectors.redact.texts import Texts
+from kanalyze.errors import DamagedReportError, KanalyzeError, RedactError, UnknownFormatError, UnreadableReportError
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.redact.names import Names
+    from kanalyze.collectors.redact.removed import Removed
+
+MANIFEST: Final = "manifest.json"
+
+
+def known_files(folder: Path, removed: Removed) -> dict[Path, Kind]:
+    """The files of a folder that can be redacted, and what each is; the others are recorded in `removed`.
+
+    Raises:
+        RedactError: It is an export of nsys in the form of a folder.
+        UnknownFormatError: There is nothing to redact.
+    """
+    if not (folder / MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
+        remedy = "Export the report as SQLite, and redact that: `nsys export --type=sqlite REPORT`."
+        raise RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
+    kinds: dict[Path, Kind] = {}
+    for path in _files(folder):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            removed.left_out[name] = "a link, and what it points to may be anything"
+            continue
+        try:
+            kinds[path] = kind_of(path)
+        except RedactError as error:
+            removed.left_out[name] = _reason(error, path)
+        except KanalyzeError:
+            removed.left_out[name] = "a file that redaction does not know"
+    if not kinds:
+        raise UnknownFormatError.of(
+            folder, "a folder without a report that can be redacted", "Give a capture's folder."
+        )
+    return kinds
+
+
+def learn(folder: Path, kinds: dict[Path, Kind], names: Names, removed: Removed) -> dict[Path, Kind]:
+    """Add to `names` what the files call their machine and user; those of `kinds` in which that can be found.
+
+    Raises:
+        DamagedReportError: A file cannot be followed.
+    """
+    found = {}
+    for path, kind in kinds.items():
+        try:
+            files.learn(path, kind, names)
+            found[path] = kind
+        except RedactError as error:
+            removed.left_out[str(path.relative_to(folder))] = _reason(error, path)
+    return found
+
+
+def _reason(error: RedactError, path: Path) -> str:
+    return str(error).removeprefix(f"{path}: ").rstrip(".")
+
+
+def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Names, removed: Removed) -> None:
+    """Write the redacted files to the folder `target`; without one only count what goes.
+
+    Raises:
+        DamagedReportError: A file cannot be followed.
+        OSError: The target cannot be written.
+    """
+    texts = Texts(names, removed)
+    for path, kind in kinds.items():
+        place = _place(folder, path, target, texts)
+        if path == folder / MANIFEST and target is not None:
+            continue
+        try:
+            files.copy(path, kind, place, texts, names)
+        except RedactError as error:
+            removed.left_out[str(path.relative_to(folder))] = _reason(error, path)
+            if place is not None:
+                place.unlink(missing_ok=True)
+    removed.left_out = {texts.free(name): texts.free(why) for name, why in removed.left_out.items()}
+    if target is not None and folder / MANIFEST in kinds:
+        _copy_manifest(folder / MANIFEST, target, texts)
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder, in order, and links, which are not followed."""
+    found: list[Path] = []
+    for place, inner, names in os.walk(folder):
+        found.extend(Path(place, name) for name in names)
+        found.extend(path for name in inner if (path := Path(place, name)).is_symlink())
+    return sorted(found)
+
+
+def _place(folder: Path, path: Path, target: Path | None, texts: Texts) -> Path | None:
+    """Where a file goes; its own name may have been made of a user's or a host's."""
+    if target is None:
+        return None
+    place = target.joinpath(*(texts.name(part) for part in path.relative_to(folder).parts))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    stem, number = place, 1
+    while place.exists():
+        number += 1
+        place = stem.with_name(f"{number}-{stem.name}")
+    return place
+
+
+def _copy_manifest(path: Path, target: Path, texts: Texts) -> None:
+    """The manifest, with the files that are there now."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DamagedReportError.at(path, "its text", "it is no JSON") from error
+    except OSError as error:
+        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+    if isinstance(content, dict) and "files" in content:
+        have = sorted(file for file in target.rglob("*") if file.is_file())
+        content["files"] = {str(file.relative_to(target)): file.stat().st_size for file in have}
+    made = documents.document(content, texts)
+    if isinstance(made, dict):
+        made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": texts.removed.left_out}
+    (target / MANIFEST).write_bytes(documents.encoded(made))

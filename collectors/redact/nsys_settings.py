@@ -1,0 +1,125 @@
+"""The tables of an nsys export that describe the recording: a few settings stay, and they tell names."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.redact.names import is_secret
+from kanalyze.collectors.redact.nsys_tables import SETTINGS, WARNING
+from kanalyze.collectors.redact.sqlite_files import columns_of, quoted
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from kanalyze.collectors.redact.names import Names
+    from kanalyze.collectors.redact.sqlite_files import Column
+    from kanalyze.collectors.redact.texts import Texts
+
+#: Tables whose texts name the machine and its user.
+SPEAKING: Final = frozenset(
+    (
+        *("META_DATA_CAPTURE", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_SYSTEM_ENV", "DIAGNOSTIC_EVENT"),
+        *("PROCESSES", "StringIds", "ANALYSIS_FILE"),
+    )
+)
+
+#: Tables that are left out on purpose, and what their rows are.
+EXPECTED: Final = {
+    "ANALYSIS_FILE": "outputs and environments of processes",
+    "ProcessStreams": "outputs and environments of processes",
+}
+
+#: What the settings that go are counted as, by a part of their name.
+_GONE: Final = (
+    ("ENVIRONMENT", "variables of the environment"),
+    ("DeviceEnvironment", "variables of the environment"),
+    ("UUID", "ids of sessions and machines"),
+    ("UID", "ids of sessions and machines"),
+    ("SESSION", "ids of sessions and machines"),
+    ("HOST", "host names"),
+    ("Hostname", "host names"),
+    ("DISPLAY_NAME", "host names"),
+    ("USER", "user names"),
+    ("PATH", "paths"),
+    ("DIR", "paths"),
+    ("Dir", "paths"),
+)
+
+_HOSTS: Final = re.compile(r"Hostname|EXPORT_HOST|DEVICE_DISPLAY_NAME")
+_USERS: Final = re.compile(r"(?:PROCESS_\d+:)?USER_NAME|EXPORT_USER")
+_FOLDERS: Final = re.compile(r"(?:PROCESS_\d+:)?WORKING_DIR|TargetInstallDir")
+_VARIABLE: Final = re.compile(r"(?:PROCESS_\d+:)?ENVIRONMENT_VARIABLE")
+_PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
+
+
+def learn(database: sqlite3.Connection, table: str, names: Names) -> None:
+    """Add to `names` what the rows of one of the SPEAKING tables call the machine and its user."""
+    have = [column.name for column in columns_of(database, table)]
+    texts = [name for name in ("name", "value", "text", "filename", "content") if name in have]
+    rows = database.execute(f"SELECT {', '.join(map(quoted, texts))} FROM source.{quoted(table)}")
+    if texts == ["name", "value"]:
+        for name, value in rows:
+            _learn_setting(str(name), str(value or ""), names)
+        return
+    for row in rows:
+        for value in row:
+            text = str(value or "")
+            names.text(text)
+            if "\0" in text:
+                names.environment(text)
+
+
+def _learn_setting(name: str, value: str, names: Names) -> None:
+    if _HOSTS.fullmatch(name):
+        names.host(value)
+    elif _USERS.fullmatch(name):
+        names.user(value)
+    elif _FOLDERS.fullmatch(name):
+        names.folder(value)
+    elif _VARIABLE.fullmatch(name) or name == "DeviceEnvironment":
+        names.environment(value)
+    names.text(value)
+
+
+def copy(database: sqlite3.Connection, table: str, columns: list[Column], texts: Texts) -> None:
+    """Copy those rows of a table of settings that are on the list."""
+    listed = ", ".join(quoted(column.name) for column in columns)
+    places = [column.name for column in columns]
+    marks = ", ".join("CAST(? AS TEXT)" if column.name in _TEXTS else "?" for column in columns)
+    after_secret = False
+    for row in database.execute(f"SELECT {listed} FROM source.{quoted(table)} ORDER BY rowid").fetchall():
+        values = dict(zip(places, row, strict=True))
+        name, value = str(values.get("name") or ""), str(values.get("value") or values.get("text") or "")
+        if not _stays(table, name, value, values.get("severity")):
+            texts.removed.add(_gone(table, name), bool(value))
+            continue
+        kept = texts.path(value) if _PATHS.fullmatch(name) else texts.free(value)
+        is_argument = ":ARGUMENT_" in name
+        if is_argument and after_secret and not value.startswith("-"):
+            texts.removed.add("secrets")
+            kept = "[secret]"
+        after_secret = is_argument and value.startswith("-") and "=" not in value and is_secret(value)
+        values.update({"value" if "value" in values else "text": kept, "devStateName": ""})
+        database.execute(
+            f"INSERT INTO main.{quoted(table)} ({listed}) VALUES ({marks})", [_bytes(values[place]) for place in places]
+        )
+
+
+_TEXTS: Final = frozenset(("name", "value", "text", "devStateName"))
+
+
+def _stays(table: str, name: str, value: str, severity: object) -> bool:
+    if table == "DIAGNOSTIC_EVENT":
+        return not isinstance(severity, int) or severity >= WARNING or bool(SETTINGS[table].fullmatch(value))
+    return bool(SETTINGS[table].fullmatch(f"{name}={value}"))
+
+
+def _gone(table: str, name: str) -> str:
+    if table == "DIAGNOSTIC_EVENT":
+        return "messages of nsys that are no warnings"
+    return next((what for part, what in _GONE if part in name), "settings and properties of the machine")
+
+
+def _bytes(value: object) -> object:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value

@@ -1,0 +1,201 @@
+"""Redacts what ``nsys export --type=sqlite`` writes: copies what is known to be harmless into a new database.
+
+Nothing is deleted from a copy, so that nothing of what goes is left in free pages. Rows keep their ids and pages their
+size: readers that decode pages themselves see the layout that nsys writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.redact import nsys_settings
+from kanalyze.collectors.redact.nsys_tables import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, TABLES, Table
+from kanalyze.collectors.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
+
+    from kanalyze.collectors.redact.names import Names
+    from kanalyze.collectors.redact.nsys_tables import How
+    from kanalyze.collectors.redact.sqlite_files import Column
+    from kanalyze.collectors.redact.texts import Texts
+
+#: Any of these tables shows that nsys wrote the database.
+SIGNS: Final = frozenset(
+    ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
+)
+
+#: Which rule a text follows that several columns refer to: the first of these.
+_STRICTEST: Final[tuple[How, ...]] = ("path", "free", "name")
+
+_PROCESS: Final = 24  # bits of a globalTid that are the thread
+
+
+def learn(path: Path, names: Names) -> None:
+    """Add to `names` what the export at `path` calls its machine and user."""
+    with opened(path) as database:
+        for table in tables_of(database):
+            if table in nsys_settings.SPEAKING:
+                with failed(path, table):
+                    nsys_settings.learn(database, table, names)
+
+
+def copy(path: Path, target: Path | None, texts: Texts) -> None:
+    """Write to `target` what stays of the export at `path`; without `target` only count what goes.
+
+    Raises:
+        DamagedReportError: A table cannot be read, or holds text where numbers belong.
+        OSError: The target cannot be written.
+    """
+    with opened(path, target) as database:
+        have = tables_of(database)
+        work = _Copy(path, database, texts, counting=target is None)
+        for table in have:
+            with failed(path, table):
+                work.table(table, have)
+        if "StringIds" in have:
+            with failed(path, "StringIds"):
+                work.strings(have)
+        database.commit()
+
+
+@dataclass
+class _Copy:
+    """One export on its way: `source` is attached to the connection of the database that is made."""
+
+    path: Path
+    database: sqlite3.Connection
+    texts: Texts
+    counting: bool
+
+    def __post_init__(self) -> None:
+        self.database.create_function("redacted", 2, self._redacted, deterministic=True)
+        self.database.create_function("not_a_number", 0, _refuse)
+
+    def table(self, name: str, have: list[str]) -> None:
+        """Copy the table called `name`, as far as it is known."""
+        spec = TABLES.get(name)
+        if spec is None:
+            self._left_out(name)
+        elif name != "StringIds":
+            columns = self._kept(name, spec)
+            self.database.execute(_created(name, columns))
+            if spec.rows == "settings":
+                nsys_settings.copy(self.database, name, columns, self.texts)
+            elif spec.texts or spec.rows == "profiled" or not self.counting:
+                self._insert(name, spec, columns, have)
+
+    def strings(self, have: list[str]) -> None:
+        """Copy those of the texts that a column which stays refers to, each by the strictest rule that applies."""
+        columns = self._kept("StringIds", TABLES["StringIds"])
+        self.database.execute(_created("StringIds", columns))
+        used = self._used(have)
+        rows = self.database.execute("SELECT id, CAST(value AS BLOB) FROM source.StringIds")
+        kept = [(number, self._redacted(used[number], value)) for number, value in rows if number in used]
+        self.database.executemany("INSERT INTO main.StringIds (id, value) VALUES (?, CAST(? AS TEXT))", kept)
+        total = self.database.execute("SELECT count(*) FROM source.StringIds").fetchone()[0]
+        self.texts.removed.add("texts that no event refers to", total - len(kept))
+
+    def _left_out(self, name: str) -> None:
+        rows = self.database.execute(f"SELECT count(*) FROM source.{quoted(name)}").fetchone()[0]
+        known = nsys_settings.EXPECTED.get(name)
+        self.texts.removed.add(known or f"rows of table {self.texts.free(name)}, which is not known", rows)
+
+    def _kept(self, name: str, spec: Table) -> list[Column]:
+        """The columns that stay; those that nobody knows are counted."""
+        columns = columns_of(self.database, name)
+        known = NUMBERS | IDENTIFIERS | spec.texts.keys()
+        for column in columns:
+            if column.name not in known:
+                self.texts.removed.add(f"column {name}.{self.texts.free(column.name)}, which is not known")
+        return [column for column in columns if column.name in known]
+
+    def _insert(self, name: str, spec: Table, columns: list[Column], have: list[str]) -> None:
+        made = {quoted(column.name): self._expression(spec, column) for column in columns}
+        if spec.numbered and not any(column.is_row_id for column in columns):
+            made = {"rowid": "rowid", **made}
+        where = self._profiled(columns, have) if spec.rows == "profiled" else "TRUE"
+        self._count(name, columns, where)
+        self.database.execute(
+            f"INSERT INTO main.{quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
+            f"FROM source.{quoted(name)} WHERE {where} ORDER BY rowid"
+        )
+
+    def _count(self, name: str, columns: list[Column], where: str) -> None:
+        """Count the rows that go, and the ids of devices."""
+        table = f"source.{quoted(name)}"
+        if where != "TRUE":
+            gone = self.database.execute(f"SELECT count(*) FROM {table} WHERE NOT ({where})").fetchone()[0]
+            self.texts.removed.add("processes and threads that were not profiled", gone)
+        for column in columns:
+            if column.name in IDENTIFIERS:
+                sql = f"SELECT count(*) FROM {table} WHERE coalesce({quoted(column.name)}, '') NOT IN ('', 0)"
+                what = "payloads of ranges" if column.name == "binaryData" else "ids and addresses of GPUs"
+                self.texts.removed.add(what, self.database.execute(sql).fetchone()[0])
+
+    def _expression(self, spec: Table, column: Column) -> str:
+        name = quoted(column.name)
+        how = spec.texts.get(column.name)
+        if column.name in IDENTIFIERS or how == "blank":
+            return column.nothing
+        if how:
+            return f"CAST(redacted('{how}', CAST({name} AS BLOB)) AS TEXT)"
+        # every text is more than every number, and comparing costs a third of asking for the type
+        return f"CASE WHEN {name} >= '' THEN not_a_number() ELSE {name} END"
+
+    def _profiled(self, columns: list[Column], have: list[str]) -> str:
+        """The condition that a row is of a process of which there are events."""
+        low = (1 << _PROCESS) - 1
+        sql = [
+            f"SELECT DISTINCT ({column} >> {_PROCESS}) & {low} FROM source.{table}"
+            for table, column in PROFILED.items()
+            if table in have and any(column == found.name for found in columns_of(self.database, table))
+        ]
+        if "TARGET_INFO_CUDA_DEVICE" in have:
+            sql.append("SELECT pid FROM source.TARGET_INFO_CUDA_DEVICE")
+        pids = {row[0] for part in sql for row in self.database.execute(part)}
+        listed = ", ".join(str(pid) for pid in sorted(pid for pid in pids if isinstance(pid, int)))
+        found = {column.name for column in columns}
+        pid = "pid" if "pid" in found else f"((globalTid >> {_PROCESS}) & {low})"
+        return f"{pid} IN ({listed})"
+
+    def _used(self, have: list[str]) -> dict[int, How]:
+        """The texts that columns which stay refer to, with the rule for each."""
+        used: dict[int, How] = {}
+        order = {how: rank for rank, how in enumerate(_STRICTEST)}
+        for table in (name for name in have if name in TABLES and name != "StringIds"):
+            # rows of processes that were not profiled have gone; all other tables are copied as they are, or not yet
+            side = "main" if TABLES[table].rows == "profiled" else "source"
+            for column in columns_of(self.database, table):
+                how = REFERENCES.get(column.name)
+                if how is None or column.name in TABLES[table].texts:
+                    continue
+                name = quoted(column.name)
+                sql = f"SELECT DISTINCT {name} FROM {side}.{quoted(table)} WHERE typeof({name}) = 'integer'"
+                for (number,) in self.database.execute(sql):
+                    if order[how] <= order[used.get(number, "name")]:
+                        used[number] = how
+        return used
+
+    def _redacted(self, how: How, value: bytes | None) -> bytes | None:
+        if value is None:
+            return None
+        text = value.decode("utf-8", "surrogateescape")
+        rules = {"name": self.texts.name, "free": self.texts.free, "path": self.texts.path}
+        return rules[how](text).encode("utf-8", "surrogateescape")
+
+
+def _created(name: str, columns: list[Column]) -> str:
+    """SQL that creates the table with these columns, and nothing else that the file's own SQL says."""
+    keys = [column for column in columns if column.key]
+    parts = [column.declared(alone=len(keys) == 1) for column in columns]
+    if len(keys) > 1:
+        listed = ", ".join(quoted(column.name) for column in sorted(keys, key=lambda column: column.key))
+        parts.append(f"PRIMARY KEY ({listed})")
+    return f"CREATE TABLE main.{quoted(name)} ({', '.join(parts)})"
+
+
+def _refuse() -> None:
+    raise TypeError

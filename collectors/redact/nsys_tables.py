@@ -1,0 +1,190 @@
+"""What of an nsys export is known to tell nothing of a machine or its user: the list of what stays.
+
+A table that is not in :data:`TABLES` goes, and so does a column that no list here names, so that what a later nsys adds
+cannot give anybody away. Source: the schema that ``nsys export`` of 2022.4 to 2025.3 writes, and NVIDIA's schema
+reference for 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from kanalyze.collectors.redact.words import words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: What becomes of a text: kept but for what is certain (`name`), anything that identifies replaced (`free`), the last
+#: part of a path (`path`), or nothing instead (`blank`).
+How = Literal["name", "free", "path", "blank"]
+
+#: Which rows stay: all, those of processes that were profiled, or those whose setting is on a list.
+Rows = Literal["all", "profiled", "settings"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What stays of one table.
+
+    Attributes:
+        texts: What becomes of each column of text.
+        rows: Which rows stay.
+        numbered: Whether its row ids are kept: a hole in them is a row that nsys lost.
+    """
+
+    texts: Mapping[str, How] = field(default_factory=dict)
+    rows: Rows = "all"
+    numbered: bool = True
+
+
+#: Columns of numbers that may stay in every table of TABLES.
+NUMBERS: Final = words(
+    """
+    start end timestamp timestampType duration startTime stopTime rawTimestamp eventClass eventType
+    globalTid globalPid globalVid endGlobalTid pid tid processId vmId hwId cpu
+    deviceId cudaId gpuId contextId parentContextId greenContextId isGreenContext streamId nullStreamId
+    correlationId graphId graphExecId graphNodeId originalGraphId originalGraphNodeId
+    nameId textId jsonTextId symbol module CpuInstruction sourceFile demangledName shortName mangledName
+    returnValue callchainId nestingLevel stackDepth unwindMethod thumbCode kernelMode unresolved specialEntry originalIP
+    launchType cacheConfig registersPerThread gridX gridY gridZ blockX blockY blockZ gridId clusterX clusterY clusterZ
+    staticSharedMemory dynamicSharedMemory sharedMemoryExecuted sharedMemoryLimitConfig
+    localMemoryPerThread localMemoryTotal
+    bytes value copyKind copyCount srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId deprecatedSrcId
+    memKind migrationCause virtualAddress address numberOfPageFaults faultAccessType originalFaultPc unresolvedFaultPc
+    sourceLine pc memoryOperationType operationType poolType minBytesToKeep localMemoryPoolAddress
+    localMemoryPoolReleaseThreshold localMemoryPoolSize localMemoryPoolUtilizedSize importedMemoryPoolAddress
+    importedMemoryPoolProcessId
+    syncType deprecatedSyncType eventId eventSyncId
+    rangeId category color domainId uint64Value int64Value doubleValue uint32Value int32Value floatValue
+    schemaId idx numEntries size isFlag type flags payloadSize alignTo arrayOrUnionDetail offset
+    id priority flag source severity nameEnum utcEpochNs isSchedIn threadState threadBlock typeId metricId pwGpuId
+    isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount numMultiprocessors cuDevice revision nodeMask
+    constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm
+    threadsPerWarp asyncEngines maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ
+    maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor
+    """
+)
+
+#: Columns that are numbers of StringIds, and what becomes of the texts that they refer to.
+REFERENCES: Final[Mapping[str, How]] = {
+    **dict.fromkeys(
+        ("demangledName", "shortName", "mangledName", "nameId", "textId", "symbol", "CpuInstruction"), "name"
+    ),
+    **dict.fromkeys(("module", "sourceFile"), "path"),
+    "jsonTextId": "free",
+}
+
+#: Columns that identify a device. They stay without a value, since nsys' own reports ask for them.
+IDENTIFIERS: Final = frozenset(("uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath", "binaryData"))
+
+_EVENTS: Final = Table()
+_ENUM: Final = Table({"name": "name", "label": "name"})
+_SETTINGS: Final = Table({"name": "free", "value": "free"}, rows="settings", numbered=False)
+
+TABLES: Final[Mapping[str, Table]] = {
+    "StringIds": Table({"value": "name"}),
+    **{
+        f"CUPTI_ACTIVITY_KIND_{name}": _EVENTS
+        for name in (
+            *("RUNTIME", "KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "CUDA_EVENT", "GRAPH_TRACE"),
+            "MEM_DECOMPRESS",
+        )
+    },
+    **dict.fromkeys(
+        (
+            *("CUDA_GRAPH_EVENTS", "CUDA_GRAPH_NODE_EVENTS", "CUDA_UM_CPU_PAGE_FAULT_EVENTS"),
+            *("CUDA_UM_GPU_PAGE_FAULT_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS", "PROFILER_OVERHEAD", "OSRT_API"),
+            *("CUBLAS_EVENTS", "CUDNN_EVENTS", "CUDA_CALLCHAINS", "OSRT_CALLCHAINS", "SCHED_EVENTS", "GPU_METRICS"),
+            *("ANALYSIS_DETAILS", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO"),
+            *("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_CUDA_NULL_STREAM"),
+        ),
+        _EVENTS,
+    ),
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": Table({"name": "name"}),
+    "NVTX_EVENTS": Table({"text": "name", "jsonText": "free"}),
+    "NVTX_PAYLOAD_SCHEMAS": Table({"name": "name"}),
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": Table({"name": "name", "description": "free"}),
+    "NVTX_PAYLOAD_ENUMS": Table({"name": "name"}),
+    "NVTX_PAYLOAD_ENUM_ENTRIES": Table({"name": "name"}),
+    "TARGET_INFO_GPU": Table({"name": "name", "chipName": "name"}),
+    "TARGET_INFO_GPU_METRICS": Table({"sourceName": "name", "typeName": "name", "metricName": "name"}),
+    "TARGET_INFO_NVTX_CUDA_STREAM": Table({"name": "name"}),
+    "TARGET_INFO_SESSION_START_TIME": Table({"utcTime": "free", "localTime": "blank"}),
+    "TARGET_INFO_SYSTEM_ENV": Table(
+        {"name": "free", "value": "free", "devStateName": "blank"}, "settings", numbered=False
+    ),
+    "META_DATA_CAPTURE": _SETTINGS,
+    "META_DATA_EXPORT": _SETTINGS,
+    "EXPORT_META_DATA": _SETTINGS,
+    "DIAGNOSTIC_EVENT": Table({"text": "free"}, rows="settings", numbered=False),
+    "PROCESSES": Table({"name": "path"}, rows="profiled", numbered=False),
+    "ThreadNames": Table(rows="profiled", numbered=False),
+    **{
+        f"ENUM_{name}": _ENUM
+        for name in (
+            *("NSYS_EVENT_TYPE", "NSYS_EVENT_CLASS", "NSYS_GENERIC_EVENT_SOURCE", "NSYS_GENERIC_EVENT_GROUP"),
+            *("NSYS_GENERIC_EVENT_FIELD_TYPE", "NSYS_GENERIC_EVENT_FIELD_ETW_PROPERTY"),
+            *("NSYS_GENERIC_EVENT_FIELD_ETW_TYPE", "NSYS_GENERIC_EVENT_FIELD_ETW_FLAGS"),
+            *("CUDA_MEMCPY_OPER", "CUDA_MEM_KIND", "CUDA_MEMPOOL_TYPE", "CUDA_MEMPOOL_OPER", "CUDA_DEV_MEM_EVENT_OPER"),
+            *("CUDA_KERNEL_LAUNCH_TYPE", "CUDA_SHARED_MEM_LIMIT_CONFIG", "CUDA_UNIF_MEM_MIGRATION"),
+            *("CUDA_UNIF_MEM_ACCESS_TYPE", "CUDA_FUNC_CACHE_CONFIG", "CUPTI_STREAM_TYPE", "CUPTI_SYNC_TYPE"),
+            *("DIAGNOSTIC_SEVERITY_LEVEL", "DIAGNOSTIC_SOURCE_TYPE", "DIAGNOSTIC_TIMESTAMP_SOURCE"),
+            *("STACK_UNWIND_METHOD", "SAMPLING_THREAD_STATE", "SCHEDULING_THREAD_STATE", "SCHEDULING_THREAD_BLOCK"),
+            *("OPENGL_DEBUG_SOURCE", "OPENGL_DEBUG_TYPE", "OPENGL_DEBUG_SEVERITY"),
+        )
+    },
+    "UnwindMethodType": _ENUM,
+}
+
+#: Tables whose rows say which processes were profiled, and the column.
+PROFILED: Final = {
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid",
+    "CUPTI_ACTIVITY_KIND_KERNEL": "globalPid",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "globalPid",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "globalPid",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "globalPid",
+    "CUDA_UM_CPU_PAGE_FAULT_EVENTS": "globalPid",
+    "CUDA_GPU_MEMORY_USAGE_EVENTS": "globalPid",
+    "NVTX_EVENTS": "globalTid",
+    "OSRT_API": "globalTid",
+    "CUBLAS_EVENTS": "globalTid",
+    "CUDNN_EVENTS": "globalTid",
+}
+
+#: A value that cannot name anybody: a switch, a number, a version, a time, or one of nsys' own words.
+_HARMLESS: Final = r"(?:[-+\d.,: TZ]*(?: sec| UTC)?|[A-Za-z]{0,24})"
+
+#: Settings that stay, as ``name=value``, by table.
+SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
+    "META_DATA_CAPTURE": re.compile(
+        rf"(?:PROCESS_\d+:)?(?:COLLECT_\w+|CUDA_\w+(?::\w+)?|HOW_TO_ATTACH|LAUNCH_AS_ROOT|SAMPLING_\w+(?::\w+)?)={_HARMLESS}"
+        rf"|(?:CAPTURE_EVENT_TYPE|(?:START|STOP)_TRIGGER|DEVICE_TYPE|\w+_(?:HZ|FREQ|MS|ENABLED)|COLLECT_\w+|USE_\w+|TRACE_\w+"
+        rf"|INCLUDE_CHILDREN|SHOW_BACKTRACE|SAMPLE_ALL_TASKS|RESUME|RUN_DURATION_\w+|START_\w+|DISABLE_TIME_SYNC"
+        rf"|NVTX_OPTIONS:\w+_(?:KEY|VALUE|INCLUDE)|SYMBOL_RESOLUTION_OPTIONS:\w+)={_HARMLESS}"
+        r"|PROCESS_\d+:(?:COMMAND|ARGUMENT_\d+|NVTX_\w+)=.*|NVTX_OPTIONS:NVTX_DOMAIN_FILTER_STRING=.*",
+        re.DOTALL,
+    ),
+    **dict.fromkeys(
+        ("META_DATA_EXPORT", "EXPORT_META_DATA"),
+        re.compile(
+            rf"EXPORT_(?:PRODUCT_(?:NAME=[A-Za-z ]*|VERSION=[\d.]*|DATE=[\w.]*)|(?:SCHEMA_\w+|TIME_UTC)={_HARMLESS}"
+            rf"|(?:PLATFORM|ARCH)=[\w-]*|PARAM_(?:OVERWRITE|APPEND|LAZY|TIME_NORMALIZE|TIME_SHIFT)={_HARMLESS}"
+            rf"|CONFIG_TIME_SHIFT={_HARMLESS}|TIME={_HARMLESS}|PARAM_(?:INPUT|OUTPUT)_FILE=[^/\\]*)"
+        ),
+    ),
+    "TARGET_INFO_SYSTEM_ENV": re.compile(
+        r"(?:CpuCores|CpuSpeedMhz|CpuEmcSpeedMhz|NvDriverVersion|CudaDriverVersion|LinuxParanoidLevel|ExportLevel)=[\d.]*"
+        r"|(?:CpuArchitecture|SupportedABIs|Supported64BitABIs|HardwarePlatform|SoftwarePlatform)=[\w,-]*"
+        r"|(?:Is[A-Z]|Has|Supports|dpti)\w*=\d{0,2}|CpuDescription=[\w ()@.,-]*|OsDescription=[\w ().,/-]*"
+    ),
+    #: What nsys tells in passing. Of its warnings and errors all stay, since some tell of lost records.
+    "DIAGNOSTIC_EVENT": re.compile(
+        r"Profiling has (?:started|stopped)\.|Number of [A-Za-z]+ events (?:collected|produced): .[\d,]*.*"
+        r"|[\w -]+ initialized successfully\.|Buffers holding CUDA trace data .*|Enabling trace for [a-z ]+"
+    ),
+}
+
+#: From this severity on a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
+WARNING: Final = 2

@@ -1,0 +1,185 @@
+"""Takes out of a text what identifies a machine and its user.
+
+Names of kernels and ranges are what analyses are made of, so :meth:`Texts.name` changes them only where it is sure.
+:meth:`Texts.free` is for everything else that people and tools write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.redact.patterns import (
+    ADDRESS_HINT,
+    ADDRESSES,
+    ASSIGNED_SECRET,
+    FILE_NAME,
+    FURTHER_FOLDERS,
+    NOT_IN_PATH,
+    PATH,
+    PLAIN_FOLDER,
+    PUBLIC_URL,
+    QUOTED_PATH,
+    ROOTS,
+    SOURCE_LINE,
+    URL,
+    WINDOWS_PATH,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kanalyze.collectors.redact.names import Names
+    from kanalyze.collectors.redact.removed import Removed
+
+    Rule = Callable[[str], str]
+
+#: So many texts are remembered: reports repeat theirs.
+_REMEMBERED: Final = 100_000
+
+_SEPARATORS: Final = re.compile(r"[\\/]+")
+
+
+class Texts:
+    """The rules for texts, with the names that one report gave away."""
+
+    def __init__(self, names: Names, removed: Removed) -> None:
+        """Look for `names`; count in `removed` what is replaced."""
+        self.removed = removed
+        self.sought = sorted(names.hosts | names.users | names.secrets)
+        self._keep = names.keep
+        self._known: dict[tuple[str, str], tuple[str, Counter[str]]] = {}
+        self._counts: Counter[str] = Counter()
+        self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
+        self._whole = names.folders
+        odd = (folder for folder in names.folders if not PLAIN_FOLDER.fullmatch(folder))
+        self._folders = _any_of(odd, NOT_IN_PATH, FURTHER_FOLDERS)
+        self._named = [
+            (what, pattern, instead)
+            for what, pattern, instead in (
+                ("texts that were asked for", _any_of(names.secrets, "", ""), "[removed]"),
+                ("host names", _any_of(names.hosts, _NOT_AFTER, _NOT_BEFORE), "[host]"),
+                ("user names", _any_of(names.users, _NOT_AFTER, _NOT_BEFORE), "[user]"),
+            )
+            if pattern is not None
+        ]
+
+    def name(self, text: str) -> str:
+        """`text`, the name of a kernel, call, range or thread: only what can be nothing else is replaced."""
+        return self._made("name", text, self._name)
+
+    def free(self, text: str) -> str:
+        """`text`, such as a line of a log or a cell of a table."""
+        return self._made("free", text, self._free)
+
+    def path(self, text: str) -> str:
+        """`text`, which is one path as a whole: its last part."""
+        return self._made("path", text, self._path)
+
+    def names_and_secrets(self, text: str) -> str:
+        """`text` without names and tokens: what is left to do where the rest has been done."""
+        self._counts = Counter()
+        for what, pattern, instead in (ADDRESSES[0], *self._named):
+            text = self._sub(what, pattern, instead, text)
+        self.removed.counts.update(self._counts)
+        return text
+
+    def blank(self, what: str, text: str) -> str:
+        """Nothing instead of `text`, counted as `what`."""
+        self.removed.add(what, bool(text))
+        return ""
+
+    def _made(self, how: str, text: str, rule: Rule) -> str:
+        found = self._known.get((how, text))
+        if found is None:
+            self._counts = Counter()
+            made = text if text in self._keep else rule(text)
+            found = made, self._counts
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[how, text] = found
+        if found[1]:
+            self.removed.counts.update(found[1])
+        return found[0]
+
+    def _name(self, text: str) -> str:
+        if "/" in text or "\\" in text:
+            text = self._sub("URLs", URL, self._url, text)
+            text = self._sub("paths", SOURCE_LINE, r"\g<last>", text)
+            text = self._without_folders(text)
+            text = self._sub("paths", PATH, self._certain_path, text)
+            text = self._sub("paths", WINDOWS_PATH, self._last, text)
+        return self._identified(text)
+
+    def _free(self, text: str) -> str:
+        text = self._sub("secrets", ASSIGNED_SECRET, r"\1[secret]", text)
+        if "/" in text or "\\" in text:
+            text = self._sub("URLs", URL, self._url, text)
+            text = self._sub("paths", QUOTED_PATH, r"\g<quote>\g<last>\g<quote>", text)
+            text = self._without_folders(text)
+            text = self._sub("paths", PATH, self._any_path, text)
+            text = self._sub("paths", WINDOWS_PATH, self._last, text)
+        return self._identified(text)
+
+    def _path(self, text: str) -> str:
+        parts = [part for part in _SEPARATORS.split(text) if part]
+        last = parts[-1] if parts and _SEPARATORS.search(text) else text
+        last = "[folder]" if text in self._whole else last
+        if last != text:
+            self._counts["paths"] += 1
+        return self._identified(last)
+
+    def _identified(self, text: str) -> str:
+        rules = (*ADDRESSES, *self._named) if ADDRESS_HINT.search(text) else self._named
+        for what, pattern, instead in rules:
+            text = self._sub(what, pattern, instead, text)
+        return text
+
+    def _without_folders(self, text: str) -> str:
+        """`text` without those of the known folders whose names have spaces, which no pattern tells from words."""
+        if self._folders is None:
+            return text
+        return self._sub("paths", self._folders, lambda found: "" if found[0][-1:] in "\\/" else "[folder]", text)
+
+    def _sub(
+        self, what: str, pattern: re.Pattern[str], instead: str | Callable[[re.Match[str]], str], text: str
+    ) -> str:
+        def replaced(found: re.Match[str]) -> str:
+            made = found.expand(instead) if isinstance(instead, str) else instead(found)
+            if made != found[0]:
+                self._counts[what] += 1
+            return made
+
+        return pattern.sub(replaced, text)
+
+    def _url(self, found: re.Match[str]) -> str:
+        whole = found[0]
+        if whole.lower().startswith("file:"):
+            return re.sub(r"^file://[^/]*", "", whole, flags=re.IGNORECASE)
+        return whole if PUBLIC_URL.match(whole) and "@" not in whole else "[url]"
+
+    def _any_path(self, found: re.Match[str]) -> str:
+        return self._last(found) if found["lead"] or found["folders"] else found[0]
+
+    def _certain_path(self, found: re.Match[str]) -> str:
+        root = found["folders"].partition("/")[0]
+        certain = found["lead"] or root in self._roots or (found["folders"] and FILE_NAME.search(found["last"] or ""))
+        return self._last(found) if certain else found[0]
+
+    def _last(self, found: re.Match[str]) -> str:
+        if found[0].rstrip("\\/") in self._whole:
+            return "[folder]"
+        parts = [part for part in _SEPARATORS.split(found["folders"] or "") if part]
+        return found["last"] or (parts[-1] if parts else found[0][-1:])
+
+
+#: A name stands alone, or between underscores.
+_NOT_AFTER: Final = r"(?<![A-Za-z0-9])"
+_NOT_BEFORE: Final = r"(?![A-Za-z0-9])"
+
+
+def _any_of(texts: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:
+    """A pattern of all `texts`, the longest first; None where there are none."""
+    listed = sorted((re.escape(text) for text in texts if text), key=len, reverse=True)
+    return re.compile(f"{before}(?:{'|'.join(listed)}){after}", re.IGNORECASE) if listed else None

@@ -1,0 +1,234 @@
+"""Redacts a Chrome trace of torch.profiler, piece by piece: a trace may be larger than memory.
+
+One regular expression runs over all that is known to be harmless, and stops at texts that have to be looked at: those
+with characters that paths and addresses are made of, and those under keys that nobody knows. Everything else, numbers
+above all, is passed on byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+from kanalyze.collectors.redact.trace_keys import GONE, KEYS, NAMES, PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from kanalyze.collectors.redact.names import Names
+    from kanalyze.collectors.redact.texts import Texts
+
+_PIECE: Final = 1 << 22
+
+_SPACE: Final = rb"[ \t\r\n]*+"
+
+#: Texts without characters of paths, addresses, ids or escapes; and numbers.
+_PLAIN: Final = (
+    rb"(?:[\w<>(), \[\]*&{}#+=;!?%$'|^]++|::(?![0-9])|: |-(?=[0-9>\]]))*+|-?[0-9]+\.?[0-9]*+(?:e[-+]?[0-9]+)?"
+)
+_PLAIN_TEXT: Final = re.compile(_PLAIN, re.ASCII)
+
+
+def _harmless(keys: Iterable[bytes], after: bytes) -> re.Pattern[bytes]:
+    """What needs no look: all but texts, these keys, and plain texts with one of the characters `after` behind them."""
+    listed = b"|".join(map(re.escape, keys))
+    pattern = (
+        rb'(?:[^"]++|"(?:' + _PLAIN + rb')"(?=' + _SPACE + rb"[" + after + rb'])|"(?:' + listed + rb')"(?=' + _SPACE
+    )
+    return re.compile(pattern + rb":))*+", re.ASCII)
+
+
+_KNOWN: Final = frozenset(key.encode() for key in KEYS)
+
+#: Where all keys are known, a plain text may be a key; looking each up would take most of the time.
+_HARMLESS: Final = _harmless((key for key in _KNOWN if not _PLAIN_TEXT.fullmatch(key)), rb":,\]}")
+_HARMLESS_AMONG_UNKNOWN: Final = _harmless((key.encode() for key in KEYS), rb",\]}")
+
+_ANY_KEY: Final = re.compile(rb'"([^"\\]*+)"' + _SPACE + rb":")
+_TEXT: Final = re.compile(rb'"((?:[^"\\]|\\.)*+)"(' + _SPACE + rb")([:,\]}]?)", re.DOTALL)
+_KEY_BEFORE: Final = re.compile(rb'"([^"\\]*)"[ \t\r\n]*:[ \t\r\n]*\Z')
+
+_STRUCTURE: Final = re.compile(rb'[^"\[\]{}]++|[\[\]{}]')
+
+_LOOK_BACK: Final = 512
+
+#: How keys and tokens begin that are made of letters alone, and so pass for harmless.
+_SECRET_STARTS: Final = (
+    b"ghp_",
+    b"gho_",
+    b"ghu_",
+    b"ghs_",
+    b"ghr_",
+    b"github_pat_",
+    b"hf_",
+    b"AKIA",
+    b"ASIA",
+    b"npm_",
+    b"AIza",
+)
+
+
+#: What names a machine or a user within a trace. Each begins with letters: these are found fastest.
+_HOST_NAME: Final = re.compile(rb'host_?name"\s*:\s*"([^"\\]+)"')
+_HOMES: Final = tuple(
+    re.compile(sign + rb'[^"\\/\s]+') for sign in (rb"home[\\/]+", rb"Users[\\/]+", rb"users[\\/]+", rb"torchinductor_")
+)
+
+
+def learn(source: BinaryIO, names: Names) -> None:
+    """Add to `names` what the trace calls its machine and user."""
+    before = b""
+    while piece := source.read(_PIECE):
+        text = before[-_LOOK_BACK:] + piece
+        for name in _HOST_NAME.findall(text):
+            names.host(name.decode(errors="replace"))
+        for home in _HOMES:
+            for found in {text[max(found.start() - 1, 0) : found.end()] for found in home.finditer(text)}:
+                names.text(re.sub(r"[\\/]+", "/", found.decode(errors="replace")))
+        before = piece
+
+
+def copy(source: BinaryIO, target: BinaryIO, texts: Texts) -> None:
+    """Write the trace in `source` to `target`, redacted. One that was cut off stays so."""
+    work = _Trace(texts, _named(texts))
+    while piece := source.read(_PIECE):
+        target.write(work.more(piece, last=False))
+    target.write(work.more(b"", last=True))
+
+
+def _named(texts: Texts) -> Callable[[bytes], bytes]:
+    """What finds names and tokens that no character gives away, in a piece that has been looked at otherwise."""
+    starts = tuple(start.lower() for start in (*_SECRET_STARTS, *(name.encode() for name in texts.sought)))
+
+    def one(found: re.Match[bytes]) -> bytes:
+        if found[3] == b":" and found[1] in _KNOWN:
+            return found[0]
+        text = _decoded(found[1])
+        made = texts.names_and_secrets(text)
+        return found[0] if made == text else _encoded(made) + found[2] + found[3]
+
+    def clean(piece: bytes) -> bytes:
+        low = piece.lower()
+        return _TEXT.sub(one, piece) if any(start in low for start in starts) else piece
+
+    return clean
+
+
+class _Trace:
+    """One trace on its way: what was read and not yet written, and where in a value that goes it stands."""
+
+    def __init__(self, texts: Texts, clean: Callable[[bytes], bytes]) -> None:
+        self._texts = texts
+        self._clean = clean
+        self._waiting = b""
+        self._before = b""
+        self._harmless = _HARMLESS
+        self._depth = 0  # of a value that loses its texts
+        self._gone = ""  # what the value that comes next is counted as, if it goes
+
+    def more(self, piece: bytes, *, last: bool) -> bytes:
+        """What can be written now that `piece` has come; all there is, if it is the last."""
+        text, made, at = self._waiting + piece, [], 0
+        self._harmless = _HARMLESS if _KNOWN.issuperset(_ANY_KEY.findall(text)) else _HARMLESS_AMONG_UNKNOWN
+        while at < len(text):
+            step = self._step(text, at, last=last)
+            if step is None:
+                break
+            at, part = step
+            made.append(part)
+        self._waiting = text[at:]
+        self._before = (self._before + text[:at])[-_LOOK_BACK:]
+        return self._clean(b"".join(made))
+
+    def _step(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
+        """One step on from `at`: where it ends, and what is written for it. None where more has to be read first."""
+        if self._gone:
+            return self._value_that_goes(text, at, last=last)
+        if self._depth:
+            return self._without_texts(text, at, last=last)
+        run = self._harmless.match(text, at)
+        if run is not None and run.end() > at:
+            return run.end(), run[0]
+        found = _TEXT.match(text, at)
+        if found is None or (not found[3] and not last and found.end() == len(text)):
+            return None if not last else (len(text), self._rest(text[at:]))
+        if found[3] == b":":
+            return self._key(found)
+        return found.end() - len(found[3]), self._quoted(self._rule(text, at), found[1]) + found[2]
+
+    def _rule(self, text: bytes, at: int) -> Callable[[str], str]:
+        """The rule for the text at `at`, by the key that it belongs to."""
+        key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
+        name = key[1].decode(errors="replace") if key else ""
+        if name in PATHS:
+            return self._texts.path
+        return self._texts.name if name in NAMES else self._texts.free
+
+    def _key(self, found: re.Match[bytes]) -> tuple[int, bytes]:
+        """A key: unless it is known, its value goes."""
+        name = _decoded(found[1])
+        if found[1] not in _KNOWN:
+            self._gone = GONE.get(name, "texts under keys that are not known")
+        return found.end(), self._quoted(self._texts.free, found[1]) + found[2] + b":"
+
+    def _value_that_goes(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
+        start = len(text) - len(text[at:].lstrip()) if text[at : at + 1].isspace() else at
+        if start == len(text):
+            return (start, text[at:start]) if last else None
+        if text[start : start + 1] in (b"[", b"{"):
+            self._depth, self._gone = 1, ""
+            return start + 1, text[at : start + 1]
+        if text[start : start + 1] != b'"':
+            self._gone = ""
+            return start, text[at:start]
+        found = _TEXT.match(text, start)
+        if found is None:
+            return None if not last else (len(text), text[at:start] + b'"')
+        self._texts.removed.add(self._gone, bool(found[1]))
+        self._gone = ""
+        return found.start(2), text[at:start] + b'""'
+
+    def _without_texts(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
+        """Within a value that loses its texts: one token of it."""
+        if text[at : at + 1] == b'"':
+            found = _TEXT.match(text, at)
+            if found is None or (not found[3] and not last and found.end() == len(text)):
+                return None if not last else (len(text), b'"')
+            if found[3] == b":":
+                return found.end(), self._quoted(self._texts.free, found[1]) + found[2] + b":"
+            self._texts.removed.add("texts under keys that are not known", bool(found[1]))
+            return found.end() - len(found[3]), b'""' + found[2]
+        token = _STRUCTURE.match(text, at)
+        part = token[0] if token else text[at : at + 1]
+        self._depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(part, 0)
+        return at + len(part), part
+
+    def _rest(self, text: bytes) -> bytes:
+        """The end of a trace that was cut off within a text."""
+        return text[:1] + self._texts.free(text[1:].decode("utf-8", "surrogateescape")).encode(
+            "utf-8", "surrogateescape"
+        )
+
+    def _quoted(self, rule: Callable[[str], str], raw: bytes) -> bytes:
+        """A text as it stands in the file, after the rule; byte for byte where the rule changes nothing."""
+        text = _decoded(raw)
+        made = rule(text)
+        if made == text:
+            return b'"' + raw + b'"'
+        return _encoded(made)
+
+
+def _encoded(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+def _decoded(raw: bytes) -> str:
+    """The text that the bytes between two quotes stand for; as it is where they are no proper JSON."""
+    text = raw.decode("utf-8", "surrogateescape")
+    if "\\" not in text:
+        return text
+    try:
+        return str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        return text

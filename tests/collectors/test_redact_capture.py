@@ -1,0 +1,195 @@
+"""Folders of captures: what can be redacted is, the rest is left out with a word, and the manifest says so."""
+
+import gzip
+import json
+import shutil
+
+import pytest
+
+from kanalyze.collectors.redact import redact
+from kanalyze.errors import OutputError, RedactError, ReportNotFoundError, UnknownFormatError
+from support.command import ADD, REPORTS
+
+MANIFEST = {
+    "schema": 1,
+    "kind": "kanalyze capture",
+    "status": "complete",
+    "began": "2026-11-20T14:00:00.000+00:00",
+    "workload": {
+        "name": "train",
+        "path": "/home/quillon/geheim/train.py",
+        "args": ["--lr", "0.1", "--wandb-key", "uncovered-secret", "--data", "/projekte/set"],
+        "command": ["/home/quillon/env/bin/python3", "/home/quillon/geheim/train.py"],
+        "cwd": "/home/quillon/geheim",
+        "sha256": "ab12",
+    },
+    "machine": {"host": "brontes-17", "system": "Linux-6.8-x86_64", "cpu": "Intel Xeon", "cpus": 16},
+    "gpus": [
+        {
+            "index": 0,
+            "name": "NVIDIA H200",
+            "uuid": "GPU-6c2e0d36-1418-64af-ccf0-d561691817a5",
+            "driver_version": "580.159.04",
+        }
+    ],
+    "git": {"root": "/home/quillon/geheim", "commit": "0dedf65", "branch": "quillon/idea", "changed": True},
+    "environment": {
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "LD_LIBRARY_PATH": "/opt/x",
+        "MASTER_ADDR": "brontes-17",
+        "RANK": "0",
+    },
+    "options": {"passes": ["nsys"], "any": "new option of brontes-17"},
+    "passes": [
+        {"name": "nsys", "duration_ns": 12, "notes": ["saw /home/quillon/geheim"], "invented": "uncovered", "steps": []}
+    ],
+    "files": {"nsys.sqlite": 1, "gone.nsys-rep": 2},
+}
+
+
+@pytest.fixture
+def capture(tmp_path):
+    folder = tmp_path / "train-20261120-140000"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "triton").mkdir()
+    shutil.copyfile(ADD, folder / "nsys.sqlite")
+    (folder / "nsys.nsys-rep").write_bytes(b"NVIDIA Tegra Profiler Report 1\n quillon")
+    (folder / "brontes-17_12.345.pt.trace.json.gz").write_bytes(
+        gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "quillon"}]}')
+    )
+    (folder / "ncu.details.csv").write_text(
+        '==PROF== Connected to process 12 (/home/quillon/geheim/add)\n"ID","Host Name","Kernel Name"\n'
+        '"0","brontes-17","add(int, float *)"\n"1","127.0.0.1","say ""hi"" to /home/quillon/x"\n'
+    )
+    (folder / "ncu.ncu-rep").write_bytes(b"NVR\0 of another time")
+    (folder / "logs" / "nsys.log").write_text("Generated:\n    /home/quillon/geheim/run.nsys-rep\nMax error: 0\n")
+    (folder / "triton" / "k.ptx").write_text('.file 1 "/home/quillon/geheim/k.py"\n.loc 1 7 0\n')
+    (folder / "compiled.json").write_text(
+        json.dumps({"schema": 1, "kernels": [{"name": "k", "compile_ns": 7, "ptx": "triton/k.ptx"}]})
+    )
+    (folder / "memory.pickle").write_bytes(b"\x80\x05 quillon")
+    (folder / "elsewhere.log").symlink_to("/etc/hostname")
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST))
+    return folder
+
+
+def test_a_capture_whole(capture, tmp_path):
+    removed = redact(capture, tmp_path / "out")
+    made = {
+        str(path.relative_to(tmp_path / "out")): path
+        for path in sorted((tmp_path / "out").rglob("*"))
+        if path.is_file()
+    }
+    assert [*made] == [
+        "[host]_12.345.pt.trace.json.gz",
+        "compiled.json",
+        "logs/nsys.log",
+        "manifest.json",
+        "ncu.details.csv",
+        "nsys.sqlite",
+        "triton/k.ptx",
+    ]
+    assert made["logs/nsys.log"].read_text() == "Generated:\n    run.nsys-rep\nMax error: 0\n"
+    assert made["triton/k.ptx"].read_text() == '.file 1 "k.py"\n.loc 1 7 0\n'
+    assert made["ncu.details.csv"].read_text() == (
+        '==PROF== Connected to process 12 (add)\n"ID","Host Name","Kernel Name"\n'
+        '"0","[host]","add(int, float *)"\n"1","127.0.0.1","say ""hi"" to x"\n'
+    )
+    assert json.loads(made["compiled.json"].read_text()) == json.loads((capture / "compiled.json").read_text())
+    assert (
+        gzip.decompress(made["[host]_12.345.pt.trace.json.gz"].read_bytes())
+        == b'{"traceEvents": [{"ph": "X", "name": "[user]"}]}'
+    )
+    assert removed.left_out == {
+        "elsewhere.log": "a link, and what it points to may be anything",
+        "memory.pickle": "a file that redaction does not know",
+        "nsys.nsys-rep": "an Nsight Systems report in NVIDIA's own format, which cannot be redacted",
+        "ncu.ncu-rep": "an Nsight Compute report that is not built as those known here, which cannot be redacted",
+    }
+    for path in made.values():
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        assert [
+            text for text in (b"quillon", b"brontes", b"geheim", b"uncovered", b"6c2e0d36") if text in data.lower()
+        ] == [], path
+
+
+def test_the_manifest(capture, tmp_path):
+    redact(capture, tmp_path / "out")
+    made = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert made.pop("redacted")["left_out"]["memory.pickle"] == "a file that redaction does not know"
+    assert made.pop("files")["nsys.sqlite"] == (tmp_path / "out" / "nsys.sqlite").stat().st_size
+    assert made == MANIFEST_MADE
+
+
+MANIFEST_MADE = {
+    "schema": 1,
+    "kind": "kanalyze capture",
+    "status": "complete",
+    "began": "2026-11-20T14:00:00.000+00:00",
+    "workload": {
+        "name": "train",
+        "path": "train.py",
+        "args": ["--lr", "0.1", "--wandb-key", "[secret]", "--data", "set"],
+        "command": ["python3", "train.py"],
+        "cwd": None,
+        "sha256": "ab12",
+    },
+    "machine": {"host": None, "system": "Linux-6.8-x86_64", "cpu": "Intel Xeon", "cpus": 16},
+    "gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": None, "driver_version": "580.159.04"}],
+    "git": {"root": None, "commit": "0dedf65", "branch": None, "changed": True},
+    "environment": {"CUDA_VISIBLE_DEVICES": "0,1", "RANK": "0"},
+    "options": {"passes": ["nsys"], "any": "new option of [host]"},
+    "passes": [{"name": "nsys", "duration_ns": 12, "notes": ["saw [folder]"], "invented": "", "steps": []}],
+}
+
+
+def test_counting_alone_writes_nothing(capture, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    counted = redact(capture, None)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert counted.left_out == redact(capture, tmp_path / "out").left_out
+
+
+def test_a_manifest_alone(capture, tmp_path):
+    redact(capture / "manifest.json", tmp_path / "out.json")
+    made = json.loads((tmp_path / "out.json").read_text())
+    assert made == {**MANIFEST_MADE, "files": MANIFEST["files"]}
+
+
+def test_a_folder_is_never_overwritten_or_written_into_itself(capture, tmp_path):
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="exists already"):
+        redact(capture, tmp_path / "out")
+    with pytest.raises(OutputError, match="within the folder"):
+        redact(capture, capture / "out")
+    assert [*(tmp_path / "out").iterdir()] == []
+
+
+def test_a_file_of_a_capture_that_is_damaged_leaves_nothing(capture, tmp_path):
+    (capture / "manifest.json").write_text("{")
+    (capture / "nsys.sqlite").write_bytes(ADD.read_bytes()[:5000])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(Exception, match="damaged"):
+        redact(capture, tmp_path / "out")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        (REPORTS / "nvtx.parquetdir", RedactError, "an export of nsys as a folder of tables, which cannot be redacted"),
+        (REPORTS / "nothing.sqlite", ReportNotFoundError, "no such file"),
+        (REPORTS / "expected", UnknownFormatError, "a folder without a report that can be redacted"),
+    ],
+)
+def test_what_is_no_capture_is_refused(path, error, message, tmp_path):
+    if path.name == "expected":
+        path = tmp_path / "empty"
+        path.mkdir()
+    with pytest.raises(error, match=message):
+        redact(path, tmp_path / "out")
+
+
+def test_nowhere_to_write(tmp_path):
+    with pytest.raises(OutputError, match="No such file or directory"):
+        redact(ADD, tmp_path / "nowhere" / "out.sqlite")

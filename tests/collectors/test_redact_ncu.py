@@ -1,0 +1,138 @@
+"""Reports of Nsight Compute: texts are overwritten in place, and no length changes."""
+
+import pytest
+
+from kanalyze.collectors.redact import redact
+from kanalyze.errors import RedactError
+
+HASH = "6c2e0d36-1418-64af-ccf0-d561691817a5"
+
+
+def number(value):
+    more = bytearray()
+    while value > 0x7F:
+        more.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(more) + bytes([value])
+
+
+def message(*fields):
+    """A message of protocol buffers, of fields (key, number or bytes or text)."""
+    made = b""
+    for key, value in fields:
+        if isinstance(value, int):
+            made += number(key << 3) + number(value)
+        else:
+            data = value.encode() if isinstance(value, str) else value
+            made += number(key << 3 | 2) + number(len(data)) + data
+    return made
+
+
+def block(session, *entries, process="/projekte/geheim/add"):
+    sized = b"".join(len(entry).to_bytes(4, "little") + entry for entry in entries)
+    header = message((1, 0), (3, session), (5, len(sized)), (6, message((1, 4711), (2, "127.0.0.1"), (3, process))))
+    return len(header).to_bytes(4, "little") + header + sized
+
+
+def report(system="brontes-17", address="10.20.30.40"):
+    target = message(
+        (1, "Linux"),
+        (2, "#1 SMP uncovered-forge"),
+        (3, "Intel(R) Xeon(R)"),
+        (4, "x86_64"),
+        (5, system),
+        (6, 2),
+        (7, message((1, address), (2, 1))),
+    )
+    code = b"\x7fELF\x02\x01\0\xff/projekte/geheim\0add.cu\0/usr/local/cuda/include/x.h\0\xfe\xff\0\0" + bytes(
+        range(256)
+    )
+    source = message(
+        (1, 7),
+        (4, code),
+        (8, message((1, message((1, "/projekte/geheim/add.cu"), (2, "// by bob@example.com\nint main() {}\n"))))),
+    )
+    result = message(
+        (1, 4711),
+        (5, "_Z3addiPf"),
+        (6, "add"),
+        (7, "add(int, float *)"),
+        (13, message((1, 3), (2, message((5, 4096))))),
+    )
+    return (
+        b"NVR\0"
+        + len(version := message((1, 7))).to_bytes(4, "little")
+        + version
+        + block(message((2, 1795156592), (3, target)))
+        + block(b"", source, result)
+        + block(message((4, target)))
+        + block(
+            message(
+                (6, message((1, 0), (2, "NVIDIA H200"), (3, message((1, "device__uuid"), (2, message((1, HASH)))))))
+            )
+        )
+        + block(message((8, message((1, "CUDA Version"), (2, "13.0")))))
+        + block(message((11, "/opt/nvidia/ncu --set full --token s3cr3tvalue ./add --n 5 ")))
+        + block(message((12, "uncovered: something new")))
+    )
+
+
+def redacted(data, folder, **options):
+    (folder / "in.ncu-rep").write_bytes(data)
+    removed = redact(folder / "in.ncu-rep", folder / "out.ncu-rep", **options)
+    return (folder / "out.ncu-rep").read_bytes(), removed
+
+
+def test_texts_are_overwritten_and_nothing_moves(tmp_path):
+    before = report()
+    after, removed = redacted(before, tmp_path)
+    wanted = before
+    for told in (
+        b"10.20.30.40",
+        b"bob@example.com",
+        HASH.encode(),
+        b"s3cr3tvalue",
+        b"uncovered: something new",
+        b"brontes-17",
+    ):
+        wanted = wanted.replace(told, b"_" * len(told))
+    wanted = wanted.replace(b"#1 SMP uncovered-forge", b"_" * 22).replace(b"/projekte/geheim", b"/________/______")
+    wanted = wanted.replace(b"/usr/local/cuda/include/x.h", b"/___/_____/____/_______/x.h").replace(
+        b"/opt/nvidia/ncu", b"/___/______/ncu"
+    )
+    assert after == wanted
+    assert removed.counts == {
+        "host names and addresses": 7,
+        "paths": 11,
+        "e-mail addresses": 1,
+        "UUIDs": 1,
+        "secrets": 1,
+    }
+
+
+def test_what_the_user_names_goes_and_what_he_keeps_stays(tmp_path):
+    after, _ = redacted(report(system="gpu-farm-9"), tmp_path, keep=["add"], remove=["int main"])
+    assert b"________() {}" in after
+    assert b"add(int, float *)" in after
+
+
+def test_short_names_do_not_touch_what_is_no_text(tmp_path):
+    """A name of three letters stands in code by chance."""
+    before = report(system="xyz").replace(bytes(range(0x76, 0x7C)), b"\0\0xyz\0")
+    after, _ = redacted(before, tmp_path)
+    assert after.count(b"xyz") == 1
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.99])
+def test_a_report_that_cannot_be_followed_is_refused(share, tmp_path):
+    data = report()
+    (tmp_path / "in.ncu-rep").write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(RedactError, match="not built as those known here"):
+        redact(tmp_path / "in.ncu-rep", tmp_path / "out.ncu-rep")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.ncu-rep"]
+
+
+def test_a_report_of_another_layout_is_refused(tmp_path):
+    (tmp_path / "in.ncu-rep").write_bytes(b"NVR\0\2\0\0\0" + b"\xff" * 100)
+    with pytest.raises(RedactError):
+        redact(tmp_path / "in.ncu-rep", None)

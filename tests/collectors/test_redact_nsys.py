@@ -1,0 +1,223 @@
+"""nsys exports: every table stays what it was, and nothing of the machine and its user is left in any byte."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from polars.testing import assert_frame_equal
+
+import kanalyze
+from kanalyze import catalog
+from kanalyze.collectors.redact import redact
+from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES
+from support.exports import altered
+from support.nsys_versions import VERSIONS, as_written_by
+
+FEW = [ADD_UM, REPORTS / "nvtx.sqlite", REPORTS / "nccl.sqlite", *sorted((REPORTS / "old").glob("*.sqlite"))]
+ALL = sorted({*SAMPLES.glob("*.sqlite"), *REPORTS.glob("*.sqlite")} - {*FEW})
+
+USER, HOST, FOLDER, SESSION = "quillon", "brontes-17", "/projekte/geheim", "81b1c0de-0000-4aaa-8bbb-c0ffee123456"
+#: What a machine could be known by, each in a place of its own; all of it has to go.
+PLANTED = {
+    "host": f"INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'Local ({HOST})', 'Hostname', 619, '{HOST}')",
+    "environment": "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES "
+    f"(1, 'x', 'DeviceEnvironment', 610, 'USER={USER};HF_TOKEN=uncovered-token-1;HOME=/home/{USER}')",
+    "kernel": "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'x', 'KernelVersion', 882, '#1 built at uncovered-forge')",
+    "property": "INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (1, 'x', 'NewProperty', 999, 'uncovered-property')",
+    "session": f"INSERT INTO META_DATA_CAPTURE VALUES ('PROFILING_SESSION_UUID', '{SESSION}')",
+    "user": f"INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:USER_NAME', '{USER}')",
+    "folder": f"INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:WORKING_DIR', '{FOLDER}')",
+    "command": f"INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COMMAND', '{FOLDER}/train.py')",
+    "option": "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ARGUMENT_0', '--api-key')",
+    "secret": "INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:ARGUMENT_1', 'uncovered-secret-2')",
+    "value": f"INSERT INTO META_DATA_CAPTURE VALUES ('PROCESS_0:COLLECT_CUDA_TRACE', '{FOLDER}')",
+    "export": f"INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PARAM_OUTPUT_PATH_ABS', '{FOLDER}/run.sqlite')",
+    "zone": "UPDATE TARGET_INFO_SESSION_START_TIME SET localTime = '2026-11-20T23:59:59'",
+    "gpu": f"UPDATE TARGET_INFO_GPU SET uuid = '{SESSION}', busLocation = '0000:c1:00.0', "
+    "ctrlDevPath = '/dev/uncovered'",
+    "message": f"INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 1, 1, 1, 'loaded {FOLDER}/x.so for uncovered-app', NULL)",
+    "warning": f"INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 1, 1, 2, 'cannot open {FOLDER}/cudnn.so on {HOST}', NULL)",
+    "process": "INSERT INTO PROCESSES VALUES (4711 << 24, 4711, '/usr/bin/uncovered-daemon')",
+    "string": f"INSERT INTO StringIds VALUES (900001, 'SSH_CLIENT=10.20.30.40' || char(0) || 'LOGNAME={USER}')",
+    "thread": "INSERT INTO StringIds VALUES (900002, 'uncovered-thread'); "
+    "INSERT INTO ThreadNames VALUES (900002, 0, 4711 << 24)",
+    "range": f"INSERT INTO StringIds VALUES (900003, 'epoch of {USER} on {HOST}, 10.20.30.40, /home/{USER}/a.bin'); "
+    "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = 900003 WHERE rowid = 2",
+    "blob": "CREATE TABLE NEW_IN_2031 (start INTEGER, who TEXT); INSERT INTO NEW_IN_2031 VALUES (1, 'uncovered-table')",
+    "column": "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN owner TEXT; "
+    "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET owner = 'uncovered-column'",
+    "index": "CREATE VIEW uncovered_view AS SELECT 'uncovered-view'; CREATE INDEX uncovered_index ON StringIds (value)",
+    "free": "CREATE TABLE gone (x TEXT); "
+    "INSERT INTO gone SELECT 'uncovered-page-' || value FROM StringIds; DROP TABLE gone",
+}
+TELLING = (
+    "uncovered",
+    USER,
+    HOST,
+    "projekte",
+    "geheim",
+    SESSION,
+    "10.20.30.40",
+    "c1:00.0",
+    "4711",
+    "23:59:59",
+    "forge",
+)
+
+
+def tables(path):
+    """Every table of a report; of one that cannot be told, the reason."""
+    report = kanalyze.read(path)
+    return {name: _table(report, name) for name in catalog.names()}
+
+
+def _table(report, name):
+    try:
+        return catalog.make(report, name)
+    except CannotTellError as error:
+        return str(error).removeprefix(str(report.meta.path))
+
+
+def assert_same_tables(before, after):
+    one, other = tables(before), tables(after)
+    assert one.keys() == other.keys()
+    for name, frame in one.items():
+        if isinstance(frame, str):
+            assert frame == other[name]
+        else:
+            assert_frame_equal(frame, other[name])
+    first, second = kanalyze.read(before).meta, kanalyze.read(after).meta
+    facts = ("tool_version", "schema_version", "driver_version", "origin_unix_ns", "duration_ns", "end_ns")
+    assert [getattr(first, fact) for fact in facts] == [getattr(second, fact) for fact in facts]
+
+
+@pytest.mark.parametrize("report", FEW, ids=lambda path: path.stem)
+def test_every_table_is_the_same(report, tmp_path):
+    redact(report, tmp_path / "out.sqlite")
+    assert_same_tables(report, tmp_path / "out.sqlite")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("report", ALL, ids=lambda path: path.stem)
+def test_every_table_of_the_other_reports_is_the_same(report, tmp_path):
+    redact(report, tmp_path / "out.sqlite")
+    assert_same_tables(report, tmp_path / "out.sqlite")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_table_of_other_versions_is_the_same(version, tmp_path):
+    report = as_written_by(version, tmp_path, REPORTS / "two_processes.sqlite")
+    redact(report, tmp_path / "out.sqlite")
+    assert_same_tables(report, tmp_path / "out.sqlite")
+
+
+@pytest.fixture
+def telling(tmp_path):
+    """A real report with something in every place that could tell of its machine."""
+    return altered(tmp_path, ADD, *(part for planted in PLANTED.values() for part in planted.split("; ")))
+
+
+def test_the_planted_texts_are_there_before(telling):
+    data = telling.read_bytes().decode("latin-1")
+    assert [text for text in TELLING if text not in data] == ["4711"]  # a number in the file, a text in none
+
+
+def test_nothing_planted_is_left_in_any_byte(telling, tmp_path):
+    redact(telling, tmp_path / "out.sqlite")
+    data = (tmp_path / "out.sqlite").read_bytes().decode("latin-1").lower()
+    assert [text for text in TELLING if text.lower() in data] == []
+
+
+def test_what_stays_of_planted_texts_is_what_an_analysis_needs(telling, tmp_path):
+    redact(telling, tmp_path / "out.sqlite")
+    with closing(sqlite3.connect(tmp_path / "out.sqlite")) as database:
+        names = {row[0] for row in database.execute("SELECT value FROM StringIds WHERE id > 900000")}
+        settings = dict(
+            database.execute("SELECT name, value FROM META_DATA_CAPTURE WHERE name LIKE '%:_O%' OR name LIKE '%:A%'")
+        )
+        warnings = [row[0] for row in database.execute("SELECT text FROM DIAGNOSTIC_EVENT WHERE severity = 2")]
+        processes = [row[0] for row in database.execute("SELECT name FROM PROCESSES")]
+    assert names == {"epoch of [user] on [host], [ip], a.bin"}
+    assert settings["PROCESS_0:COMMAND"] == "train.py"
+    assert settings["PROCESS_0:ARGUMENT_1"] == "[secret]"
+    assert warnings[-1] == "cannot open cudnn.so on [host]"
+    assert processes == ["add"]
+
+
+def test_what_went_is_told(telling, tmp_path):
+    removed = redact(telling, tmp_path / "out.sqlite").counts
+    assert removed["rows of table NEW_IN_2031, which is not known"] == 1
+    assert removed["column CUPTI_ACTIVITY_KIND_KERNEL.owner, which is not known"] == 1
+    assert removed["processes and threads that were not profiled"] == 2
+    assert removed["ids of sessions and machines"] == 1
+    assert removed["ids and addresses of GPUs"] == 3
+
+
+def test_counting_alone_counts_the_same_and_writes_nothing(telling, tmp_path):
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    counted = redact(telling, None)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert counted == redact(telling, tmp_path / "out.sqlite")
+
+
+def test_a_redacted_report_stays_as_it_is(tmp_path):
+    redact(ADD_UM, tmp_path / "once.sqlite")
+    again = redact(tmp_path / "once.sqlite", tmp_path / "twice.sqlite")
+    assert (tmp_path / "once.sqlite").read_bytes() == (tmp_path / "twice.sqlite").read_bytes()
+    assert again.counts == {}
+
+
+@pytest.mark.parametrize("page_bytes", [512, 4096, 65536])
+def test_pages_keep_their_size_and_rows_their_ids(page_bytes, tmp_path):
+    source = altered(tmp_path, ADD)
+    with closing(sqlite3.connect(source, isolation_level=None)) as database:
+        database.execute(f"PRAGMA page_size = {page_bytes}")
+        database.execute("VACUUM")
+        database.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE rowid = 3")
+    redact(source, tmp_path / "out.sqlite")
+    with closing(sqlite3.connect(tmp_path / "out.sqlite")) as database:
+        assert database.execute("PRAGMA page_size").fetchone() == (page_bytes,)
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert database.execute("PRAGMA freelist_count").fetchone() == (0,)
+        assert 3 not in {row[0] for row in database.execute("SELECT rowid FROM CUPTI_ACTIVITY_KIND_RUNTIME")}
+    assert kanalyze.health(kanalyze.read(tmp_path / "out.sqlite")).equals(kanalyze.health(kanalyze.read(source)))
+
+
+def test_bytes_that_are_no_text_stay_in_names(tmp_path):
+    source = altered(tmp_path, ADD, "UPDATE StringIds SET value = CAST(x'ff61' AS TEXT) WHERE value LIKE 'add(%'")
+    redact(source, tmp_path / "out.sqlite")
+    assert_same_tables(source, tmp_path / "out.sqlite")
+
+
+def test_names_may_be_kept_and_others_removed(telling, tmp_path):
+    redact(telling, tmp_path / "out.sqlite", keep=[HOST], remove=["Epoch of"])
+    with closing(sqlite3.connect(tmp_path / "out.sqlite")) as database:
+        names = {row[0] for row in database.execute("SELECT value FROM StringIds WHERE id > 900000")}
+    assert names == {f"[removed] [user] on {HOST}, [ip], a.bin"}
+
+
+def test_text_where_numbers_belong_is_damage(tmp_path):
+    source = altered(tmp_path, ADD, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET gridX = 'sixteen'")
+    with pytest.raises(DamagedReportError, match="KERNEL: text where numbers belong"):
+        redact(source, tmp_path / "out.sqlite")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [source.name]
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.999])
+def test_a_file_that_was_cut_is_damaged(share, tmp_path):
+    whole = ADD.read_bytes()
+    source = Path(tmp_path, "cut.sqlite")
+    source.write_bytes(whole[: int(len(whole) * share)])
+    with pytest.raises(DamagedReportError):
+        redact(source, tmp_path / "out.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["cut.sqlite"]
+
+
+def test_another_database_is_refused(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database, database:
+        database.execute("CREATE TABLE mine (x TEXT)")
+    with pytest.raises(UnknownFormatError, match="an SQLite database that nsys did not write"):
+        redact(tmp_path / "other.sqlite", tmp_path / "out.sqlite")

@@ -1,0 +1,224 @@
+"""Traces of torch.profiler: only texts change, wherever the trace is cut into pieces, and unknown keys lose theirs."""
+
+import gzip
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.collectors.redact import redact, torch_trace
+from kanalyze.collectors.redact.names import Names
+from kanalyze.collectors.redact.removed import Removed
+from kanalyze.collectors.redact.texts import Texts
+from kanalyze.collectors.redact.trace_keys import GONE, KEYS, NAMES, PATHS
+from kanalyze.errors import DamagedReportError, OutputError, UnknownFormatError
+
+TRACE = """
+{
+  "schemaVersion": 1, "host_name": "brontes-17", "PT_PROFILER_JOB_NAME": "uncovered-job",
+  "deviceProperties": [{"id": 0, "name": "NVIDIA H200",
+    "numSms": 132, "uuid": "GPU-6c2e0d36-1418-64af-ccf0-d561691817a5"}],
+  "trace_id": "5262CCF840464D46B73826D02028737F",
+  "team": {"lead": "quillon", "size": 7, "sites": ["uncovered", {"at": "x"}]},
+  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2,
+    "pg_config": [{"pg_name": "0", "ranks": "[0, 1]"}]},
+  "displayTimeUnit": "ms", "baseTimeNanoseconds": 1790857026000000000,
+  "traceEvents": [
+  {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 7, "tid": 7, "ts": 4299665129571.151, "dur": 164.842,
+   "args": {"External id": 513, "Concrete Inputs": ["", "[256, -1]", "2.", "/home/quillon/set/a.bin"],
+    "Input Dims": [[2, 3]]}},
+  {"ph": "X", "cat": "python_function", "name": "/home/quillon/my model/train.py(12): main",
+   "pid": 7, "tid": 7, "ts": 1, "dur": 2,
+   "args": {"Python id": 1, "Call stack": "/home/quillon/a.py(1): f;torch/nn/modules/module.py(2): g"}},
+  {"ph": "X", "cat": "kernel", "name": "void k<float>(float*, {lambda(int)#1})",
+   "pid": 0, "tid": 7, "ts": 1e3, "dur": 2.5e-1,
+   "args": {"grid": [1, 1, 1], "est. achieved occupancy %": 33, "memory bandwidth (GB/s)": 1.5,
+    "new key": "uncovered"}},
+  {"ph": "X", "cat": "cpu_op", "name": "triton_poi_0", "pid": 7, "tid": 7, "ts": 9, "dur": N/A,
+   "args": {"kernel_file": "/data/torchinductor_quillon/ab/cd.py", "new number": 12,
+    "new list": [1, "uncovered", 2]}},
+  {"ph": "X", "cat": "user_annotation", "name": "step of quillon on brontes-17 \\u2014 \\"a\\/b\\" 10.0.0.7",
+   "pid": 7, "ts": 9},
+  {"name": "thread_name", "ph": "M", "pid": 7, "tid": 8,
+   "args": {"name": "thread 8 (hf_aaaaaaaaaaaaaaaaaaaaaaaa)"}}
+  ],
+  "traceName": "/projekte/geheim/trace.json"
+}"""
+MADE = (
+    TRACE.replace('"brontes-17"', '""')
+    .replace('"uncovered-job"', '""')
+    .replace('"GPU-6c2e0d36-1418-64af-ccf0-d561691817a5"', '""')
+    .replace('"5262CCF840464D46B73826D02028737F"', '""')
+    .replace('"lead": "quillon"', '"lead": ""')
+    .replace('"uncovered"', '""')
+    .replace('"at": "x"', '"at": ""')
+    .replace("/home/quillon/set/a.bin", "a.bin")
+    .replace("/home/quillon/my model/train.py", "train.py")
+    .replace("/home/quillon/a.py", "a.py")
+    .replace("/data/torchinductor_quillon/ab/cd.py", "cd.py")
+    .replace('of quillon on brontes-17 \\u2014 \\"a\\/b\\" 10.0.0.7', 'of [user] on [host] — \\"a/b\\" [ip]')
+    .replace("hf_aaaaaaaaaaaaaaaaaaaaaaaa", "[secret]")
+    .replace("/projekte/geheim/trace.json", "trace.json")
+)
+
+
+def copied(data, names, piece=1 << 22, monkeypatch=None):
+    if monkeypatch:
+        monkeypatch.setattr(torch_trace, "_PIECE", piece)
+    out = io.BytesIO()
+    texts = Texts(names, Removed())
+    torch_trace.copy(io.BytesIO(data), out, texts)
+    return out.getvalue(), texts.removed.counts
+
+
+def known():
+    names = Names()
+    names.host("brontes-17")
+    names.user("quillon")
+    return names
+
+
+def test_a_trace_whole(tmp_path):
+    (tmp_path / "trace.json").write_text(TRACE)
+    removed = redact(tmp_path / "trace.json", tmp_path / "out.json")
+    assert (tmp_path / "out.json").read_text() == MADE
+    assert removed.counts == {
+        "host names": 2,
+        "user names": 1,
+        "variables of the environment": 1,
+        "ids and addresses of GPUs": 1,
+        "ids of sessions and machines": 1,
+        "texts under keys that are not known": 5,
+        "paths": 5,
+        "IP addresses": 1,
+        "secrets": 1,
+    }
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 64, 1000])
+def test_where_a_trace_is_cut_into_pieces_changes_nothing(piece, monkeypatch):
+    whole, counts = copied(TRACE.encode(), known())
+    assert whole.decode() == MADE
+    assert copied(TRACE.encode(), known(), piece, monkeypatch) == (whole, counts)
+
+
+@pytest.mark.parametrize("size", [*range(0, len(TRACE), 97), len(TRACE) - 1])
+def test_one_that_was_cut_off_stays_so_and_tells_nothing(size):
+    made, _ = copied(TRACE[:size].encode(), known())
+    assert "quillon" not in made.decode()
+    assert "brontes" not in made.decode()
+
+
+TEXTS = st.sampled_from(
+    [
+        "aten::mm",
+        "a/b",
+        "/home/quillon/x y.py(3): f",
+        "quillon",
+        "",
+        ":",
+        '"',
+        "\\",
+        "\\u0041",
+        "é",
+        "[1, -2]",
+        "10.0.0.9",
+        "}, {",
+    ]
+) | st.text(max_size=8)
+SOME_KEYS = st.sampled_from(
+    [*KEYS[:14], *PATHS, *GONE, "est. achieved occupancy %", "unknown", "un/known", ":", 'a"b']
+) | st.text(max_size=4)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SOME_KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def slowly(value, texts, key=""):
+    """What has to become of a value: the same rules, on the whole document in memory."""
+    if isinstance(value, dict):
+        return {
+            texts.free(name) if name not in KEYS else name: without_texts(item, texts)
+            if name not in KEYS
+            else slowly(item, texts, name)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [slowly(item, texts) for item in value]
+    if isinstance(value, str):
+        return texts.path(value) if key in PATHS else texts.name(value) if key in NAMES else texts.free(value)
+    return value
+
+
+def without_texts(value, texts):
+    if isinstance(value, dict):
+        return {texts.free(name): without_texts(item, texts) for name, item in value.items()}
+    if isinstance(value, list):
+        return [without_texts(item, texts) for item in value]
+    return "" if isinstance(value, str) else value
+
+
+@given(VALUES, st.sampled_from([None, 1]), st.booleans(), st.integers(1, 40))
+def test_any_document_becomes_what_the_rules_say(value, indent, ascii_only, piece):
+    data = json.dumps({"traceEvents": value}, indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        made, _ = copied(data, known(), piece, patch)
+    wanted = slowly({"traceEvents": value}, Texts(known(), Removed()))
+    assert json.loads(made.decode("utf-8", "surrogatepass")) == wanted
+
+
+def test_a_packed_trace_stays_packed_and_tells_neither_name_nor_time(tmp_path):
+    with (
+        (tmp_path / "trace.json.gz").open("wb") as file,
+        gzip.GzipFile("/home/quillon/trace.json", "wb", fileobj=file, mtime=77) as packed,
+    ):
+        packed.write(TRACE.encode())
+    assert b"trace.json\0" in (tmp_path / "trace.json.gz").read_bytes()
+    redact(tmp_path / "trace.json.gz", tmp_path / "out.json.gz")
+    packed = (tmp_path / "out.json.gz").read_bytes()
+    assert gzip.decompress(packed).decode() == MADE
+    assert packed[:10] == b"\x1f\x8b\x08\0\0\0\0\0" + packed[8:9] + b"\xff"
+
+
+def test_a_packed_trace_that_was_cut_off_is_kept_as_far_as_it_goes(tmp_path):
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(TRACE.encode() * 40, mtime=0)[:-40])
+    removed = redact(tmp_path / "trace.json.gz", tmp_path / "out.json")
+    assert removed.notes == ["trace.json.gz is cut off, as it was before"]
+    assert (tmp_path / "out.json").read_text().startswith(MADE)
+    assert "quillon" not in (tmp_path / "out.json").read_text()
+
+
+def test_a_packed_page_that_was_cut_off_is_damaged(tmp_path):
+    (tmp_path / "log.txt").write_bytes(gzip.compress(b"line\n" * 9999, mtime=0)[:-9])
+    with pytest.raises(DamagedReportError, match="the packed data end early"):
+        redact(tmp_path / "log.txt", tmp_path / "out.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.parametrize(
+    "text", ['[{"ph": "X", "name": "a", "ts": 1}]', '{"traceEvents": []}', '{"schemaVersion": 1, "dev']
+)
+def test_traces_are_told_by_what_is_in_them(text, tmp_path):
+    (tmp_path / "any.name").write_text(text)
+    redact(tmp_path / "any.name", tmp_path / "out")
+    assert (tmp_path / "out").read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2]", '{"name": "x"}', "\0\0\0\0"])
+def test_what_is_no_trace_is_refused(text, tmp_path):
+    (tmp_path / "some.json").write_text(text)
+    with pytest.raises(UnknownFormatError):
+        redact(tmp_path / "some.json", tmp_path / "out.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["some.json"]
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "trace.json").write_text(TRACE)
+    (tmp_path / "out.json").write_text("mine")
+    with pytest.raises(OutputError, match="exists already"):
+        redact(tmp_path / "trace.json", tmp_path / "out.json")
+    assert (tmp_path / "out.json").read_text() == "mine"
