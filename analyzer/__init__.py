@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kanalyze.analyses.api import api
     from kanalyze.analyses.cold import cold
+    from kanalyze.analyses.compiled import compiled
     from kanalyze.analyses.concurrency import concurrency
     from kanalyze.analyses.copies import copies
     from kanalyze.analyses.culprits import culprits
@@ -54,6 +55,7 @@ __all__ = [
     "Window",
     "api",
     "cold",
+    "compiled",
     "concurrency",
     "copies",
     "culprits",

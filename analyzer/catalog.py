@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import analyses
 from kanalyze.errors import UnknownNameError
-from kanalyze.model import NOTES, READER_TABLES
+from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 #: Modules of the analyses package that are no table.
 _NO_TABLE: Final = ("rules", "summary", "comparison", "instances")
 
-#: The reader's notes are part of the health table and no table of their own to a user.
-_READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name != NOTES.name}
+#: These are part of the tables `health` and `compiled`, and no tables of their own to a user.
+_PARTS: Final = (NOTES.name, COMPILED_KERNELS.name)
+_READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
 
 
 def names() -> list[str]:

@@ -11,7 +11,7 @@ import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 
@@ -28,7 +28,7 @@ _OPTIONS: Final = {
 _TRACE: Final = "--trace=cuda,nvtx"
 
 #: So many names are listed where one is wrong.
-_LISTED: Final = 40
+_LISTED: Final = 60
 
 
 class KanalyzeError(Exception):
@@ -242,80 +242,12 @@ class CannotTellError(KanalyzeError):
             f"Record it again with that trace on: `nsys profile {option} …`.",
         )
 
-
-class WorkloadError(KanalyzeError):
-    """There is no such program, or it is none that can be profiled."""
-
-    slug = "bad-workload"
-
     @classmethod
-    def missing(cls, path: Path, beside: Iterable[str], references: Iterable[str]) -> WorkloadError:
-        """There is no file `path`, and neither a program on PATH nor a reference workload of that name."""
-        near = nearest(path.name, beside)
-        hint = str(path.parent / near) if near else nearest(path.name, references)
-        usual = "Give a .cu file, a Python script, an executable, or a name that `kanalyze workloads` lists."
-        remedy = f"Did you mean {hint}?" if hint else usual
-        return cls(f"{path}: no such file, program on PATH or reference workload.", remedy)
-
-    @classmethod
-    def folder(cls, path: Path) -> WorkloadError:
-        """`path` is a folder."""
-        return cls(f"{path}: a folder, not a program.", "Give the .cu file, Python script or executable in it.")
-
-    @classmethod
-    def not_runnable(cls, path: Path) -> WorkloadError:
-        """`path` is a file that can neither be compiled nor run."""
+    def without_capture(cls, table: str, path: Path) -> CannotTellError:
+        """The `table` needs what was compiled, and no torch pass recorded that with the report at `path`."""
         return cls(
-            f"{path}: neither a .cu file nor a Python script, and not executable.",
-            f"If it is a program, make it executable: `chmod +x {shlex.quote(str(path))}`.",
-        )
-
-    @classmethod
-    def unreadable(cls, path: Path, reason: str) -> WorkloadError:
-        """Reading `path` failed with `reason`."""
-        return cls(f"{path}: cannot be read ({reason}).", "Check the file's permissions.")
-
-
-class BadOptionError(KanalyzeError):
-    """An option of a run has a value that cannot be."""
-
-    slug = "bad-option"
-
-    @classmethod
-    def of(cls, option: str, value: object, wanted: str) -> BadOptionError:
-        """The `option` has the `value`, which is not what is `wanted`, a noun phrase."""
-        return cls(f"{option} {str(value)!r}: not {wanted}.", f"`kanalyze collect --help` says what {option} takes.")
-
-    @classmethod
-    def together(cls, one: str, other: str) -> BadOptionError:
-        """The options `one` and `other` exclude each other."""
-        return cls(f"{one} and {other} exclude each other.", "Give one of them.")
-
-
-class CompileError(KanalyzeError):
-    """A CUDA source does not compile."""
-
-    slug = "compile-failed"
-
-    @classmethod
-    def of(cls, path: Path, errors: Iterable[str], log: Iterable[str]) -> CompileError:
-        """Compiling `path` failed; the first of the `errors` stands first, and all that nvcc said is in `log`."""
-        lines, told = list(errors), list(log)
-        first = lines[0] if lines else (told[-1].strip() if told else "nvcc said nothing")
-        more = f" {len(lines) - 1:,} more errors follow it." if len(lines) > 1 else ""
-        error = cls(
-            f"{path}: does not compile: {first}", f"Correct the source, or give nvcc what it needs after --nvcc.{more}"
-        )
-        error.details = told
-        return error
-
-    @classmethod
-    def without_nvcc(cls, path: Path, problem: str) -> CompileError:
-        """There is no nvcc to compile `path` with, because of `problem`."""
-        return cls(
-            f"{path}: cannot be compiled: nvcc: {problem}.",
-            "Install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads) and put its nvcc on PATH, or say "
-            "where it is with --nvcc-path.",
+            f"{path}: cannot tell {table}, because nothing was recorded of what Triton and inductor compiled.",
+            "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
         )
 
 
@@ -325,19 +257,17 @@ class CollectError(KanalyzeError):
     slug = "nothing-collected"
 
     @classmethod
-    def impossible(cls, reasons: Iterable[str]) -> CollectError:
-        """No pass can run here, for these `reasons`."""
-        return cls(
-            f"nothing can be collected here: {'; '.join(reasons)}.",
-            "`kanalyze doctor` says what is missing and how to get it; --dry-run prints the commands for another machine.",
-        )
+    def impossible(cls, reasons: Mapping[str, str], remedies: Iterable[str]) -> CollectError:
+        """No pass can run here, each for its reason; the `remedies` say how one could."""
+        told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
+        return cls(f"nothing can be collected here ({told}).", f"To get it: {'; or: '.join(remedies)}.")
 
     @classmethod
     def program_failed(cls, name: str, status: int, said: Iterable[str]) -> CollectError:
         """The program `name` ended with `status`; `said` is the end of its output."""
         lines = list(said)
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
-        last = f": {' '.join(lines[-1].split())[:_WIDE]}" if lines else ""
+        last = f": {' '.join(lines[-1].split())[:_WIDE].rstrip('.')}" if lines else ""
         error = cls(f"{name}: the program {ended}{last}.", "Run it without a profiler first; nothing of it was kept.")
         error.details = lines
         return error
@@ -352,31 +282,15 @@ class CollectError(KanalyzeError):
         return error
 
 
-class IncompleteError(KanalyzeError):
-    """A capture is there, but not all of it is as it should be."""
+class RedactError(KanalyzeError):
+    """What identifies cannot be taken out of the file, or not with certainty."""
 
-    slug = "capture-incomplete"
-    exit_status = 1
-
-    @classmethod
-    def because(cls, folder: Path, reasons: Iterable[str]) -> IncompleteError:
-        """The capture in `folder` lacks what the `reasons` say."""
-        return cls(
-            f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {folder / 'logs'} has what the tools said."
-        )
-
-
-class InterruptedCaptureError(KanalyzeError):
-    """The user stopped a run."""
-
-    slug = "interrupted"
-    exit_status = 130
+    slug = "cannot-redact"
 
     @classmethod
-    def during(cls, name: str, folder: Path | None) -> InterruptedCaptureError:
-        """It was stopped in the pass `name`; `folder` has the passes before, None where there is none."""
-        kept = f"What was finished before is in {folder}." if folder else "Nothing was finished, and nothing was kept."
-        return cls(f"stopped during {name}.", kept)
+    def of(cls, path: Path, found: str, remedy: str) -> RedactError:
+        """`path` is `found`, a noun phrase; the `remedy` says what to give instead."""
+        return cls(f"{path}: {found}, which cannot be redacted.", remedy)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

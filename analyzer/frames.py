@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 #: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
 _MULTIPLIER: Final = 6364136223846793005
 
-#: Frames of fewer rows are grouped as polars does it.
+#: Frames of fewer rows are handled as is usual in polars, which costs less there.
 _MANY_ROWS: Final = 1 << 16
 
 
@@ -21,10 +21,14 @@ def constant(frame: pl.DataFrame, *columns: str) -> bool:
 
     Asked of the frame: a literal column that is taken out of it gets memory for all its rows, and keeps it.
     """
-    if frame.is_empty():
-        return False
+    if frame.height < _MANY_ROWS:
+        return not frame.is_empty() and all(map(_one_value, map(frame.get_column, columns)))
     same = [(pl.col(name).min() == pl.col(name).max()) & (pl.col(name).null_count() == 0) for name in columns]
     return bool(frame.select(pl.all_horizontal(same)).item())
+
+
+def _one_value(values: pl.Series) -> bool:
+    return not values.null_count() and values.min() == values.max()
 
 
 def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:

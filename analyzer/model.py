@@ -277,6 +277,25 @@ PROCESSES = Table(
     ),
 )
 
+COMPILED_KERNELS = Table(
+    "compiled_kernels",
+    "One kernel that Triton or inductor compiled; only captures of `kanalyze collect` have them.",
+    (
+        Column("name", pl.String, "Its name, as profilers show it."),
+        Column("source", pl.String, "Who wrote it: `triton` (the program's own), or `inductor` (torch.compile)."),
+        Column("hash", pl.String, "Triton's own name for it: of source, options and versions."),
+        Column("arch", pl.String, "What it was compiled for, such as cuda:90.", nullable=True),
+        Column("num_warps", pl.Int64, "Warps of a block.", nullable=True),
+        Column("num_stages", pl.Int64, "Stages that its loops are pipelined in.", nullable=True),
+        Column("registers", pl.Int64, "Registers of a thread.", nullable=True),
+        Column("spills", pl.Int64, "32-bit words that a thread keeps in local memory.", nullable=True),
+        Column("shared_memory_bytes", pl.Int64, "Shared memory of a block.", nullable=True),
+        Column("compile_ns", pl.Int64, "What compiling took; null where it came from the cache.", nullable=True),
+        Column("cache_hit", pl.Boolean, "Whether it came from the cache; null where nobody saw.", nullable=True),
+        Column("ptx", pl.String, "Its PTX, a file in the capture.", nullable=True),
+    ),
+)
+
 NOTES = Table(
     "notes",
     "One thing that the reader could not tell, or had to repair.",
@@ -305,6 +324,7 @@ READER_TABLES: Final = {
         STREAMS,
         DEVICES,
         PROCESSES,
+        COMPILED_KERNELS,
         NOTES,
     )
 }

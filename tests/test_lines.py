@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted((ROOT / "analyzer").rglob("*.py"))
+FILES = sorted(file for folder in ("analyzer", "collectors", "kernels") for file in (ROOT / folder).rglob("*.py"))
 
 
 def functions() -> dict[str, int]:

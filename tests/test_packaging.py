@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+from kanalyze.collectors.workloads import references
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -18,6 +19,9 @@ SETUP = PROJECT["tool"]["setuptools"]
 
 #: What takes long to import, or belongs to a user's program and not to ours.
 HEAVY = ("altair", "dask", "numpy", "pandas", "pyarrow", "torch", "triton")
+
+#: The reference workloads are shipped as data, and are not to be imported: most of them need torch.
+DATA = "kanalyze.kernels"
 
 
 def packages(name: str, folder: Path) -> dict[str, Path]:
@@ -27,7 +31,7 @@ def packages(name: str, folder: Path) -> dict[str, Path]:
 
 
 def every_package() -> dict[str, Path]:
-    roots = SETUP["package-dir"].items()
+    roots = sorted(SETUP["package-dir"].items())
     return {name: path for root, folder in roots for name, path in packages(root, ROOT / folder).items()}
 
 
@@ -37,6 +41,7 @@ def every_module() -> list[str]:
         name if file.stem == "__init__" else f"{name}.{file.stem}"
         for name, folder in every_package().items()
         for file in folder.glob("*.py")
+        if name != DATA
     )
 
 
@@ -47,11 +52,14 @@ def fresh(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_folder_with_modules_is_in_the_list():
-    assert SETUP["packages"] == list(every_package())
+    assert SETUP["packages"] == sorted(every_package())
 
 
 def test_every_package_has_an_init_that_says_what_it_is():
     for name, folder in every_package().items():
+        if name == DATA:
+            assert not (folder / "__init__.py").exists()
+            continue
         assert (folder / "__init__.py").exists(), name
         assert importlib.import_module(name).__doc__, name
 
@@ -63,6 +71,12 @@ def test_the_installed_version_is_the_project_s():
 def test_the_command_is_installed():
     (command,) = importlib.metadata.entry_points(group="console_scripts", name="kanalyze")
     assert callable(command.load())
+
+
+def test_every_file_of_the_reference_workloads_is_installed():
+    there = {file.name for file in (ROOT / "kernels").iterdir() if file.is_file()}
+    installed = {file.name for file in Path(references()[0].path).parent.iterdir() if file.is_file()}
+    assert there == installed
 
 
 def test_types_are_installed():
@@ -79,7 +93,7 @@ def test_every_public_name_exists():
     assert kanalyze.__all__ == sorted(kanalyze.__all__)
 
 
-@pytest.mark.parametrize("module", ["kanalyze", "kanalyze.cli", "kanalyze.cli.summarize"])
+@pytest.mark.parametrize("module", ["kanalyze", "kanalyze.cli", "kanalyze.cli.summarize", "kanalyze.collectors"])
 def test_importing_leaves_heavy_packages_alone(module):
     found = fresh(f"import sys, {module}; print(*sorted(set({HEAVY}) & set(sys.modules)))")
     assert (found.returncode, found.stdout.split(), found.stderr) == (0, [], "")

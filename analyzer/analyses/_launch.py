@@ -73,7 +73,7 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
         pl.col(column).gather(called) if recorded else pl.col(column)
         for column in ("start_ns", "dur_ns", "thread_id", "name", "event_id")
     )
-    columns = {
+    columns: dict[str, pl.Series | pl.Expr] = {
         "call_row": called,
         "thread_id": thread,
         "call_id": ids,

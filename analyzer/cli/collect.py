@@ -12,7 +12,6 @@ import click
 
 from kanalyze.cli._output import emit
 from kanalyze.cli._progress import Progress
-from kanalyze.errors import BadOptionError, IncompleteError
 from kanalyze.units import printable
 
 if TYPE_CHECKING:
@@ -24,34 +23,40 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., object]")
 
 _FILE = click.Path(path_type=Path)
-_PASSES = ("nsys", "torch", "ncu")
-_AGAIN = {"multiple": True, "metavar": "FLAG"}
 
-#: Every option by the attribute of kanalyze.collectors.Options that it fills.
+
+def _option(*names: str, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 - as click's own
+    """An option; one that is given several times has a FLAG."""
+    if settings.pop("flags", False):
+        settings |= {"multiple": True, "metavar": "FLAG"}
+    return click.option(*names, **settings)
+
+
+#: Every option, by the attribute of kanalyze.collectors.Options that it fills.
 _OPTIONS = (
-    click.option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
-    click.option("--with", "passes", metavar="PASSES", help="Which of nsys, torch and ncu, with commas between them."),
-    click.option("--repeat", type=int, default=1, metavar="K", help="Run the nsys pass K times."),
-    click.option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
-    click.option("--arch", multiple=True, metavar="ARCH", help="Compile for it (sm_90); give several for a fat binary."),
-    click.option("--nvcc", "nvcc_flags", **_AGAIN, help="Further flags of nvcc, as one word or quoted."),
-    click.option("--nsys-flag", "nsys_flags", **_AGAIN, help="A further flag of nsys profile."),
-    click.option("--ncu-flag", "ncu_flags", **_AGAIN, help="A further flag of ncu."),
-    click.option("--recipe", default="plain", metavar="NAME", help="Recipe of torch.profiler: plain, schedule, toggle…"),
-    click.option("--recipe-flag", "recipe_flags", **_AGAIN, help="A further flag of the torch pass, as --wait=2."),
-    click.option("--kernels", type=int, default=5, metavar="N", help="So many kernels go to ncu; 5 unless told."),
-    click.option("--launches", type=int, default=1, metavar="N", help="So many launches of each; 1 unless told."),
-    click.option("--ncu-budget", "ncu_budget_s", type=float, default=600.0, metavar="SECONDS", help="Longest time of ncu."),
-    click.option("--clock-control", type=click.Choice(["base", "none"]), default="base", help="Clocks under ncu."),
-    click.option("--range", "range_name", metavar="NAME", help="Only the NVTX range NAME."),
-    click.option("--cuda-profiler-api", is_flag=True, help="Only from cudaProfilerStart to cudaProfilerStop."),
-    click.option("--delay", "delay_s", type=float, metavar="SECONDS", help="nsys begins so much later."),
-    click.option("--duration", "duration_s", type=float, metavar="SECONDS", help="nsys records so long, then stops the program."),
-    click.option("--python", type=_FILE, metavar="FILE", help="The Python that runs a script."),
-    click.option("--nvcc-path", "nvcc", type=_FILE, metavar="FILE", help="The nvcc to use."),
-    click.option("--nsys", type=_FILE, metavar="FILE", help="The nsys to use."),
-    click.option("--ncu", type=_FILE, metavar="FILE", help="The ncu to use."),
-)  # fmt: skip
+    _option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
+    _option("--with", "passes", metavar="PASSES", help="Which of nsys, torch and ncu, with commas between them."),
+    _option("--repeat", type=int, default=1, metavar="K", help="Run the nsys pass K times."),
+    _option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
+    _option("--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."),
+    _option("--nvcc", "nvcc_flags", flags=True, help="Further flags of nvcc, one or several in quotes."),
+    _option("--nsys-flag", "nsys_flags", flags=True, help="A further flag of nsys profile."),
+    _option("--ncu-flag", "ncu_flags", flags=True, help="A further flag of ncu."),
+    _option("--recipe", default="plain", metavar="NAME", help="Recipe of torch.profiler: plain, schedule, toggle…"),
+    _option("--recipe-flag", "recipe_flags", flags=True, help="A further flag of the torch pass, as --wait=2."),
+    _option("--kernels", type=int, default=5, metavar="N", help="So many kernels go to ncu; 5 unless told."),
+    _option("--launches", type=int, default=1, metavar="N", help="So many launches of each; 1 unless told."),
+    _option("--ncu-budget", "ncu_budget_s", type=float, default=600.0, metavar="SECONDS", help="Longest time of ncu."),
+    _option("--clock-control", type=click.Choice(["base", "none"]), default="base", help="The GPU's clocks under ncu."),
+    _option("--range", "range_name", metavar="NAME", help="Only the NVTX range NAME."),
+    _option("--cuda-profiler-api", is_flag=True, help="Only from cudaProfilerStart to cudaProfilerStop."),
+    _option("--delay", "delay_s", type=float, metavar="SECONDS", help="nsys begins so much later."),
+    _option("--duration", "duration_s", type=float, metavar="SECONDS", help="nsys records so long, and ends the run."),
+    _option("--python", type=_FILE, metavar="FILE", help="The Python that runs a script."),
+    _option("--nvcc-path", "nvcc", type=_FILE, metavar="FILE", help="The nvcc to use."),
+    _option("--nsys", type=_FILE, metavar="FILE", help="The nsys to use."),
+    _option("--ncu", type=_FILE, metavar="FILE", help="The ncu to use."),
+)
 
 
 def _all_options(command: F) -> F:
@@ -71,6 +76,7 @@ def collect(workload: str, args: tuple[str, ...], dry_run: bool, **told: Any) ->
     ARGS are its own; write -- before them: kanalyze collect train.py -- --epochs 2
     """
     from kanalyze import collectors  # noqa: PLC0415 - --help need not wait
+    from kanalyze.collectors.errors import IncompleteError, InterruptedCaptureError  # noqa: PLC0415 - as above
 
     options = _options(told)
     if dry_run:
@@ -79,8 +85,14 @@ def collect(workload: str, args: tuple[str, ...], dry_run: bool, **told: Any) ->
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
         signal.signal(signal.SIGHUP, _stop)
-    capture = collectors.collect(workload, args, options, Progress())
-    _show(capture)
+    try:
+        capture = collectors.collect(workload, args, options, Progress())
+    except KeyboardInterrupt:  # before anything was begun
+        raise InterruptedCaptureError.during("the checks", None) from None
+    try:
+        _summarize(capture)
+    finally:
+        _tell(capture)
     if capture.problems:
         raise IncompleteError.because(capture.folder, capture.problems)
 
@@ -94,6 +106,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _options(told: dict[str, Any]) -> Options:
     """The options of the command line as those of the library."""
     from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
+    from kanalyze.collectors.errors import BadOptionError  # noqa: PLC0415 - as above
 
     passes = told.pop("passes")
     told["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None
@@ -104,14 +117,20 @@ def _options(told: dict[str, Any]) -> Options:
     return Options(**told)
 
 
-def _show(capture: Capture) -> None:
-    """The summary as `kanalyze summarize` prints it, and where everything is."""
-    from kanalyze.cli.summarize import summarize  # noqa: PLC0415 - --help need not wait
+def _summarize(capture: Capture) -> None:
+    """Print the summary as `kanalyze summarize` does."""
+    from kanalyze.cli.summarize import shown  # noqa: PLC0415 - --help need not wait
 
+    several = len(capture.reports) > 1
     if capture.reports:
-        context = click.get_current_context()
-        context.invoke(summarize, reports=[capture.reports[0]], top=8, form="terminal", output=None, window=None, device=None, process=None)  # fmt: skip # noqa: E501
+        shown(capture.reports if several else [capture.folder])
+        sys.stdout.flush()
+
+
+def _tell(capture: Capture) -> None:
+    """What the program says of its result, what is worth knowing, and where everything is."""
+    for check in capture.checks:
+        click.echo(f"The program says: {printable(check)}", err=True)
     for note in capture.notes:
-        click.echo(f"note: {printable(note)}", err=True)
-    sys.stdout.flush()
+        click.echo(f"Note: {printable(note)}", err=True)
     click.echo(f"The capture is in {printable(str(capture.folder))}", err=True)

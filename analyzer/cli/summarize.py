@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances
     from kanalyze.analyses.summary import Summary
 
+_TOP = 8
+
 
 @click.command()
 @reports_argument
 @scope
-@top(8, "Rows in each table of the page; 8 unless told.")
+@top(_TOP, f"Rows in each table of the page; {_TOP} unless told.")
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
 def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None, **where: Unpack[Where]) -> None:
     """One page that says where the time of each REPORT went; of several, a line that compares them."""
+    reports = [part for report in reports for part in _runs(report)]
     for report in reports:
         refuse_overwriting(report, output)
     pages = [_page(report, where) for report in reports]
@@ -37,9 +40,26 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
 
         emit(render_markdown(pages, top).encode(), output)
     else:
-        from kanalyze.renderers.terminal import Look, render  # noqa: PLC0415 - one format is used
+        _emit_terminal(pages, top, output)
 
-        emit(render(pages, Look(width(), colour(output)), top), output)
+
+def _runs(report: Path) -> list[Path]:
+    """The reports that a path stands for: a capture whose nsys pass ran several times has several."""
+    from kanalyze.readers.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
+
+    found = reports_in(report) if accepts(report, b"") else []
+    return found if len(found) > 1 else [report]
+
+
+def shown(reports: Sequence[Path]) -> None:
+    """Print the pages of `reports`, whole, as the command does that is given no option."""
+    _emit_terminal([_page(report, Where(window=None, device=None, process=None)) for report in reports], _TOP, None)
+
+
+def _emit_terminal(pages: Sequence[Summary | Instances], top: int, output: Path | None) -> None:
+    from kanalyze.renderers.terminal import Look, render  # noqa: PLC0415 - one format is used
+
+    emit(render(pages, Look(width(), colour(output)), top), output)
 
 
 def _page(report: Path, where: Where) -> Summary | Instances:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import textwrap
+from typing import TYPE_CHECKING
 
 import click
 
 from kanalyze.cli._output import emit, width
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.workloads import Reference
 
 
 @click.command()
@@ -24,8 +28,12 @@ def workloads(name: str | None) -> None:
         emit(f"{found.path}\n\n{found.doc}\n", None)
         return
     indent = max((len(one.name) for one in known), default=0) + 2
-    wrapped = (
-        textwrap.fill(one.teaches, width(), initial_indent=one.name.ljust(indent), subsequent_indent=" " * indent)
-        for one in known
-    )
-    emit("".join(f"{text}\n" for text in wrapped), None)
+    emit("".join(f"{line}\n" for one in known for line in _lines(one, indent)), None)
+
+
+def _lines(one: Reference, indent: int) -> list[str]:
+    """A workload's name, what it teaches, and its variants."""
+    margin = " " * indent
+    teaches = textwrap.wrap(one.teaches, width(), initial_indent=one.name.ljust(indent), subsequent_indent=margin)
+    variants = f"--variant {', '.join(one.variants)}" if one.variants else ""
+    return [*teaches, *textwrap.wrap(variants, width(), initial_indent=margin, subsequent_indent=margin)]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.model import EVENT_RECORDS, EVENTS, GRAPH_NODES, KINDS, RANGE_DETAIL, READER_TABLES
+from kanalyze.errors import CannotTellError
+from kanalyze.model import COMPILED_KERNELS, EVENT_RECORDS, EVENTS, GRAPH_NODES, KINDS, RANGE_DETAIL, READER_TABLES
 from kanalyze.readers import nsys_events as nsys
 from kanalyze.readers.nsys_details import DETAILS, graph_of_node, known_id
 from kanalyze.readers.nsys_labels import Labels, lookup
@@ -108,9 +109,13 @@ class NsysTables:
             "streams": partial(streams, self._database),
             "devices": self._machine.devices,
             "processes": self._machine.processes,
+            COMPILED_KERNELS.name: self._no_capture,
             "notes": lambda: notes(self._database, self._endless),
         }
         return tables[name]()
+
+    def _no_capture(self) -> pl.DataFrame:
+        raise CannotTellError.without_capture("compiled", self._database.path)
 
     @cached_property
     def _first_ids(self) -> dict[str, int]:

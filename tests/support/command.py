@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import io
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +46,22 @@ _HELD = {
 _UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONWARNINGS")
 
 
+@functools.cache
+def capture() -> Path:
+    """A capture with a compiled kernel, gone when the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="kanalyze-capture-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    row = {"name": "triton_poi_fused_0", "source": "inductor", "hash": "ABC", "backend": "cuda", "arch": 90}
+    (folder / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
+    (folder / "manifest.json").write_text(json.dumps({"schema": 1}))
+    shutil.copyfile(REPORTS / "torch_node.sqlite", folder / "nsys.sqlite")
+    return folder
+
+
 def report_with(table: str) -> Path:
     """A report of which `table` has rows."""
+    if table == "compiled":
+        return capture()
     return REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM
 
 

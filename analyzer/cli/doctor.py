@@ -1,0 +1,51 @@
+"""``kanalyze doctor``: what a full capture needs, and whether it is here."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kanalyze.cli._output import emit, width
+from kanalyze.units import printable
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.doctor import Examined
+
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option("--python", type=_FILE, metavar="FILE", help="The Python that runs a script.")
+@click.option("--nvcc-path", "nvcc", type=_FILE, metavar="FILE", help="The nvcc to use.")
+@click.option("--nsys", type=_FILE, metavar="FILE", help="The nsys to use.")
+@click.option("--ncu", type=_FILE, metavar="FILE", help="The ncu to use.")
+def doctor(**told: Path | None) -> None:
+    """What `kanalyze collect` needs: found or missing, what for, and how to get it.
+
+    The exit status is 1 if anything is missing.
+    """
+    from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
+    from kanalyze.collectors.doctor import complete  # noqa: PLC0415 - as above
+    from kanalyze.collectors.doctor import doctor as examined  # noqa: PLC0415 - as above
+
+    lines = examined(Options(python=told["python"], nvcc=told["nvcc"], nsys=told["nsys"], ncu=told["ncu"]))
+    emit("".join(_text(line) for line in lines), None)
+    sys.exit(0 if complete(lines) else 1)
+
+
+def _text(line: Examined) -> str:
+    """One thing: what was found, what for, and how to get it where it is missing."""
+    head = f"{line.name:<13}{'found' if line.ok else 'MISSING':<9}"
+    rows = [textwrap.fill(f"{line.found}: {line.means}" if line.ok else line.found, width(), initial_indent=head, subsequent_indent=" " * 22)]  # fmt: skip # noqa: E501
+    if not line.ok:
+        rows += [_indented(f"It {line.means}." if not line.means.startswith("ncu") else f"{line.means}.")]
+        rows += [_indented(f"To get it: {line.remedy}.")]
+    return "".join(f"{row}\n" for row in map(str, rows))
+
+
+def _indented(text: str) -> str:
+    return textwrap.fill(printable(text), width(), initial_indent=" " * 22, subsequent_indent=" " * 22)

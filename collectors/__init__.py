@@ -1,0 +1,41 @@
+"""Collects profiles: builds the tools' commands, runs them, and keeps everything in one folder with a manifest.
+
+One file per tool (:mod:`~kanalyze.collectors.nsys`, :mod:`~kanalyze.collectors.ncu`, :mod:`~kanalyze.collectors.nvcc`,
+:mod:`~kanalyze.collectors.torch_pass`) knows that tool's flags and messages, and nothing else does. torch and triton
+are imported when they are used.
+
+>>> from kanalyze.collectors import dry_run
+>>> commands = dry_run("add", output="add-capture", passes=("nsys",))
+>>> commands[-1]
+'nsys export --type=sqlite --output=add-capture/nsys.sqlite add-capture/nsys.nsys-rep'
+"""
+
+from __future__ import annotations
+
+from kanalyze.collectors.collect import Capture, collect, dry_run
+from kanalyze.collectors.doctor import Examined, doctor
+from kanalyze.collectors.options import Options
+from kanalyze.collectors.progress import Event
+from kanalyze.collectors.redact import redact
+from kanalyze.collectors.time_cuda import Timing, time_cuda
+from kanalyze.collectors.torch_profile import TorchCapture, torch_profile
+from kanalyze.collectors.workload import Workload
+from kanalyze.collectors.workloads import Reference, references
+
+__all__ = [
+    "Capture",
+    "Event",
+    "Examined",
+    "Options",
+    "Reference",
+    "Timing",
+    "TorchCapture",
+    "Workload",
+    "collect",
+    "doctor",
+    "dry_run",
+    "redact",
+    "references",
+    "time_cuda",
+    "torch_profile",
+]

@@ -1,0 +1,55 @@
+"""What a program says of its own result: the check line."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LINE: Final = re.compile(rb"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE)
+
+#: A single-precision result may be off by so much, and is right.
+_TOLERANCE: Final = 1e-3
+
+#: So much of a log is looked at, from its end; a check is the last thing that a program says.
+_LOOKED_AT_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check line.
+
+    Attributes:
+        line: The line as the program wrote it.
+        passed: Whether the result is right.
+    """
+
+    line: str
+    passed: bool
+
+
+def checks(log: Path) -> list[Check]:
+    """The check lines in a log: ``check: ok …``, ``check: FAILED …`` and ``Max error: 0``, each once."""
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, 2) - _LOOKED_AT_BYTES, 0))
+        text = file.read().replace(b"\r", b"\n")
+    found = [Check(line.decode(errors="replace").strip(), _passed(said, error)) for line, said, error in _found(text)]
+    return list(dict.fromkeys(found))
+
+
+def _found(text: bytes) -> list[tuple[bytes, bytes, bytes]]:
+    return [(match[1], match[2] or b"", match[3] or b"") for match in _LINE.finditer(text)]
+
+
+def _passed(said: bytes, error: bytes) -> bool:
+    if said:
+        return said == b"ok"
+    try:
+        value = float(error.rstrip(b",;."))
+    except ValueError:
+        return False
+    return math.isfinite(value) and abs(value) <= _TOLERANCE

@@ -1,0 +1,143 @@
+"""Runs the steps of one pass after the other, within the time that the pass has, and says what became of them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors import ncu, nsys, process
+from kanalyze.collectors.checks import checks
+from kanalyze.collectors.files import NO_SPACE, discard, entries, full, incomplete
+from kanalyze.collectors.manifest import PassRecord, step_record
+from kanalyze.collectors.progress import Event, Progress
+from kanalyze.collectors.torch_pass import RUNNER_FAILED
+from kanalyze.units import printable
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.process import Ended, Starter
+    from kanalyze.collectors.step import Step
+
+#: So much of what a tool said is shown when it failed.
+_LINES: Final = 12
+_READ_BYTES: Final = 1 << 20
+
+#: What the tools' messages mean, by the first word of a step's name.
+_MEANINGS: Final = {"nsys": nsys.meaning, "ncu": ncu.meaning}
+
+
+class StepFailedError(Exception):
+    """A step did not do what it should; `of_program` says that the workload failed, not the tool."""
+
+    def __init__(self, why: str, step: Step, status: int | None = None, *, of_program: bool = False) -> None:
+        """Keep the reason and the step."""
+        super().__init__(why)
+        self.why = why
+        self.step = step
+        self.status = status
+        self.of_program = of_program
+
+    @property
+    def said(self) -> list[str]:
+        """The end of what the step printed."""
+        return process.tail(self.step.log, _LINES)
+
+
+@dataclass
+class Runner:
+    """Runs steps for one pass.
+
+    Attributes:
+        record: Takes how each ended.
+        progress: Told what happens.
+        timeout_s: How long the pass may take.
+        starter: Starts processes.
+        stopped: Whether the program is stopped by the tool in the end, so that its exit status says nothing.
+        began: When the pass began.
+    """
+
+    record: PassRecord
+    progress: Progress
+    timeout_s: float
+    starter: Starter = subprocess.Popen
+    stopped: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the pass's time."""
+        return self.timeout_s - (time.monotonic() - self.began)
+
+    def run(self, step: Step, limit_s: float | None = None) -> None:
+        """Run a step to its end.
+
+        Args:
+            step: The command; its outputs are there afterwards.
+            limit_s: After so long it is stopped; None is what is left of the pass's time.
+
+        Raises:
+            StepFailedError: It could not be started, took too long, or did not do what it should. What it left is gone.
+        """
+        before = entries(step.log.parent.parent)
+        try:
+            self._run(step, max(self.left_s if limit_s is None else min(limit_s, self.left_s), 0.0))
+        except BaseException:
+            discard(entries(step.log.parent.parent) - before)
+            raise
+
+    def _run(self, step: Step, limit_s: float) -> None:
+        self.progress(Event("begin", step.name))
+
+        def tick(elapsed_s: float, line: str) -> None:
+            self.progress(Event("tick", step.name, printable(line), elapsed_s))
+
+        try:
+            ended = process.run(step.argv, step.log, step.env, limit_s, tick, stdout=step.stdout, starter=self.starter)
+        except OSError as error:
+            self.record.steps.append(step_record(step, None, 0.0, timed_out=False))
+            self.progress(Event("end", step.name, "failed"))
+            raise StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step) from error
+        self.record.steps.append(step_record(step, ended.status, ended.seconds, timed_out=ended.timed_out))
+        failed = self._judged(step, ended)
+        self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
+        if failed is not None:
+            raise failed
+
+    def _judged(self, step: Step, ended: Ended) -> StepFailedError | None:
+        """What is wrong with how a step ended; None where it did what it should."""
+        if ended.status is None:
+            return StepFailedError(f"took longer than {ended.seconds:.0f} s, and was stopped", step)
+        missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := incomplete(path))]
+        if missing:
+            return StepFailedError(_why_missing(step, ended.status, missing), step, ended.status)
+        if ended.status == 0 or (step.runs_workload and self.stopped):
+            return None
+        if not step.runs_workload or ended.status < 0 or ended.status == RUNNER_FAILED:
+            return StepFailedError(f"{Path(step.argv[0]).name} {_how(ended.status)}", step, ended.status)
+        if any(not check.passed for check in checks(step.log)):
+            return None  # it says that its result is wrong, and was recorded all the same
+        return StepFailedError(f"the program {_how(ended.status)}", step, ended.status, of_program=True)
+
+
+def _why_missing(step: Step, status: int, missing: list[str]) -> str:
+    """Why outputs are missing: what the tool's messages mean, or how it ended."""
+    if full(step.log.parent):
+        return NO_SPACE
+    meant = _MEANINGS.get(step.name.partition("-")[0], lambda _: "")(read_end(step.log))
+    return meant or ", and ".join([*([f"{Path(step.argv[0]).name} {_how(status)}"] if status else []), *missing])
+
+
+def _how(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+
+
+def read_end(log: Path) -> str:
+    """The end of a log, as much as messages can be looked for in."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - _READ_BYTES, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,271 @@
+"""Profiles a region of one's own PyTorch code by a recipe, as a ``with`` block or a decorator."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+import warnings
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+
+from kanalyze.collectors import recipes
+from kanalyze.collectors.torch_session import (
+    SCHEMA,
+    ProfilerBusyError,
+    Request,
+    Session,
+    facts,
+    write_json,
+)
+from kanalyze.collectors.torch_sessions import TraceSession, session
+from kanalyze.errors import CollectError, OutputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import TracebackType
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Changes(TypedDict, total=False):
+    """What of a recipe can be changed: see :class:`kanalyze.collectors.recipes.Switches` and `Cycle`."""
+
+    record_shapes: bool
+    profile_memory: bool
+    with_stack: bool
+    with_modules: bool
+    with_flops: bool
+    wait: int
+    warmup: int
+    active: int
+    repeat: int
+    skip_first: int
+
+
+class TorchCapture:
+    """What one region left: files in a folder, laid out as in a capture of ``kanalyze collect``.
+
+    Attributes:
+        folder: Where the files are once the region has ended; ends in ``-partial`` where it ended by an exception.
+        traces: The Chrome traces, one per cycle.
+        notes: What is worth knowing about them, in plain words.
+    """
+
+    def __init__(self, target: Path, running: Session, request: Request) -> None:
+        """Made by :func:`torch_profile`."""
+        self.folder = target
+        self.traces: list[Path] = []
+        self.notes: list[str] = []
+        self._session = running
+        self._request = request
+
+    def step(self) -> None:
+        """A step of the program ended; recipes with steps need it at the end of each."""
+        self._session.step()
+
+    @contextmanager
+    def leave_out(self) -> Iterator[None]:
+        """The part of an iteration that a toggle recipe leaves out; nothing under the other recipes."""
+        self._session.leave_out()
+        try:
+            yield
+        finally:
+            self._session.take_up()
+
+    @property
+    def trace(self) -> Path:
+        """The trace; the first one of several.
+
+        Raises:
+            CollectError: There is none, because no step was seen or the recipe makes none.
+        """
+        if not self.traces:
+            why = "; ".join(self.notes) or f"recipe {self._request.recipe.name} makes none, or the region has not ended"
+            raise CollectError(f"{self.folder}: no trace: {why}.", "Call capture.step() at the end of each step.")
+        return self.traces[0]
+
+    def key_averages(self, **options: Any) -> Any:  # noqa: ANN401 - torch's own type
+        """``torch.profiler``'s averages per operator, of the last cycle; takes its options.
+
+        Raises:
+            CollectError: Nothing was recorded.
+        """
+        last = self._session.last if isinstance(self._session, TraceSession) else None
+        if last is None:
+            raise CollectError(f"{self.folder}: nothing was recorded.", "Call capture.step() at the end of each step.")
+        return last.key_averages(**options)
+
+    def __repr__(self) -> str:
+        """Where it is, and how much of it."""
+        return f"<TorchCapture {self.folder}: {len(self.traces)} trace{'' if len(self.traces) == 1 else 's'}>"
+
+
+class TorchProfile:
+    """A region that is profiled each time it is entered; see :func:`torch_profile`.
+
+    Attributes:
+        captures: Everything captured so far, in order.
+    """
+
+    def __init__(self, recipe: recipes.Recipe, out: Path | None, request_options: dict[str, Any], calls: int) -> None:
+        """Made by :func:`torch_profile`."""
+        self.captures: list[TorchCapture] = []
+        self._recipe = recipe
+        self._out = out
+        self._options = request_options
+        self._calls = calls
+        self._open: tuple[TorchCapture, Request] | None = None
+
+    def __enter__(self) -> TorchCapture:
+        """Start the recipe.
+
+        Raises:
+            CollectError: There is no torch, or another torch profiler is on.
+            OutputError: The folder exists, or cannot be made.
+        """
+        if self._open is not None:
+            raise _busy("this very region is being profiled")
+        target = self._target()
+        hidden = target.parent / f".{target.name}.{os.getpid()}.partial"
+        request = Request(self._recipe, hidden, **self._options)
+        try:
+            import_module("torch")
+            running = session(request)
+            hidden.mkdir(parents=True)
+            _start(running, hidden)
+        except ImportError as error:
+            raise CollectError(
+                f"torch cannot be imported ({error}).", "Install PyTorch in this Python: https://pytorch.org."
+            ) from None
+        except ProfilerBusyError as error:
+            raise _busy(str(error)) from None
+        except OSError as error:
+            raise OutputError.because(target, error.strerror or str(error)) from None
+        capture = TorchCapture(target, running, request)
+        self.captures.append(capture)
+        self._open = capture, request
+        return capture
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop, write what was recorded, and give the folder its name.
+
+        Raises:
+            CollectError: Not everything could be written; what could is kept.
+            OutputError: Something else has the folder's name by now.
+        """
+        if self._open is None:
+            return
+        (capture, request), self._open = self._open, None
+        running = capture._session  # noqa: SLF001 - the two are halves of one thing
+        running.stop()
+        outcome = running.outcome
+        capture.notes = outcome.notes
+        target = capture.folder if error is None and not outcome.failures else _free(f"{capture.folder}-partial")
+        document = {"schema": SCHEMA, **facts(request, outcome), "complete": error is None and not outcome.failures}
+        outcome.attempt("torch-run.json", lambda: write_json(request.folder / "torch-run.json", document))
+        if target.exists():
+            raise OutputError.exists(target)
+        request.folder.rename(target)
+        capture.folder = target
+        capture.traces = [target / path.relative_to(request.folder) for path in outcome.traces]
+        if error is None and outcome.failures:
+            raise CollectError(
+                f"{target}: not all of it could be written: {'; '.join(outcome.failures)}.", "See what is there."
+            )
+        if error is None and self._recipe.cycle and not capture.traces and self._recipe.makes != recipes.TIMES:
+            warnings.warn(f"kanalyze: {'; '.join(outcome.notes)}; call capture.step() at each step's end", stacklevel=2)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """`function`, of which the first calls (`calls` of them) are profiled, each into a folder of its own.
+
+        What was captured is in the attribute `captures` of the function that this gives.
+        """
+
+        @functools.wraps(function)
+        def profiled(*args: P.args, **kwargs: P.kwargs) -> T:
+            if len(self.captures) >= self._calls or self._open is not None:
+                return function(*args, **kwargs)
+            with self:
+                return function(*args, **kwargs)
+
+        profiled.captures = self.captures  # type: ignore[attr-defined]
+        return profiled
+
+    def _target(self) -> Path:
+        if self._out is None:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            return _free(f"torch-{self._recipe.name}-{stamp}")
+        if self.captures:
+            return _free(f"{self._out}-{len(self.captures) + 1}")
+        if self._out.exists():
+            raise OutputError.exists(self._out)
+        return self._out
+
+
+def torch_profile(
+    recipe: str = "plain",
+    *,
+    out: str | os.PathLike[str] | None = None,
+    activities: Sequence[str] | None = None,
+    key_averages: bool = True,
+    calls: int = 1,
+    **changes: Unpack[Changes],
+) -> TorchProfile:
+    """Profile a region of one's own code, as a ``with`` block that gives a :class:`TorchCapture`, or as a decorator.
+
+    The files are written under a hidden name beside the folder and appear under its own name once they are whole. Where
+    the region ends by an exception, that goes on, and what was recorded until then is kept in ``FOLDER-partial``.
+
+    Args:
+        recipe: One of :data:`kanalyze.collectors.recipes.RECIPES`. With steps (schedule, events, tensorboard), the
+            region calls ``capture.step()`` at the end of each; with toggle…, what is left out stands in
+            ``with capture.leave_out():``.
+        out: The folder, which must not exist; by default ``torch-RECIPE-DATE-TIME`` in the current one.
+        activities: 'cpu', 'cuda', or both; by default what this torch and machine can.
+        key_averages: Whether torch's table is written too.
+        calls: As a decorator, how many calls are profiled; the others just run.
+        changes: Switches of torch.profiler (as ``with_stack=True``) and counts of the cycle (as ``active=3``).
+
+    Raises:
+        UnknownNameError: No such recipe or activity.
+        ValueError: Counts that make no cycle.
+    """
+    if recipe not in recipes.RECIPES:
+        raise UnknownNameError.of("recipe", recipe, recipes.RECIPES)
+    for name in activities or ():
+        if name not in ("cpu", "cuda"):
+            raise UnknownNameError.of("activity", name, ("cpu", "cuda"))
+    chosen = recipes.RECIPES[recipe].with_changes(dict(changes))  # type: ignore[arg-type]
+    options = {"activities": tuple(activities) if activities else None, "key_averages": key_averages}
+    return TorchProfile(chosen, None if out is None else Path(out), options, calls)
+
+
+def _start(running: Session, folder: Path) -> None:
+    """Start, and leave no folder where that is not possible."""
+    try:
+        running.start()
+    except BaseException:
+        folder.rmdir()
+        raise
+
+
+def _busy(why: str) -> CollectError:
+    return CollectError(
+        f"nothing can be profiled here: {why}.",
+        "End the other profiler first; under `kanalyze collect`, --recipe own leaves the profiler to the program.",
+    )
+
+
+def _free(wanted: str) -> Path:
+    """The path `wanted`, or the same with the first number behind it that is free."""
+    path, number = Path(wanted), 1
+    while path.exists():
+        number += 1
+        path = Path(f"{wanted}-{number}")
+    return path

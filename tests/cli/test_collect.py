@@ -1,0 +1,245 @@
+"""`kanalyze collect`, `doctor` and `workloads` as a user calls them, with stand-ins for the tools."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors.workloads import references
+from support.command import command_line, environment, refused, run
+from support.stand_ins import PROGRAM, StandIns
+
+ENDLESS = "#!/bin/sh\necho started\nsleep 1000 &\nwait\n"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine of stand-ins; the tests run in its home."""
+    folder, home = tmp_path / "bin", tmp_path / "home"
+    folder.mkdir()
+    home.mkdir()
+    monkeypatch.setenv("PATH", os.pathsep.join([str(folder), "/usr/bin", "/bin"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(home)
+    stand_ins = StandIns(folder).all()
+    stand_ins.write("program", PROGRAM)
+    return stand_ins
+
+
+def start(*arguments, **more):
+    """The command in a process of its own."""
+    return subprocess.Popen(  # noqa: S603 - it starts this very package
+        command_line("collect", *arguments), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more
+    )
+
+
+def sleepers():
+    """Processes of the endless program that still run."""
+    ended = subprocess.run(["ps", "-eo", "stat,args"], check=True, capture_output=True, text=True)  # noqa: S607
+    return [line for line in ended.stdout.splitlines() if line.endswith("sleep 1000") and not line.startswith("Z")]
+
+
+def wait_for(path, text):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = [*Path().glob(path)]
+        if found and text in found[0].read_text():
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{path} does not say {text}")
+
+
+def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
+    del machine
+    ran = run("collect", "program", "-o", "cap")
+    assert ran.status == 0
+    assert ran.lines[0].startswith("cap  ")
+    assert "WHERE THE TIME WENT" in ran.text
+    assert ran.error.splitlines()[-2:] == ["The program says: Max error: 0", "The capture is in cap"]
+    assert "nsys: done after " in ran.error
+    assert "\r" not in ran.error
+    again = run("summarize", "cap")
+    assert (again.status, again.error, again.text) == (0, "", ran.text)
+
+
+def test_an_existing_folder_is_refused_before_anything_runs(machine):
+    Path("cap").mkdir()
+    message, remedy = refused(run("collect", "program", "-o", "cap"))
+    assert message == "cap: exists already, and is not overwritten."
+    assert remedy == "Choose another place with -o, or move it away.  [output-failed]"
+    assert machine.called("nsys") == []
+
+
+def test_arguments_after_two_dashes_are_the_program_s(machine):
+    assert run("collect", "--with", "nsys", "program", "-o", "cap", "--", "-o", "a b", "--", "--help").status == 0
+    assert (machine.folder / "arguments").read_text() == "-o\na b\n--\n--help\n"
+
+
+def test_a_dry_run_prints_commands_and_runs_nothing(machine):
+    ran = run("collect", "program", "--dry-run", "-o", "cap", "--nsys-flag=--stats=true", "--", "a b")
+    assert (ran.status, ran.error) == (0, "")
+    assert "--stats=true " in ran.text
+    assert ran.text.count("program 'a b'") == 2
+    assert not Path("cap").exists()
+    assert [*machine.called("nsys"), *machine.called("ncu")] == []
+
+
+def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
+    """Pasted into a shell they write the same reports."""
+    ran = run("collect", "program", "--dry-run", "-o", "pasted", "--", "a b")
+    ended = subprocess.run(["/bin/sh", "-eu"], input=ran.raw, env=environment(), check=False, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    pasted = machine.called("ncu")
+    assert run("collect", "program", "-o", "run", "--", "a b").status == 0
+    wanted = {path.relative_to("run") for path in Path("run").rglob("*.*") if path.suffix not in (".json", ".log")}
+    assert {path.relative_to("pasted") for path in Path("pasted").rglob("*.*")} == wanted
+    collected = machine.called("ncu")[len(pasted) :]
+    home = str(Path.cwd())
+    scratch = next(word.rpartition("/")[0] for word in collected[0] if "/.collecting-" in word)
+    ours = [[word.replace(scratch, "pasted") for word in words] for words in collected]
+    assert ours == pasted
+    assert home in scratch
+
+
+def test_a_failed_pass_is_an_exit_status_of_its_own_and_keeps_the_rest(machine):
+    machine.mode("ncu", "no permission")
+    ran = run("collect", "program", "-o", "cap")
+    assert ran.status == 1
+    assert "WHERE THE TIME WENT" in ran.text
+    *_, message, remedy = ran.error.splitlines()
+    assert message.startswith("kanalyze: cap: ncu failed: this user may not read the GPU's performance counters")
+    assert remedy.endswith("[capture-incomplete]")
+
+
+def test_a_program_that_fails_is_told_with_what_it_said(machine):
+    machine.write("bad", "#!/bin/sh\necho 'Traceback (most recent call last):'\necho 'ValueError: no'\nexit 1\n")
+    ran = run("collect", "bad", "-o", "cap")
+    assert ran.status == 2
+    assert ran.error.splitlines()[-4:] == [
+        "kanalyze: bad: the program ended with exit status 1: ValueError: no.",
+        "    Traceback (most recent call last):",
+        "    ValueError: no",
+        "Run it without a profiler first; nothing of it was kept.  [nothing-collected]",
+    ]
+    assert not Path("cap").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
+    machine.write("program", PROGRAM)
+    machine.mode("ncu", "hangs")
+    with start("program", "-o", "cap") as process:
+        wait_for("../bin/called", '["ncu"')
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.decode().splitlines()[-2:] == [
+        "kanalyze: stopped during ncu.",
+        "What was finished before is in cap.  [interrupted]",
+    ]
+    told = json.loads(Path("cap/manifest.json").read_text())
+    assert told["status"] == "interrupted"
+    assert {one["name"]: one["status"] for one in told["passes"]} == {"nsys": "done", "ncu": "interrupted"}
+    assert {entry.name for entry in Path("cap").iterdir()} == {"nsys.nsys-rep", "nsys.sqlite", "manifest.json", "logs"}
+    assert [entry.name for entry in Path().iterdir()] == ["cap"]
+    assert sleepers() == []
+
+
+def test_a_signal_before_anything_is_finished_leaves_nothing(machine):
+    machine.write("program", ENDLESS)
+    with start("program", "-o", "cap") as process:
+        wait_for(".collecting-*/logs/nsys.log", "started")
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.decode().splitlines()[-1] == "Nothing was finished, and nothing was kept.  [interrupted]"
+    assert [*Path().iterdir()] == []
+    assert sleepers() == []
+
+
+def test_on_a_terminal_progress_is_one_line_that_changes(machine):
+    machine.write("program", "#!/bin/sh\nfor n in 1 2 3 4 5 6; do echo step $n; sleep 0.3; done\n")
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(  # noqa: S603 - as above
+        command_line("collect", "program", "-o", "cap", "--with", "nsys"),
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        env=environment(),
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # the other side is gone
+                break
+            if not part:
+                break
+            shown += part
+        assert process.wait(timeout=60) == 0
+    os.close(ours)
+    assert b"\r\x1b[2Knsys  " in shown
+    assert b"s  step " in shown
+    assert b"\r\x1b[2Knsys: done after " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.cu"], "nowhere.cu: no such file, program on PATH or reference workload."),
+        (["program", "--with", "nsys,nvprof"], "no pass 'nvprof'."),
+        (["program", "--arch", "hopper"], "--arch 'hopper': not a GPU architecture such as sm_90."),
+        (["program", "--nvcc", "'open"], '--nvcc "\'open": not flags with closed quotes.'),
+        (["program", "--nsys", "nowhere"], "--nsys 'nowhere': not a program that can be run."),
+        (["program", "--range", "a", "--cuda-profiler-api"], "--range and --cuda-profiler-api exclude each other."),
+    ],
+)
+def test_a_wrong_call_is_told(machine, arguments, message):
+    assert refused(run("collect", *arguments))[0] == message
+    assert machine.called("nsys") == []
+
+
+def test_flags_reach_their_tool(machine):
+    flags = ["--nsys-flag=--stats=true", "--nsys-flag", "--trace=cuda,osrt", "--ncu-flag=--cache-control=none"]
+    assert run("collect", "program", "-o", "cap", *flags).status == 0
+    assert machine.called("nsys")[0][-3:-1] == ["--stats=true", "--trace=cuda,osrt"]
+    assert "--cache-control=none" in machine.called("ncu")[0]
+
+
+# kanalyze doctor
+
+
+def test_the_doctor_says_what_is_missing_and_ends_with_1(machine):
+    (machine.folder / "ncu").unlink()
+    ran = run("doctor", "--python", sys.executable, "--nsys", machine.folder / "nsys", columns=200)
+    assert (ran.status, ran.error) == (1, "")
+    assert "GPU          found    NVIDIA H200 (compute capability 9.0)" in ran.text
+    assert "nsys         found    2025.3.2.474" in ran.text
+
+
+def test_every_line_of_the_doctor_fits(machine):
+    del machine
+    ran = run("doctor", "--python", sys.executable)
+    assert [line for line in ran.lines if len(line) > 80 and " " in line.strip()] == []
+
+
+# kanalyze workloads
+
+
+def test_workloads_are_listed_with_what_they_teach():
+    ran = run("workloads", columns=400)
+    assert (ran.status, ran.error) == (0, "")
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in ran.lines if not line.startswith(" ")}
+    assert listed == {one.name: one.teaches for one in references()}
+
+
+def test_a_workload_is_shown_with_all_that_it_says_of_itself():
+    found = references()[0]
+    assert run("workloads", found.name).text == f"{found.path}\n\n{found.doc}\n"
+    assert refused(run("workloads", "ad"))[0] == "no workload 'ad'."

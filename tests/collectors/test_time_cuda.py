@@ -1,0 +1,184 @@
+"""Timing: the distribution, and what is done in which order on a GPU that a stand-in plays."""
+
+import statistics
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.collectors.time_cuda import Timing, time_cuda
+from kanalyze.errors import CollectError
+
+TIMES = st.lists(st.integers(0, 10**12), min_size=1, max_size=50)
+
+
+def timing(*times_ns, **more):
+    return Timing(
+        **{"times_ns": times_ns, "first_ns": 209_800, "warmup": 5, "device": "H<200>", "clock": "cuda events"} | more
+    )
+
+
+@given(TIMES, st.floats(0, 1))
+def test_quantiles_are_numpys(times_ns, share):
+    expected = np.quantile(np.array(times_ns, dtype=np.float64), share)
+    assert timing(*times_ns).quantile_ns(share) == pytest.approx(float(expected), rel=1e-12, abs=1e-3)
+
+
+@given(TIMES)
+def test_the_figures_are_in_order(times_ns):
+    told = timing(*times_ns)
+    low, high = told.quartiles_ns
+    assert told.min_ns <= low <= told.median_ns + 1e-3
+    assert told.median_ns <= high + 1e-3
+    assert high <= told.max_ns
+    assert told.mean_ns == pytest.approx(statistics.fmean(times_ns))
+    assert told.spread >= 0
+
+
+def test_a_share_outside_of_0_to_1_is_refused():
+    with pytest.raises(ValueError, match=r"a share of 1\.5 is not between 0 and 1"):
+        timing(1).quantile_ns(1.5)
+
+
+def test_a_timing_is_one_line():
+    assert repr(timing(9_000, 9_450, 9_900, 12_000, flushed_bytes=1)) == (
+        "Timing: median 9.675 µs (quartiles 9.338 µs to 10.43 µs, 9.000 µs to 12.00 µs in all) of 4 calls on H<200> by "
+        "cuda events, L2 flushed; first call 209.8 µs"
+    )
+
+
+def test_a_notebook_shows_a_table_and_a_bar_for_each_mode():
+    shown = timing(*[1_000] * 3, *[2_000] * 6)._repr_html_()
+    assert shown.startswith(
+        "<table><tr><th>median</th><td>2.000 µs</td></tr><tr><th>quartiles</th><td>1.000 µs to 2.000 µs</td></tr>"
+        "<tr><th>all</th><td>1.000 µs to 2.000 µs</td></tr><tr><th>first call</th><td>209.8 µs</td></tr>"
+        "<tr><th>calls</th><td>9</td></tr><tr><th>clock</th><td>cuda events</td></tr>"
+        "<tr><th>device</th><td>H&lt;200&gt;</td></tr></table><svg "
+    )
+    assert [part.partition('"')[0] for part in shown.split('height="')[2:] if not part.startswith("0.0")] == [
+        "30.0",
+        "60.0",
+    ]
+    assert timing(5)._repr_html_().endswith("</svg>")
+
+
+class Gpu:
+    """A device whose clock goes on by what is put on its stream; it writes down what that was."""
+
+    def __init__(self, *, available=True, call_ns=1_000):
+        self.told = []
+        self.now_ns = 0
+        self.call_ns = call_ns
+        gpu = self
+
+        class Event:
+            def __init__(self, *, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                gpu.told.append("event")
+                self.at_ns = gpu.now_ns
+
+            def elapsed_time(self, later):
+                assert gpu.told[-1] == "wait"
+                return (later.at_ns - self.at_ns) / 1e6
+
+        class Device:
+            def __init__(self, which):
+                gpu.which = which
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                return None
+
+        self.module = SimpleNamespace(
+            cuda=SimpleNamespace(
+                is_available=lambda: available,
+                device=Device,
+                current_device=lambda: 0,
+                get_device_properties=lambda _: SimpleNamespace(name="Stand-in", L2_cache_size=1_000),
+                synchronize=lambda: gpu.told.append("wait"),
+                Event=Event,
+                _sleep=lambda cycles: gpu.put("sleep", cycles),
+            ),
+            zeros=lambda count, **_: SimpleNamespace(nbytes=count * 4),
+            empty=lambda *_, **__: None,
+            sum=lambda *_, **__: gpu.put("flush", 500),
+            int32=None,
+            int64=None,
+        )
+
+    def put(self, what, takes_ns):
+        self.told.append(what)
+        self.now_ns += takes_ns
+
+    def call(self):
+        self.put("call", self.call_ns)
+        self.call_ns += 10
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    made = Gpu()
+    monkeypatch.setitem(sys.modules, "torch", made.module)
+    return made
+
+
+def test_only_the_call_is_between_the_events(gpu):
+    told = time_cuda(gpu.call, warmup=2, repeats=3, flush_l2=True, device="cuda:1")
+    assert gpu.told[-16:] == [*["flush", "sleep", "event", "call", "event"] * 3, "wait"]
+    calls = gpu.told.count("call")
+    assert told.times_ns == tuple(1_000 + 10 * n for n in range(calls - 3, calls))
+    assert (told.device, told.clock, told.warmup, told.flushed_bytes, gpu.which) == (
+        "Stand-in",
+        "cuda events",
+        2,
+        2_000,
+        "cuda:1",
+    )
+
+
+def test_without_a_flush_the_device_still_waits_for_the_host(gpu):
+    assert time_cuda(gpu.call, repeats=1).flushed_bytes == 0
+    assert gpu.told[-5:] == ["sleep", "event", "call", "event", "wait"]
+
+
+def test_the_budget_gives_the_number_of_calls(gpu):
+    assert len(time_cuda(gpu.call, budget_s=1e-9).times_ns) == 10
+    assert len(time_cuda(gpu.call, budget_s=1e9).times_ns) == 10_000
+
+
+def test_the_host_clock_on_request():
+    calls = []
+    told = time_cuda(lambda: calls.append(1), device="cpu", repeats=7, warmup=3)
+    assert (len(calls), len(told.times_ns), told.warmup, told.device, told.clock) == (10, 7, 3, "CPU", "host")
+    assert min(told.times_ns) > 0
+
+
+def test_without_a_gpu_or_torch_it_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", Gpu(available=False).module)
+    with pytest.raises(CollectError, match="torch finds no GPU here") as raised:
+        time_cuda(lambda: None)
+    assert 'device="cpu"' in raised.value.remedy
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(CollectError, match="torch cannot be imported"):
+        time_cuda(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"warmup": -1}, {"repeats": 0}, {"budget_s": 0}, {"device": "cpu", "flush_l2": True}]
+)
+def test_counts_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"warmup is 0 or more|flush_l2 is for GPUs"):
+        time_cuda(lambda: None, **wrong)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_the_function_raises_goes_through():
+    with pytest.raises(ZeroDivisionError):
+        time_cuda(lambda: 1 / 0, repeats=1)

@@ -1,0 +1,196 @@
+"""Small programs that behave as nsys, ncu and nvidia-smi do, as far as a run of them matters to the collectors.
+
+What they do otherwise is said by files in their folder: `<tool>.mode` has one of the words below, and whatever is
+called is written to `called` as JSON, a list of arguments per line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from support.command import ADD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEAD = """#!{python} -IS
+import json, os, pathlib, shutil, signal, subprocess, sys, time
+here = pathlib.Path({folder!r})
+name, words = {name!r}, sys.argv[1:]
+if words == ["--version"]:
+    print({version!r})
+    sys.exit()
+with (here / "called").open("a") as file:
+    file.write(json.dumps([name, *words]) + "\\n")
+mode = here / (name + ".mode")
+mode = mode.read_text() if mode.exists() else ""
+def value(flag):
+    return next(word.partition("=")[2] for word in words if word.startswith(flag + "="))
+def misbehave():
+    if mode == "fails":
+        print("something went wrong")
+        sys.exit(1)
+    if mode == "hangs":
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        time.sleep(1000)
+    if mode == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "no space":
+        print("write: No space left on device")
+        sys.exit(1)
+    if mode == "chatty":
+        for _ in range(20000):
+            print("a line that nobody reads, from a tool that talks all the time")
+"""
+
+_NSYS = """
+if words[0] == "profile":
+    misbehave()
+    start = next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-"))
+    ended = subprocess.run(words[start:]).returncode
+    output = pathlib.Path(value("--output"))
+    output.with_name(output.name + ".nsys-rep").write_bytes(b"" if mode == "empty report" else b"NVIDIA report")
+    sys.exit(ended)
+if words[0] == "export":
+    whole = (here / "export.sqlite").read_bytes()
+    pathlib.Path(value("--output")).write_bytes(whole[: len(whole) // 2] if mode == "half export" else whole)
+if words[0] == "stats":
+    print("Processing [" + words[-1] + "] with [cuda_gpu_trace.py]...\\n")
+    print((here / "launches.csv").read_text())
+"""
+
+_NCU = """
+if "--import" in words:
+    print('"ID","Process ID"\\n"0","1"')
+    sys.exit()
+misbehave()
+if mode == "no permission":
+    print("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access the counters")
+    sys.exit(1)
+if mode == "no clocks" and "base" in words:
+    print("==ERROR== Failed to lock clocks on device 0.")
+    sys.exit(1)
+at = words.index("--export") + 1
+start = next(place for place in range(at + 1, len(words)) if not words[place].startswith("-"))
+print("==PROF== Connected to process 1")
+ended = subprocess.run(words[start:]).returncode
+if mode == "no kernels":
+    print("==WARNING== No kernels were profiled.")
+    sys.exit(ended)
+pathlib.Path(words[at] + ".ncu-rep").write_bytes(b"report")
+sys.exit(ended)
+"""
+
+_SMI = """
+known = json.loads((here / "gpu.json").read_text())
+fields = value("--query-gpu").split(",")
+wrong = [field for field in fields if field not in known]
+if wrong:
+    print(f'Field "{wrong[0]}" is not a valid field to query.')
+    sys.exit(2)
+print(", ".join(known[field] for field in fields))
+"""
+
+_GPU = {
+    "index": "0",
+    "name": "NVIDIA H200",
+    "uuid": "GPU-1",
+    "driver_version": "580.82.07",
+    "compute_cap": "9.0",
+    "memory.total": "143771",
+    "clocks.max.sm": "1980",
+    "clocks.max.memory": "3201",
+    "ecc.mode.current": "Enabled",
+    "mig.mode.current": "Disabled",
+    "persistence_mode": "Enabled",
+    "clocks.sm": "345",
+    "clocks.mem": "3201",
+    "temperature.gpu": "31",
+    "power.draw": "76.43",
+    "pstate": "P0",
+    "utilization.gpu": "0",
+    "memory.used": "4",
+    "clocks_throttle_reasons.active": "0x0000000000000001",
+}
+
+LAUNCHES = """Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),\
+Bytes (MB),Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name
+100,50,1,,,,,,,,,,0.008,1.0,Pageable,Device,NVIDIA H200 (0),1,,7,[CUDA memcpy Host-to-Device]
+200,5000,2,1,1,1,1,1,1,22,0.000,0.000,,,,,NVIDIA H200 (0),1,,7,_Z3addiPfS_
+6000,100,3,1,1,1,1,1,1,22,0.000,0.000,,,,,NVIDIA H200 (0),1,,7,_Z3addiPfS_
+"""
+
+#: A program that prints its check line.
+PROGRAM = """#!/bin/sh
+printf '%s\\n' "$@" > "$(dirname "$0")/arguments"
+echo 'Max error: 0'
+"""
+
+
+_PYTHON = """
+if words[0] == "-c":
+    facts = {"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"}
+    print("kanalyze:" + json.dumps(facts))
+    sys.exit()
+if "--out" not in words:  # the script without the runner
+    sys.exit(subprocess.run(["/bin/sh", *words]).returncode)
+folder = pathlib.Path(words[words.index("--out") + 1])
+def told(ended, notes=()):
+    run = {"workload": {"ended": ended}, "notes": list(notes), "failures": []}
+    (folder / "torch-run.json").write_text(json.dumps(run))
+told("unknown")
+misbehave()
+if mode == "runner fails":
+    sys.exit(120)
+(folder / "torch.json.gz").write_bytes(b"trace")
+ended = subprocess.run(["/bin/sh", *words[words.index("--") + 1 :]]).returncode
+told("return", ["a remark"])
+sys.exit(ended)
+"""
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """A folder of stand-ins."""
+
+    folder: Path
+
+    def make(self, name: str) -> Path:
+        """The stand-in called `name`."""
+        body, version = {
+            "nsys": (_NSYS, "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0"),
+            "ncu": (_NCU, "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)"),
+            "nvidia-smi": (_SMI, ""),
+            "python3": (_PYTHON, "Python 3.12.3"),
+        }[name]
+        head = _HEAD.format(python=sys.executable, folder=str(self.folder), name=name, version=version)
+        return self.write(name, head + body)
+
+    def write(self, name: str, text: str) -> Path:
+        """An executable with that text."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def all(self) -> StandIns:
+        """Every stand-in, with one GPU and a report of a program with one kernel."""
+        for name in ("nsys", "ncu", "nvidia-smi"):
+            self.make(name)
+        (self.folder / "gpu.json").write_text(json.dumps(_GPU))
+        (self.folder / "launches.csv").write_text(LAUNCHES)
+        (self.folder / "export.sqlite").write_bytes(ADD.read_bytes())
+        return self
+
+    def mode(self, name: str, mode: str) -> None:
+        """Let a stand-in misbehave."""
+        (self.folder / f"{name}.mode").write_text(mode)
+
+    def called(self, name: str) -> list[list[str]]:
+        """The arguments of each call of a stand-in."""
+        path = self.folder / "called"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [words for tool, *words in lines if tool == name]
