@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+import kanalyze.collectors.errors  # its kinds are known once it is imported
 from kanalyze import catalog
 from kanalyze.analyses._calls import bucket_of
 from kanalyze.analyses.instances import compare

@@ -17,7 +17,7 @@ import pytest
 import kanalyze.cli
 from support.command import ADD, ADD_UM, TORCH, command_line, environment, refused, run, spawn
 
-COMMANDS = ("show", "summarize", "tables")
+COMMANDS = ("collect", "doctor", "redact", "show", "summarize", "tables", "workloads")
 ESCAPE = "\x1b["
 
 

@@ -21,7 +21,7 @@ def tables_read(path):
     report = kanalyze.read(path)
     return {
         **{kind: report.kind(kind) for kind in KINDS},
-        **{name: report.table(name) for name in READER_TABLES},
+        **{name: report.table(name) for name in READER_TABLES if name != "compiled_kernels"},
     }
 
 

@@ -1,0 +1,76 @@
+"""The folder of a capture is read as its nsys report, with what was compiled beside it."""
+
+import json
+import shutil
+
+import pytest
+
+import kanalyze
+from kanalyze.errors import CannotTellError
+from support.command import ADD, REPORTS, refused, run
+
+
+@pytest.fixture
+def capture(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(ADD, folder / "nsys.sqlite")
+    return folder
+
+
+def test_it_is_the_report_of_nsys_under_the_folder_s_name(capture):
+    report = kanalyze.read(capture)
+    assert (report.meta.path, report.meta.read_from) == (capture, capture / "nsys.sqlite")
+    assert kanalyze.kernels(report).equals(kanalyze.kernels(kanalyze.read(ADD)))
+    assert report.kinds == kanalyze.read(ADD).kinds
+
+
+def test_summarize_compares_the_runs_of_a_repeated_pass(capture):
+    for number in (2, 10):
+        shutil.copyfile(REPORTS / "nvtx.sqlite", capture / f"nsys-{number}.sqlite")
+    ran = run("summarize", capture)
+    assert (ran.status, ran.error) == (0, "")
+    heads = [line.split()[0] for line in ran.lines if "NVIDIA H200, sm_90" in line]
+    assert heads == ["nsys.sqlite", "nsys-2.sqlite", "nsys-10.sqlite"]
+    assert "COMPARED" in ran.text
+
+
+def test_a_capture_without_report_of_nsys_is_told(capture):
+    (capture / "nsys.sqlite").unlink()
+    message, remedy = refused(run("summarize", capture))
+    assert message == f"{capture}: a capture without a report of nsys, not a report that kanalyze reads."
+    assert "kanalyze doctor" in remedy
+
+
+def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
+    with pytest.raises(CannotTellError, match="cannot tell compiled"):
+        kanalyze.compiled(kanalyze.read(capture))
+    with pytest.raises(CannotTellError, match="cannot tell compiled"):
+        kanalyze.compiled(kanalyze.read(ADD))
+
+
+def test_with_one_that_saw_nothing_the_table_is_empty(capture):
+    (capture / "torch-run.json").write_text("{}")
+    assert kanalyze.compiled(kanalyze.read(capture)).is_empty()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "[]",
+            '{"kernels": 1}',
+            '{"kernels": [1]}',
+            '{"kernels": [{"name": null}]}',
+            '{"kernels": [{"name": "a"}]}',
+        ),
+        json.dumps({"kernels": [{"name": "a", "source": "b", "hash": "c", "registers": "many"}]}),
+    ],
+)
+def test_a_damaged_list_of_compiled_kernels_is_told(capture, text):
+    (capture / "compiled.json").write_text(text)
+    message, remedy = refused(run("show", "compiled", capture))
+    assert message.startswith(f"{capture / 'compiled.json'}: damaged at the rows of kernels")
+    assert remedy.endswith("[report-damaged]")
