@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
 
 import polars as pl
@@ -150,6 +151,7 @@ class Report:
     scope: Scope = field(default_factory=Scope)
     _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _whole: dict[int | None, Report] = field(default_factory=dict, repr=False)
+    _lock: RLock = field(default_factory=RLock, repr=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -302,6 +304,7 @@ class Report:
         return self.processes.get_column("process_id").unique().sort().to_list()
 
     def _cached(self, key: str, read: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        if key not in self._tables:
-            self._tables[key] = read()
-        return self._tables[key]
+        with self._lock:
+            if key not in self._tables:
+                self._tables[key] = read()
+            return self._tables[key]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import update_wrapper, wraps
+from contextlib import contextmanager
+from functools import partial, update_wrapper, wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import polars as pl
@@ -47,10 +48,11 @@ class Remembered(Generic[T]):
                 self._known[report] = self._compute(report)
             return self._known[report]
 
-    def keep(self, report: Report, answer: T) -> None:
-        """Take an answer that came up with something else, unless there is one."""
+    @contextmanager
+    def found_elsewhere(self, report: Report) -> Iterator[Callable[[T], T]]:
+        """While an answer comes up with something else: who asks for it meanwhile waits, and gets that one."""
         with self._lock:
-            self._known.setdefault(report, answer)
+            yield partial(self._known.setdefault, report)
 
 
 def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
@@ -76,6 +78,23 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
         return
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8, len(jobs))) as pool:
         yield from pool.map(work, jobs)
+
+
+#: So many kernels make it worth while to work on several tables at once, and so many make memory count more.
+_WORTH_WHILE: Final = 1 << 14
+_MANY: Final = 1 << 20
+
+
+def many_kernels(report: Report) -> bool:
+    """Whether memory counts more than time."""
+    return "kernel" in report.kinds and report.kind("kernel").height > _MANY
+
+
+def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
+    """What each of `makers` gives for a report; several at once where that is worth while."""
+    kernels = report.kind("kernel").height if "kernel" in report.kinds else 0
+    several = _WORTH_WHILE <= kernels <= _MANY
+    return list(in_threads(lambda make: make(report), makers) if several else (make(report) for make in makers))
 
 
 class Analysis(Protocol):

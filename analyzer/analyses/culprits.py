@@ -59,10 +59,11 @@ def culprits(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE.name, *DEVICE_KINDS)
     tables, found = [TABLE.empty()], {}
-    for walk in walks(report):
-        table, found[walk.device] = _of_device(walk)
-        tables.append(table)
-    walked.keep(report, found)  # the ledger needs the same walk
+    with walked.found_elsewhere(report) as keep:  # the ledger needs the same walk
+        for walk in walks(report):
+            table, found[walk.device] = _of_device(walk)
+            tables.append(table)
+        keep(found)
     return pl.concat(tables).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )

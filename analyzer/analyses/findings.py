@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses import rules
-from kanalyze.analyses._common import analysis, once_per_report, require
+from kanalyze.analyses._common import analysis, once_per_report, require, side_by_side
 from kanalyze.analyses._windows import WORTH_SAYING, windows
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -42,7 +42,7 @@ def ranked(report: Report) -> list[rules.Finding]:
     """All findings that touch at least :data:`WORTH_SAYING` of their device's window, the costliest first."""
     require(report, TABLE.name, *DEVICE_KINDS)
     modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
-    found = [finding for module in modules for finding in module.find(report)]
+    found = [finding for some in side_by_side(report, [module.find for module in modules]) for finding in some]
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
     worth = [one for one in found if one.at_stake_ns >= WORTH_SAYING * lengths[one.device]]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.rule, one.device))

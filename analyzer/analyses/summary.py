@@ -26,6 +26,7 @@ from kanalyze.analyses import (
     ranges,
     utilisation,
 )
+from kanalyze.analyses._common import many_kernels, side_by_side
 from kanalyze.analyses._graphs import has_graphs
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses._shapes import kernel_shapes
@@ -38,7 +39,7 @@ from kanalyze.schema import Column, Table
 from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from kanalyze.analyses.rules import Finding
     from kanalyze.report import Meta, Report, Scope
@@ -98,9 +99,6 @@ class Summary:
     not_recorded: dict[str, str]
 
 
-#: With more kernels than these, memory counts.
-_MANY: Final = 1 << 20
-
 #: Parts of the window whose busy share is shown: one character each.
 _CHUNKS: Final = 60
 
@@ -152,9 +150,7 @@ TABLES: Final = (
 def summarize(report: Report) -> Summary:
     """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
     _settle(report)
-    more, not_recorded = _made(report, _MORE)  # first, since the walk for the culprits serves the ledger, too
-    tables, cannot_tell = _made(report, _MAKERS)
-    tables |= more
+    tables, reasons = _made(report)
     spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
     processes = report.processes
     if report.scope.process is not None:
@@ -168,30 +164,39 @@ def summarize(report: Report) -> Summary:
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
         tables=tables,
         findings=ranked(report) if "ledger" in tables else [],
-        cannot_tell=cannot_tell,
-        not_recorded=not_recorded,
+        cannot_tell={name: reason for name, reason in reasons.items() if name in _MAKERS},
+        not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
     )
 
 
 def _settle(report: Report) -> None:
     """In a large report, find out all that the page needs of the largest table first, and let go of it."""
-    if "kernel" in report.kinds and report.kind("kernel").height > _MANY:
+    if many_kernels(report):
         kernel_shapes(report)
         has_graphs(report)
         report.release(KERNEL_CONFIG.name)
 
 
-def _made(
-    report: Report, makers: Mapping[str, Callable[[Report], pl.DataFrame]]
-) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables that the report allows, and for the others why not."""
+    everything = _MAKERS | _MORE
+    # the walk for the culprits serves the ledger, too, and takes longest; what needs neither comes beside it
+    order = sorted(everything, key=lambda name: (name != "culprits", name in _MAKERS))
     tables, reasons = {}, {}
-    for name, make in makers.items():
-        try:
-            tables[name] = make(report)
-        except CannotTellError as reason:
-            reasons[name] = str(reason)
+    made = side_by_side(report, [partial(_table_or_reason, make=everything[name]) for name in order])
+    for name, found in zip(order, made, strict=True):
+        if isinstance(found, str):
+            reasons[name] = found
+        else:
+            tables[name] = found
     return tables, reasons
+
+
+def _table_or_reason(report: Report, make: Callable[[Report], pl.DataFrame]) -> pl.DataFrame | str:
+    try:
+        return make(report)
+    except CannotTellError as reason:
+        return str(reason)
 
 
 def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
