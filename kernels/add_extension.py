@@ -4,7 +4,7 @@
 the launch waits for it. With no GPU the extension is built all the same, with a loop in place of the kernel.
 
 Look for:
-- in the range `cold`, one `cudaLaunchKernel` of hundreds of microseconds, with the loading of the module inside;
+- in the range `cold`, the loading of the module and a `cudaLaunchKernel` of many times what later ones take;
 - in `warm`, launches of a few microseconds, of the very same kernel, which itself takes equally long each time;
 - in `build`, the compilers; a later run only loads what they made.
 

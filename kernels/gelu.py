@@ -7,7 +7,7 @@ is interpreted and the CUDA kernel's place is taken by a C++ loop.
 Look for:
 - launches: 8 kernels a call against 1, and the time between them;
 - bytes moved: 18 matrices' worth against 2 (see `matrices_moved`), which is the ratio of the times as well, since all
-  of them are bound by memory;
+  of them are bound by memory (`cuda`, which loads one number at a time, by the wait for it);
 - `compile` fuses `manual` into one Triton kernel by itself; its name tells the operations that went into it.
 
 Run: python kernels/gelu.py --variant manual

@@ -9,7 +9,7 @@ Look for:
 - narrow rows: `row` leaves few elements to a thread and `loop` masks most of its block off; many small programs;
 - wide rows: `row` needs more registers for each thread, so fewer programs fit on a multiprocessor (occupancy), and a
   width just above a power of two masks off nearly half of the block; `loop` needs the same few for any width;
-- bytes per second: all four are bound by memory, so the best is the one that keeps most loads in flight;
+- bytes per second: all four are bound by memory, so the best keeps most loads in flight, at whatever occupancy;
 - waves: programs divided by how many fit on the GPU at once; the last, partial wave costs as much as a full one;
 - the PTX: `v4` in a load or store moves 16 bytes at once; Triton uses it where the width is a multiple of 16.
 

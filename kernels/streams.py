@@ -7,7 +7,7 @@ Look for:
 - `serial`: every copy is exposed, since one stream does one thing at a time;
 - `pageable`: more streams, and the copies are exposed all the same: the host has to put the data into a pinned buffer
   piece by piece, and waits, so that it cannot launch what would overlap;
-- `pinned`: copies in both directions run beside the kernels; the total of the copies stays what it was, the exposed
+- `pinned`: copies in both directions run beside the kernels; the total of the copies grows a little, the exposed
   part is what the first and the last piece take, and whatever the kernels are too short to hide.
 
 Run: python kernels/streams.py --variant pinned

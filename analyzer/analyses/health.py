@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze.analyses._calls import is_launch_name
 from kanalyze.analyses._common import analysis, total
+from kanalyze.analyses._graph_making import captures
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import distinct
 from kanalyze.analyses._operations import operations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     Check = tuple[str, int, int | None, str]
 
 #: Facts that are no fault of the report.
-_USUAL: Final = ("unified-memory copies",)
+_USUAL: Final = ("unified-memory copies", "launches captured into graphs")
 
 TABLE: Final = Table(
     "health",
@@ -68,18 +69,21 @@ def _pairing(report: Report) -> list[Check]:
     alone = operations(report).filter(rows.is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
-    calls = report.kind("api").select("name", "dur_ns")
-    names = calls.get_column("name").unique().cast(pl.String).to_list()
-    launching = pl.col("name").is_in([name for name in names if is_launch_name(name)])
-    every = calls.filter(launching)
-    used = calls.select(pl.all().gather(distinct(rows.drop_nulls()))).filter(launching)
-    idle_count, idle_ns = every.height - used.height, total(every, "dur_ns") - total(used, "dur_ns")
+    unused = _unused_launches(report, rows)
+    inside = unused.filter("captured")
+    outside = unused.filter(~pl.col("captured"))
     return [
         (
             "launches without an operation",
-            idle_count,
-            idle_ns,
-            "captured into a graph, failed, or their operations were not recorded",
+            outside.height,
+            total(outside, "dur_ns"),
+            "failed, captured into a graph, or their operations were not recorded",
+        ),
+        (
+            "launches captured into graphs",
+            inside.height,
+            total(inside, "dur_ns"),
+            "they ran nothing by themselves; the graph's launches did",
         ),
         (
             "operations without a launch",
@@ -94,6 +98,19 @@ def _pairing(report: Report) -> list[Check]:
             "the driver makes them without a call; idle time before them is attributed by the most recent launch",
         ),
     ]
+
+
+def _unused_launches(report: Report, used: pl.Series) -> pl.DataFrame:
+    """The launching calls that no operation names: columns dur_ns and captured (their thread was capturing a graph)."""
+    calls = report.kind("api").select("name", "process_id", "thread_id", "start_ns", "dur_ns")
+    names = calls.get_column("name").unique().cast(pl.String).to_list()
+    launching = [name for name in names if is_launch_name(name)]
+    known = distinct(used.drop_nulls())
+    lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
+    found = calls.filter(lost.scatter(known, False)).sort("start_ns")  # noqa: FBT003 - polars has no name for it
+    spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
+    last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
+    return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))
 
 
 def _times(report: Report) -> list[Check]:

@@ -48,6 +48,7 @@ def culprits(tables: Tables, top: int) -> Section:
     shown = table.head(min(top, _FEWER))
     names = [name for name in shown.filter(bucket="launch").get_column("culprit") if name]
     short = dict(zip(names, shorten(names, _SHORT), strict=True))
+    several = shown.filter(pl.struct("bucket", "culprit").is_duplicated()).select("bucket", "culprit").unique().rows()
     heads = (
         Head("time"),
         Head("share"),
@@ -65,7 +66,7 @@ def culprits(tables: Tables, top: int) -> Section:
             units.time(row["longest_ns"]),
             row["bucket"],
             row["range"] or "",
-            _culprit(row, short),
+            _culprit(row, short, several=(row["bucket"], row["culprit"]) in several),
         )
         for row in shown.iter_rows(named=True)
     ]
@@ -73,13 +74,20 @@ def culprits(tables: Tables, top: int) -> Section:
     return Section("WHY IT WAITED", remark, Grid(heads, rows, cut=True))
 
 
-def _culprit(row: dict[str, str | None], short: Mapping[str, str]) -> str:
+def unversioned(call: str) -> str:
+    """A call without the version of its interface, as it can be printed."""
+    return units.printable(_VERSION.sub("", call))
+
+
+def _culprit(row: dict[str, str | None], short: Mapping[str, str], *, several: bool) -> str:
+    """What is told of a culprit, with its range where the same one is listed with another range, too."""
     culprit = row["culprit"] or "(no name)"
     if row["bucket"] == "host" and culprit == row["range"]:
         return f"in {culprit}"
+    where = (f"in {row['range']}: " if row["range"] else "in no range: ") if several else ""
     if row["bucket"] == "profiler":
-        return UNNAMED.get(culprit, culprit)
-    return operation(short.get(culprit, _VERSION.sub("", culprit)))
+        return where + UNNAMED.get(culprit, culprit)
+    return where + operation(short.get(culprit, _VERSION.sub("", culprit)))
 
 
 def ranges(tables: Tables, top: int) -> Section:

@@ -224,8 +224,8 @@ def _detail(rows: pl.DataFrame) -> str:
     if named.is_empty():
         return ""
     if rows.height == 1:
-        return units.printable(named.get_column("detail").item(0))
+        return deep.unversioned(named.get_column("detail").item(0))
     top = named.select("detail", "ns").head(_DETAILS)
-    told = [f"{units.printable(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in top.iter_rows()]
+    told = [f"{deep.unversioned(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in top.iter_rows()]
     more = named.height - len(told)
     return ", ".join(told) + (f", {more} more" if more else "")

@@ -149,7 +149,7 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
         glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
         room = look.width - len(start) - 6
-        detail = _fitted(share.detail, room) or _fitted(share.plain, room)
+        detail = _fitted(share.detail, room) or _fitted(share.plain, room) or _cut(share.detail, room)
         lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
     return [*lines, *_over_time(ledger, look)]
@@ -162,6 +162,10 @@ def _over_time(ledger: Ledger, look: Look) -> list[str]:
     return ["", _title("BUSY OVER TIME", f"{units.time(part)} each; full height is 100 %", look), line]
 
 
+#: The part of a name that still tells something.
+_TELLING: Final = 24
+
+
 def _fitted(detail: str, width: int) -> str:
     """As many of the comma-separated parts as fit."""
     parts = detail.split(", ")
@@ -169,6 +173,11 @@ def _fitted(detail: str, width: int) -> str:
         parts.pop()
     text = ", ".join(parts)
     return text if len(text) <= width else ""
+
+
+def _cut(detail: str, width: int) -> str:
+    """The beginning of a name that does not fit, unless hardly anything is left of it."""
+    return f"{detail[: width - 1]}…" if detail and width >= _TELLING else ""
 
 
 def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:

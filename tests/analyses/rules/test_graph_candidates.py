@@ -89,7 +89,7 @@ def test_the_finding():
     text = (
         "1 sequence of launches repeats: 120 launches for which GPU 0 waited 270 ns, most for 4 operations launched 30 "
         "times, beginning with a. As CUDA graphs they would save at most 180 ns, if launching one takes 3 ns (the "
-        "median of these calls, for want of one)."
+        "median of these calls, for want of one), and the program's own time between them besides."
     )
     assert found(report(loop().events)) == [(0, 180, text)]
 
