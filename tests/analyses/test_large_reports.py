@@ -1,0 +1,37 @@
+"""What is done otherwise in large reports, on small ones: the page has to be the same."""
+
+from pathlib import Path
+
+import pytest
+
+from kanalyze import frames
+from kanalyze.analyses import _common, _sequences, _series, _shapes
+from kanalyze.analyses.summary import summarize
+from kanalyze.readers import read
+
+REPORTS = Path(__file__).parents[1] / "reports"
+NAMES = ("findings", "graph_node", "two_processes", "thrash", "torch")
+
+
+def page(name):
+    told = summarize(read(REPORTS / f"{name}.sqlite"))
+    tables = {key: table.write_csv() for key, table in told.tables.items()}
+    findings = [(one.rule, one.device, one.at_stake_ns, one.text, one.names) for one in told.findings]
+    return told.answer, tables, findings, told.cannot_tell, told.not_recorded
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_several_tables_at_once(name, monkeypatch):
+    alone = page(name)
+    monkeypatch.setattr(_common, "_WORTH_WHILE", 0)
+    assert page(name) == alone
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_memory_counts(name, monkeypatch):
+    whole = page(name)
+    monkeypatch.setattr(_common, "_MANY", 0)
+    monkeypatch.setattr(frames, "_MANY_ROWS", 0)
+    for module in (_sequences, _series, _shapes):
+        monkeypatch.setattr(module, "_SLICE", 7)
+    assert page(name) == whole
