@@ -1,7 +1,7 @@
 """Where did the GPU time go?
 
     >>> import kanalyze
-    >>> report = kanalyze.read("sample_reports/add_um.sqlite")
+    >>> report = kanalyze.read("sample_reports/add/nsys.sqlite")
     >>> kanalyze.kernels(report)["name"].to_list()
     ['add(int, float *, float *)']
 

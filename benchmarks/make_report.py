@@ -1,6 +1,6 @@
 """Makes a large nsys report of a real one: its events again and again, later and with correlation ids of their own.
 
-    python benchmarks/make_report.py sample_reports/torch.sqlite big.sqlite --copies 124
+    python benchmarks/make_report.py tests/reports/torch.sqlite big.sqlite --copies 124
 
 Names, kernels, machine and process stay those of the real report; so do the shares of the ledger, all but what
 happens once per process. The tables are written in turns, as a tool writes them that records as time passes, so that

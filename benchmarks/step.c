@@ -38,6 +38,14 @@ static const char *const TABLES[][2] = {
      "FROM CUPTI_ACTIVITY_KIND_MEMSET"},
     {"CUPTI_ACTIVITY_KIND_RUNTIME",
      "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME"},
+    {"NVTX_EVENTS",
+     "SELECT start, end, eventType, rangeId, text, textId, domainId, globalTid, endGlobalTid FROM NVTX_EVENTS"},
+    {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+     "SELECT start, end, globalPid, deviceId, contextId, streamId, correlationId, syncType, eventId "
+     "FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"},
+    {"CUDA_GPU_MEMORY_USAGE_EVENTS",
+     "SELECT start, globalPid, deviceId, contextId, streamId, correlationId, address, bytes, memKind, "
+     "memoryOperationType FROM CUDA_GPU_MEMORY_USAGE_EVENTS"},
     {"PROFILER_OVERHEAD", "SELECT start, end, globalTid, nameId FROM PROFILER_OVERHEAD"},
 };
 

@@ -37,8 +37,7 @@ LAUNCH_TIMES = {
 
 
 def report_of(name: str) -> kanalyze.Report:
-    places = (HERE / "reports", HERE.parent / "sample_reports")
-    return kanalyze.read(next(path for place in places if (path := place / f"{name}.sqlite").exists()))
+    return kanalyze.read(HERE / "reports" / f"{name}.sqlite")
 
 
 def theirs_of(name: str, report: str) -> list[dict[str, str]]:

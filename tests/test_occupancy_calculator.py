@@ -107,7 +107,7 @@ def test_nsys_and_ncu_reports_of_a_program_agree():
     one = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
     all_of = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
     keys = ["registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "block_threads", "grid"]
-    paths = [ROOT / "sample_reports" / name for name in ("torch.sqlite", "add.sqlite")]
+    paths = [ROOT / "tests" / "reports" / name for name in ("torch.sqlite", "add.sqlite")]
     nsys = pl.concat([occupancy(read(path)) for path in paths]).with_columns(
         one.alias("block_threads"), all_of.alias("grid"), pl.col("registers_per_thread").cast(pl.Int64)
     )

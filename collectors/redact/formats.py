@@ -22,8 +22,11 @@ _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 _TRACE: Final = re.compile(
     rb'\s*(?:\{.*?"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)', re.DOTALL
 )
-#: What kanalyze's collectors write begins so.
-_DOCUMENT: Final = re.compile(rb'\s*\{\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")')
+#: What kanalyze's collectors write begins so; a manifest says what it is, after what was built.
+_DOCUMENT: Final = re.compile(
+    rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
+    rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
+)
 
 #: Files of lines that a capture has, by ending.
 _LINES: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))

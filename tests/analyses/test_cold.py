@@ -293,7 +293,7 @@ def test_what_is_not_recorded_cannot_be_told():
 
 
 def test_the_first_launch_of_the_sample_and_its_steady_state():
-    of = read(TESTS.parent / "sample_reports" / "add_um.sqlite")
+    of = read(TESTS / "reports" / "add_um.sqlite")
     found = cold(of).select("category", "what", "dur_ns").rows()
     assert found[0][0] == "context"
     (row,) = cold(of, by="kernel").head(1).to_dicts()

@@ -221,7 +221,7 @@ def test_no_record_of_operations_cannot_tell():
 
 
 def test_time_that_the_recording_does_not_cover_has_no_name():
-    read = kanalyze.read(Path(__file__).parents[2] / "sample_reports" / "add.sqlite")
+    read = kanalyze.read(Path(__file__).parents[1] / "reports" / "add.sqlite")
     assert culprits(read, window="70s..71s").rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9)]
 
 

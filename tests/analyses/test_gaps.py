@@ -122,7 +122,7 @@ def test_an_unknown_grouping_is_said():
 
 
 def test_time_that_the_recording_does_not_cover_is_a_gap_of_its_own():
-    read = kanalyze.read(Path(__file__).parents[2] / "sample_reports" / "add.sqlite")
+    read = kanalyze.read(Path(__file__).parents[1] / "reports" / "add.sqlite")
     last = gaps(read, window="0s..60s").tail(1).row(0, named=True)
     assert (last["start_ns"], last["dur_ns"]) == (read.meta.end_ns, 60_000_000_000 - read.meta.end_ns)
     assert (last["unknown_ns"], last["reason"], last["culprit"]) == (last["dur_ns"], "unknown", None)

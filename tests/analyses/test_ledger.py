@@ -686,7 +686,7 @@ def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
 
 
 def test_time_that_the_recording_does_not_cover_is_unknown():
-    read = kanalyze.read(Path(__file__).parents[2] / "sample_reports" / "add.sqlite")
+    read = kanalyze.read(Path(__file__).parents[1] / "reports" / "add.sqlite")
     whole, wide = ledger(read), ledger(read, window="0s..60s")
     assert wide.get_column("ns").sum() == 60_000_000_000
     assert (
@@ -697,5 +697,5 @@ def test_time_that_the_recording_does_not_cover_is_unknown():
 
 
 def test_a_window_after_the_recording_is_unknown():
-    read = kanalyze.read(Path(__file__).parents[2] / "sample_reports" / "add.sqlite")
+    read = kanalyze.read(Path(__file__).parents[1] / "reports" / "add.sqlite")
     assert ledger(read, window="70s..71s").rows() == [(0, "unknown", None, 1_000_000_000, 1.0)]

@@ -184,8 +184,7 @@ def test_as_nsys_takes_the_context_of_what_ended_last():
 
 @pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])
 def test_equals_nsys(path):
-    places = (HERE / "reports", HERE.parent / "sample_reports")
-    found = next(file for place in places if (file := place / f"{path.parent.name}.sqlite").exists())
+    found = HERE / "reports" / f"{path.parent.name}.sqlite"
     chunks = 7 if path.stem.endswith("-7") else 30
     ours = utilisation(kanalyze.read(found), chunks, as_nsys=True, threshold_share=THRESHOLDS[path.stem])
     with path.open(newline="") as file:

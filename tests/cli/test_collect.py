@@ -107,6 +107,27 @@ def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
     assert home in scratch
 
 
+@pytest.mark.parametrize("workload", ["add.cu", "square"])
+def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, workload):
+    """A .cu file and a script, through bash; the lines print nothing of their own to standard error."""
+    machine.make("nvcc")
+    machine.make("python3")
+    machine.mode("python3", "any script")
+    Path("add.cu").write_text("int main() {}\n")
+    machine.write("program", "#!/bin/sh\necho 'Max error: 0'\n")
+    ran = run("collect", workload, "--dry-run", "-o", "pasted it", "--prepare", "--python", machine.folder / "python3")
+    Path("lines.sh").write_text(ran.text)
+    ended = subprocess.run(["/bin/bash", "-eu", "lines.sh"], env=environment(), check=False, capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert machine.called("ncu")[0][machine.called("ncu")[0].index("--kernel-id") + 1] == "::regex:^(_Z3addiPfS_)$:2"
+    left = {str(path.relative_to("pasted it")) for path in Path("pasted it").rglob("*.*")}
+    of_torch = {"torch.json.gz", "torch-run.json", ".caches"} if workload == "square" else set()
+    assert left == of_torch | {
+        *("nsys.nsys-rep", "nsys.sqlite", "logs/launches.csv"),
+        *("ncu.ncu-rep", "ncu.details.csv", "ncu.raw.csv", "ncu.source.csv"),
+    }
+
+
 def test_a_failed_pass_is_an_exit_status_of_its_own_and_keeps_the_rest(machine):
     machine.mode("ncu", "no permission")
     ran = run("collect", "program", "-o", "cap")
@@ -128,6 +149,31 @@ def test_a_program_that_fails_is_told_with_what_it_said(machine):
         "Run it without a profiler first; nothing of it was kept.  [nothing-collected]",
     ]
     assert not Path("cap").exists()
+
+
+def test_a_script_that_raises_is_told_with_its_last_line(machine):
+    Path("train.py").write_text("def step():\n    raise ValueError('no batch')\n\n\nstep()\n")
+    ran = run("collect", "train.py", "-o", "cap", "--with", "nsys", "--python", sys.executable)
+    assert ran.status == 2
+    script = Path("train.py").absolute()
+    assert ran.error.splitlines()[2:] == [
+        "kanalyze: train: the program ended with exit status 1: ValueError: no batch.",
+        "    Traceback (most recent call last):",
+        f'      File "{script}", line 5, in <module>',
+        "        step()",
+        f'      File "{script}", line 2, in step',
+        "        raise ValueError('no batch')",
+        "    ValueError: no batch",
+        "Run it without a profiler first; nothing of it was kept.  [nothing-collected]",
+    ]
+    assert machine.called("ncu") == []
+
+
+@pytest.mark.parametrize("name", ["-x", "--help", "-o"])
+def test_a_program_that_is_called_like_an_option_is_a_program(machine, name):
+    machine.write(name, PROGRAM)
+    assert run("collect", "--with", "nsys", "-o", "cap", "--", name, name, "a b").status == 0
+    assert (machine.folder / "arguments").read_text() == f"{name}\na b\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

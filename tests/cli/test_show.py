@@ -10,12 +10,12 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
-from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, run
+from support.command import ADD, REPORTS, TORCH, refused, report_with, run
 from support.exports import only
 
 EVERY = [
     pytest.param(path, marks=[] if path.stem in ("add_um", "nvtx", "empty") else pytest.mark.slow)
-    for path in sorted([*SAMPLES.glob("*.sqlite"), *REPORTS.glob("*.sqlite")])
+    for path in sorted(REPORTS.glob("*.sqlite"))
 ]
 TWO_GPUS = REPORTS / "two_gpus.sqlite"
 EMPTY = REPORTS / "empty.sqlite"

@@ -12,10 +12,10 @@ from kanalyze.analyses.summary import summarize
 from kanalyze.readers import read
 from kanalyze.renderers.summary_json import render as render_json
 from kanalyze.renderers.terminal import Look, render
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, refused, run
+from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
 from support.exports import altered
 
-EVERY = sorted([*SAMPLES.glob("*.sqlite"), *REPORTS.glob("*.sqlite")])
+EVERY = sorted(REPORTS.glob("*.sqlite"))
 TWO_GPUS, TWO_PROCESSES, EMPTY = (REPORTS / f"{name}.sqlite" for name in ("two_gpus", "two_processes", "empty"))
 
 
@@ -38,7 +38,7 @@ def message(*arguments):
 
 @pytest.mark.parametrize(("name", "columns"), [("add", 80), ("add_um", 80), ("torch", 80), ("torch", 130)])
 def test_page_looks_as_it_should(gold, name, columns):
-    gold(page(SAMPLES / f"{name}.sqlite", columns=columns), f"summarize_{name}_{columns}.txt")
+    gold(page(REPORTS / f"{name}.sqlite", columns=columns), f"summarize_{name}_{columns}.txt")
 
 
 def test_markdown_looks_as_it_should(gold):

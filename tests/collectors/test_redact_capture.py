@@ -73,6 +73,15 @@ def capture(tmp_path):
     return folder
 
 
+def test_a_manifest_may_begin_with_what_was_built(tmp_path):
+    """That of a `.cu` file does: its first key is `build`."""
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"build": {"command": ["/home/quillon/nvcc"], "key": "1f"}} | MANIFEST, indent=1))
+    redact(path, tmp_path / "out.json")
+    made = json.loads((tmp_path / "out.json").read_text())
+    assert (made["build"], made["machine"]["host"]) == ({"command": ["nvcc"], "key": "1f"}, None)
+
+
 def test_a_capture_whole(capture, tmp_path):
     removed = redact(capture, tmp_path / "out")
     made = {

@@ -11,12 +11,12 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.collectors.redact import redact
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES
+from support.command import ADD, ADD_UM, REPORTS
 from support.exports import altered
 from support.nsys_versions import VERSIONS, as_written_by
 
 FEW = [ADD_UM, REPORTS / "nvtx.sqlite", REPORTS / "nccl.sqlite", *sorted((REPORTS / "old").glob("*.sqlite"))]
-ALL = sorted({*SAMPLES.glob("*.sqlite"), *REPORTS.glob("*.sqlite")} - {*FEW})
+ALL = sorted({*REPORTS.glob("*.sqlite")} - {*FEW})
 
 USER, HOST, FOLDER, SESSION = "quillon", "brontes-17", "/projekte/geheim", "81b1c0de-0000-4aaa-8bbb-c0ffee123456"
 #: What a machine could be known by, each in a place of its own; all of it has to go.

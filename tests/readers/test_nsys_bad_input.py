@@ -12,11 +12,11 @@ import pytest
 import kanalyze
 from kanalyze.model import KINDS
 from kanalyze.readers import sqlite_blocks, sqlite_file
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
+from support.command import ADD, ADD_UM, REPORTS, refused, run
 from support.exports import altered, only, remade, tables_of, with_first, without_column
 
 GRAPH_NODE = REPORTS / "graph_node.sqlite"
-EVERY = sorted([*SAMPLES.glob("*.sqlite"), *REPORTS.glob("*.sqlite")])
+EVERY = sorted(REPORTS.glob("*.sqlite"))
 
 KERNEL, GRAPH, MEMCPY, MEMSET, RUNTIME = (
     f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")

@@ -7,7 +7,7 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import CannotTellError
-from support.command import ADD, REPORTS, refused, run
+from support.command import ADD, ADD_UM, REPORTS, refused, run
 
 
 @pytest.fixture
@@ -26,14 +26,28 @@ def test_it_is_the_report_of_nsys_under_the_folder_s_name(capture):
     assert report.kinds == kanalyze.read(ADD).kinds
 
 
-def test_summarize_compares_the_runs_of_a_repeated_pass(capture):
+def test_summarize_says_how_far_the_runs_of_a_repeated_pass_are_apart(capture):
+    once = run("summarize", capture)
     for number in (2, 10):
-        shutil.copyfile(REPORTS / "nvtx.sqlite", capture / f"nsys-{number}.sqlite")
+        shutil.copyfile(ADD, capture / f"nsys-{number}.sqlite")
+    shutil.copyfile(ADD_UM, capture / "nsys-3.sqlite")
     ran = run("summarize", capture)
     assert (ran.status, ran.error) == (0, "")
-    heads = [line.split()[0] for line in ran.lines if "NVIDIA H200, sm_90" in line]
-    assert heads == ["nsys.sqlite", "nsys-2.sqlite", "nsys-10.sqlite"]
-    assert "COMPARED" in ran.text
+    assert [line.split()[0] for line in ran.lines if "NVIDIA H200, sm_90" in line] == ["run"]
+    told = " ".join(ran.text.partition("WHERE")[0].split())
+    assert told.endswith(
+        "This is the first of 4 runs: their windows are 144.6 ms to 206.3 ms (median 144.6 ms, 42.7 % apart), and "
+        "their busy times 1.180 ms to 57.37 ms (median 1.180 ms, 4761.0 % apart)."
+    )
+    assert ran.text.partition("WHERE")[2] == once.text.partition("WHERE")[2]
+    same_page = json.loads(run("summarize", capture, "--format", "json").text)
+    assert same_page["answer"].endswith("apart).")
+
+
+def test_a_run_in_which_nothing_happened_is_told(capture):
+    shutil.copyfile(REPORTS / "empty.sqlite", capture / "nsys-2.sqlite")
+    told = " ".join(run("summarize", capture).text.partition("WHERE")[0].split())
+    assert told.endswith("This is the first of 2 runs; in 1 of them no GPU did anything.")
 
 
 def test_a_capture_without_report_of_nsys_is_told(capture):

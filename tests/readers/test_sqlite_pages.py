@@ -126,7 +126,7 @@ def test_gives_what_sqlite_gives(tmp_path, recipe, threads, block_bytes, data):
 
 def test_reads_every_table_of_real_exports():
     rows = 0
-    for path in (Path(__file__).parents[2] / "sample_reports").glob("*.sqlite"):
+    for path in (Path(__file__).parents[1] / "reports").glob("*.sqlite"):
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             integers = "SELECT name FROM pragma_table_info(s.name) WHERE type = 'INTEGER'"
             listed = f"SELECT name, (SELECT json_group_array(name) FROM ({integers})) FROM sqlite_master s"

@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_reports"
 REPORTS = ROOT / "tests" / "reports"
 
-ADD, ADD_UM, TORCH = (SAMPLES / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
+ADD, ADD_UM, TORCH = (REPORTS / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
 
-#: What the samples do not hold, and a report that does, by the table that shows it.
+#: What ADD_UM does not hold, and a report that does, by the table that shows it.
 _HELD = {
     "ranges": "nvtx",
     "range_gpu": "nvtx",

@@ -37,7 +37,7 @@ def folder(place: Path) -> Path:
     """Make the folder that examples run in."""
     for name in ("sample_reports", "tests"):
         (place / name).symlink_to(ROOT / name)
-    whole = (ROOT / "sample_reports" / "add.sqlite").read_bytes()
+    whole = (ROOT / "tests" / "reports" / "add.sqlite").read_bytes()
     (place / "cut.sqlite").write_bytes(whole[: len(whole) // 2])
     with closing(sqlite3.connect(place / "ranges.sqlite")) as database, database:
         database.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")

@@ -23,8 +23,7 @@ def reports_with(nsys_report: str) -> list[str]:
 
 def path_of(name: str) -> Path:
     """The file of a report of the tests."""
-    places = (TESTS / "reports", TESTS.parent / "sample_reports")
-    return next(path for place in places if (path := place / f"{name}.sqlite").exists())
+    return TESTS / "reports" / f"{name}.sqlite"
 
 
 def report_of(name: str) -> kanalyze.Report:

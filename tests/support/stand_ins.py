@@ -52,7 +52,11 @@ if words[0] == "profile":
     start = next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-"))
     ended = subprocess.run(words[start:]).returncode
     output = pathlib.Path(value("--output"))
-    output.with_name(output.name + ".nsys-rep").write_bytes(b"" if mode == "empty report" else b"NVIDIA report")
+    report = output.with_name(output.name + ".nsys-rep")
+    report.write_bytes(b"" if mode == "empty report" else b"NVIDIA report")
+    print("Collecting data...\\nGenerating '/tmp/nsys-report-b956.qdstrm'")
+    print("[1/1] [0%                ] " + report.name + "\\r[1/1] [============100%] " + report.name)
+    print(f"Generated:\\n\\t{report}")
     sys.exit(ended)
 if words[0] == "export":
     whole = (here / "export.sqlite").read_bytes()
@@ -80,8 +84,26 @@ ended = subprocess.run(words[start:]).returncode
 if mode == "no kernels":
     print("==WARNING== No kernels were profiled.")
     sys.exit(ended)
+print("==WARNING== Unable to access the following 6 metrics: ctc__rx_bytes_data_user.sum, and so on.\\n\\n")
+if mode == "warns":
+    print("==WARNING== Launching the workload is taking more time than expected. If this continues to hang, and so on.")
+    print("==WARNING== No source files were imported. Check that the target application was compiled with -lineinfo.")
+    print("==WARNING== Something that nobody has heard of.")
+print("==PROF== Disconnected from process 1\\n==PROF== Report: " + words[at] + ".ncu-rep")
 pathlib.Path(words[at] + ".ncu-rep").write_bytes(b"report")
 sys.exit(ended)
+"""
+
+_NVCC = """
+if "--list-gpu-arch" in words:
+    print("compute_90")
+    sys.exit()
+misbehave()
+binary = pathlib.Path(words[words.index("-o") + 1])
+binary.write_text((here / "program").read_text())
+binary.chmod(0o755)
+if "-MF" in words:
+    pathlib.Path(words[words.index("-MF") + 1]).write_text(f"{binary} : {words[-1]}\\n")
 """
 
 _SMI = """
@@ -135,8 +157,13 @@ if words[0] == "-c":
     facts = {"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"}
     print("kanalyze:" + json.dumps(facts))
     sys.exit()
-if "--out" not in words:  # the script without the runner
-    sys.exit(subprocess.run(["/bin/sh", *words]).returncode)
+def script(arguments):  # scripts are written for the shell, but for the reference workloads
+    if mode == "any script":
+        print("check: ok")
+        return 0
+    return subprocess.run(["/bin/sh", *arguments]).returncode
+if "--out" not in words:  # without the runner
+    sys.exit(script(words))
 folder = pathlib.Path(words[words.index("--out") + 1])
 def told(ended, notes=()):
     run = {"workload": {"ended": ended}, "notes": list(notes), "failures": []}
@@ -144,9 +171,11 @@ def told(ended, notes=()):
 told("unknown")
 misbehave()
 if mode == "runner fails":
+    print("kanalyze: the workload cannot be profiled: ImportError: no torch")
     sys.exit(120)
 (folder / "torch.json.gz").write_bytes(b"trace")
-ended = subprocess.run(["/bin/sh", *words[words.index("--") + 1 :]]).returncode
+(folder / ".caches" / "inductor").mkdir(parents=True)  # as inductor leaves it
+ended = script(words[words.index("--") + 1 :])
 told("return", ["a remark"])
 sys.exit(ended)
 """
@@ -163,6 +192,7 @@ class StandIns:
         body, version = {
             "nsys": (_NSYS, "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0"),
             "ncu": (_NCU, "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)"),
+            "nvcc": (_NVCC, "Cuda compilation tools, release 13.0, V13.0.88"),
             "nvidia-smi": (_SMI, ""),
             "python3": (_PYTHON, "Python 3.12.3"),
         }[name]

@@ -1,0 +1,140 @@
+"""The sample reports: whole, small, about no machine and no user, and of the programs that they say."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+import kanalyze
+from support.command import REPORTS, SAMPLES, run
+from support.nsys_csv import agrees, fields_of
+
+NAMES = (
+    "add",
+    "add_parallel",
+    "add_parallel_explicit",
+    "cdist",
+    "gelu",
+    "launch_bound_graph",
+    "launch_bound_plain",
+    "mlp_train",
+    "square",
+    "streams",
+)
+FOLDERS = [pytest.param(SAMPLES / name, id=name) for name in NAMES]
+EVERY_FOLDER = pytest.mark.parametrize("folder", FOLDERS)
+
+#: Folders of a machine: no path in a report that was redacted begins so.
+PLACES = (b"/home/", b"/root/", b"/tmp/", b"/work/", b"/mnt/", b"/Users/")
+
+#: What nsys printed of a sample, the function that makes the same, and nsys' name of what a row is about.
+EXPECTED = sorted((REPORTS / "expected_samples").glob("*/*.csv"))
+SAME = {
+    "cuda_gpu_kern_sum": (kanalyze.kernels, "Name", "name"),
+    "cuda_gpu_mem_time_sum": (kanalyze.copies, "Operation", "operation"),
+    "cuda_api_sum": (kanalyze.api, "Name", "name"),
+    "nvtx_sum": (kanalyze.ranges, "Range", "range"),
+}
+COLUMNS = {
+    "Total Time (ns)": "total_ns",
+    "Avg (ns)": "avg_ns",
+    "Med (ns)": "median_ns",
+    "Min (ns)": "min_ns",
+    "Max (ns)": "max_ns",
+    "StdDev (ns)": "stddev_ns",
+}
+
+
+def manifest_of(folder: Path) -> dict:
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def body(page: str) -> str:
+    """A page without what names the report."""
+    return page[page.index("WHERE THE TIME WENT") : page.index("More: kanalyze")]
+
+
+def test_there_are_these_and_no_other_and_all_are_small():
+    assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *NAMES]
+    assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000
+
+
+@EVERY_FOLDER
+def test_a_manifest_lists_the_files_that_are_there(folder):
+    there = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    del there["manifest.json"]
+    assert manifest_of(folder)["files"] == there
+    assert {"nsys.sqlite", "ncu.details.csv", "ncu.raw.csv", "logs/nsys.log"} <= set(there)
+
+
+@EVERY_FOLDER
+def test_a_manifest_says_that_all_went_well(folder):
+    manifest = manifest_of(folder)
+    python = manifest["workload"]["kind"] == "python"
+    done = {"nsys": "done", "torch": "done", "ncu": "done"} if python else {"nsys": "done", "ncu": "done"}
+    assert manifest["status"] == "complete"
+    assert {one["name"]: one["status"] for one in manifest["passes"]} == done
+    assert {check["passed"] for check in manifest["checks"]} == {True}
+    assert (folder / "torch.json.gz").exists() == python
+
+
+@EVERY_FOLDER
+def test_the_readme_has_the_command_that_made_it(folder):
+    manifest = manifest_of(folder)
+    options, workload = manifest["options"], manifest["workload"]
+    command = ["kanalyze collect", workload["name"]]
+    if options["recipe"] != "plain":
+        command += ["--recipe", options["recipe"], *(f"--recipe-flag={flag}" for flag in options["recipe_flags"])]
+    command += ["-o", folder.name, *(["--", *workload["args"]] if workload["args"] else [])]
+    assert f"| `{folder.name}` | `{' '.join(command)}` |" in (SAMPLES / "README.md").read_text()
+
+
+@EVERY_FOLDER
+def test_the_page_is_that_of_the_folder_and_of_its_report(folder):
+    of_folder, of_report = (run("summarize", path) for path in (folder, folder / "nsys.sqlite"))
+    assert (of_folder.status, of_folder.error, of_report.status, of_report.error) == (0, "", 0, "")
+    assert of_folder.lines[0].startswith(f"{folder.name}   nsys 2025.3.2   NVIDIA H200, sm_90, 132 SMs")
+    assert body(of_folder.text) == body(of_report.text)
+
+
+@EVERY_FOLDER
+def test_nothing_is_left_to_redact(folder):
+    ran = run("redact", folder, "--check")
+    assert (ran.status, ran.lines[1]) == (0, "  nothing")
+    held = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    held |= {path: gzip.decompress(data) for path, data in held.items() if path.suffix == ".gz"}
+    assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
+
+
+def test_add_moves_what_nvidia_s_course_says():
+    """48 copies of 8.389 MB to the device, and 24 of 4.194 MB back."""
+    copies = kanalyze.copies(kanalyze.read(SAMPLES / "add")).select("operation", "count", "total_bytes").rows()
+    assert copies == [
+        ("[CUDA memcpy Unified Host-to-Device]", 48, 8_388_608),
+        ("[CUDA memcpy Unified Device-to-Host]", 24, 4_194_304),
+    ]
+    assert {check["line"] for check in manifest_of(SAMPLES / "add")["checks"]} == {"Max error: 0"}
+    assert "Max error: 0\n" in (SAMPLES / "add/logs/nsys.log").read_text()
+
+
+def test_a_full_grid_needs_a_fraction_of_what_one_thread_needs():
+    took = {
+        name: kanalyze.kernels(kanalyze.read(SAMPLES / name))["total_ns"].to_list()
+        for name in ("add", "add_parallel", "add_parallel_explicit")
+    }
+    assert took == {"add": [95_329_062], "add_parallel": [1_977_468], "add_parallel_explicit": [5_056]}
+
+
+@pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])
+def test_tables_equal_those_of_nsys(path):
+    compute, theirs_key, ours_key = SAME[path.stem]
+    header, *rows = map(fields_of, path.read_text().splitlines())
+    theirs = {row[theirs_key]: row for row in (dict(zip(header, row, strict=True)) for row in rows)}
+    ours = {
+        row[ours_key].removeprefix(":"): row for row in compute(kanalyze.read(SAMPLES / path.parent.name)).to_dicts()
+    }
+    assert ours.keys() == theirs.keys()
+    for name, row in theirs.items():
+        found = {column: ours[name][mine] for column, mine in COLUMNS.items()}
+        assert all(agrees(value, row[column]) for column, value in found.items()), (name, found, row)
