@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary", "comparison", "instances")
+_NO_TABLE: Final = ("rules", "summary", "comparison", "instances", "repeats")
 
 #: These are part of the tables `health` and `compiled`, and no tables of their own to a user.
 _PARTS: Final = (NOTES.name, COMPILED_KERNELS.name)

@@ -281,6 +281,34 @@ class CollectError(KanalyzeError):
         error.details = list(said)
         return error
 
+    @classmethod
+    def without_torch(cls, reason: object) -> CollectError:
+        """PyTorch cannot be imported, for that `reason`."""
+        return cls(f"torch cannot be imported ({reason}).", "Install PyTorch in this Python: https://pytorch.org.")
+
+    @classmethod
+    def without_gpu(cls) -> CollectError:
+        """PyTorch sees no GPU to time on."""
+        return cls("torch finds no GPU here.", 'Run it where there is one, or time by the host\'s clock: device="cpu".')
+
+    @classmethod
+    def profiler_busy(cls, why: object) -> CollectError:
+        """A process can have one profiler of torch's at a time, and there is one: `why`."""
+        return cls(
+            f"nothing can be profiled here: {why}.",
+            "End the other profiler first; under `kanalyze collect`, --recipe own leaves the profiler to the program.",
+        )
+
+    @classmethod
+    def no_steps(cls, folder: Path, why: str) -> CollectError:
+        """The region that was to be profiled into `folder` left no trace: `why`."""
+        return cls(f"{folder}: {why}.", "Call capture.step() at the end of each step.")
+
+    @classmethod
+    def not_all_written(cls, folder: Path, failures: Iterable[str]) -> CollectError:
+        """Not everything of a region could be written into `folder`."""
+        return cls(f"{folder}: not all of it could be written: {'; '.join(failures)}.", "See what is there.")
+
 
 class RedactError(KanalyzeError):
     """What identifies cannot be taken out of the file, or not with certainty."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from kanalyze.collectors import cache, files, machine, manifest, nvcc, process
+from kanalyze.collectors import cache, compiled_after, extension_locks, files, machine, manifest, nvcc, process
+from kanalyze.collectors.checks import checks
 from kanalyze.collectors.errors import CompileError, InterruptedCaptureError
 from kanalyze.collectors.manifest import PassRecord
 from kanalyze.collectors.options import PASSES, Options, checked
@@ -18,7 +19,7 @@ from kanalyze.collectors.passes import NO_KERNELS, RUNS, Found
 from kanalyze.collectors.plan import Plan, script
 from kanalyze.collectors.progress import Event, Progress, silent
 from kanalyze.collectors.runner import Runner, StepFailedError
-from kanalyze.collectors.tools import Tools, find_tools, obstacles, wanted_passes
+from kanalyze.collectors.tools import Tools, find_tools, obstacles, wanted_passes, wants_torch
 from kanalyze.collectors.workload import Workload, resolve
 from kanalyze.errors import CollectError, OutputError
 
@@ -88,11 +89,12 @@ def collect(
     chosen = checked(replace(options or Options(), **changes))
     work = resolve(str(workload), args)
     final = files.target(work.name, chosen.output)
-    tools = find_tools(chosen, work, torch="torch" in wanted_passes(work, chosen) and work.kind == "python")
+    tools = find_tools(chosen, work, torch=wants_torch(work, chosen))
     made = files.scratch(final)
     try:
-        run = _Run(work, chosen, tools, made, final, progress, starter)
-        return run.whole()
+        if scarce := files.scarce(made):
+            progress(Event("note", "disk", scarce))
+        return _Run(work, chosen, tools, made, final, progress, starter).whole()
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
     finally:
@@ -140,6 +142,9 @@ class _Run:
     records: list[PassRecord] = field(default_factory=list)
     found: Found = field(default_factory=Found)
     content: dict[str, object] = field(default_factory=dict)
+    compiled_before: frozenset[str] | None = None
+    last_failure: StepFailedError | None = None
+    began_unix_s: float = field(default_factory=time.time)
 
     def whole(self) -> Capture:
         """Everything, in order."""
@@ -149,8 +154,14 @@ class _Run:
         try:
             if self.workload.kind == "cuda":
                 plan = replace(plan, binary=self._compiled())
+            else:
+                self.compiled_before = compiled_after.cached()
             self.content |= manifest.beginning(self.workload, self.options, self.tools, plan.command)
-            for name in self._possible():
+            possible = self._possible()
+            if self.options.prepare:
+                current = "prepare"
+                self._prepare(plan)
+            for name in possible:
                 current = name
                 self._pass(name, plan)
         except KeyboardInterrupt:
@@ -178,7 +189,8 @@ class _Run:
             self.progress(Event("end", "compile", "failed" if ended.status else "done", ended.seconds))
             if ended.status != 0:
                 said = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                raise CompileError.of(source, nvcc.errors(said), said)
+                late = [f"nvcc took longer than {ended.seconds:.0f} s, and was stopped"] if ended.timed_out else []
+                raise CompileError.of(source, late or nvcc.errors(said), said)
             return ended.seconds
 
         arch, flags = _arch(self.options, self.tools), self.options.nvcc_flags
@@ -209,6 +221,19 @@ class _Run:
         self.records.append(PassRecord(name, "skipped", why, remedy))
         self.progress(Event("note", name, f"skipped: {why}" + (f". To get it: {remedy}" if remedy else "")))
 
+    def _prepare(self, plan: Plan) -> None:
+        """Run the program without any profiler; where it fails, it fails under every one."""
+        step, record = plan.prepare(), PassRecord("prepare")
+        try:
+            Runner(record, self.progress, self.options.timeout_s, self.starter).run(step)
+        except StepFailedError as error:
+            self._say_locks(record, error)
+            if error.of_program and error.status is not None:
+                raise CollectError.program_failed(self.workload.name, error.status, error.said) from error
+            raise CollectError.every_pass_failed([f"without a profiler it {error.why}"], error.said) from error
+        self.content["prepare"] = record.steps[0]
+        self.found.checks[step.name] = checks(step.log)
+
     def _pass(self, name: str, plan: Plan) -> None:
         if name == "ncu" and self.found.launches is not None and not self.found.launches:
             self._skip(name, NO_KERNELS)
@@ -220,17 +245,27 @@ class _Run:
         try:
             RUNS[name](plan, runner, self.found)
         except StepFailedError as error:
-            inside = "" if error.step.name == name else f"{error.step.name}: "
-            record.status, record.why = "failed", f"{inside}{error.why}"
+            self.last_failure = error
+            record.status, record.why = "failed", error.told(name)
             if error.of_program and error.status is not None and not self._done():
                 raise CollectError.program_failed(self.workload.name, error.status, error.said) from error
-            self.progress(Event("note", name, f"failed: {error.why}"))
+            self.progress(Event("note", name, f"failed: {record.why}"))
+            self._say_locks(record, error)
         except BaseException:
             record.status, record.why = "interrupted", "stopped by the user"
+            self._say_locks(record)
             raise
         finally:
             record.duration_ns = int((time.monotonic() - runner.began) * 1e9)
             record.after = machine.state(self.tools.gpus.smi)
+
+    def _say_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
+        """Say which builds of torch's extensions were stopped with the program."""
+        if self.workload.kind == "cuda" or (error is not None and error.status is not None and error.status >= 0):
+            return
+        for note in extension_locks.notes(self.began_unix_s):
+            record.notes.append(note)
+            self.progress(Event("note", record.name, note))
 
     def _done(self) -> list[PassRecord]:
         return [record for record in self.records if record.status == "done"]
@@ -243,13 +278,13 @@ class _Run:
         return [*self._reasons("failed"), *(f"the program says that its result is wrong: {line}" for line in wrong)]
 
     def _last_words(self) -> list[str]:
-        steps = [step for record in self.records for step in record.steps]
-        return process.tail(Path(str(steps[-1]["log"])), 12) if steps else []
+        return self.last_failure.said if self.last_failure else []
 
     def _kept(self, status: str, seconds: float) -> Capture:
         """Write the manifest, and move the folder to its place; a signal waits for that."""
         with _uninterrupted():
             final = files.vacant(self.final)
+            self._keep_compiled()
             self.records.sort(key=lambda record: PASSES.index(record.name))
             self.content |= {
                 "status": status,
@@ -264,6 +299,14 @@ class _Run:
             files.settle(self.made, final)
         notes = tuple(f"{record.name}: {note}" for record in self.records for note in record.notes)
         return Capture(final, manifest.read(final), tuple(self._problems()), notes)
+
+    def _keep_compiled(self) -> None:
+        """Keep what Triton compiled where the torch pass did not see it."""
+        done = self._done()
+        if self.compiled_before is None or any(record.torch for record in done):
+            return
+        launched = {launch.kernel for launch in self.found.launches or ()}
+        done[0].notes += compiled_after.keep(self.made, self.compiled_before, launched)
 
     def _interrupted(self, name: str, seconds: float) -> InterruptedCaptureError:
         """Keep what is finished, if anything is."""

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 #: The version of the rows' shape.
 SCHEMA = 1
 
+FILE = "compiled.json"
+
 TRITON_CACHE = "TRITON_CACHE_DIR"
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -220,7 +222,7 @@ def merge_ranks(folder: Path) -> Path | None:
     A kernel that several ranks compiled keeps the longest time.
     """
     ranks = sorted(folder.glob("compiled-rank*.json"))
-    files = [folder / "compiled.json", *ranks] if ranks else []
+    files = [folder / FILE, *ranks] if ranks else []
     merged: dict[str, dict[str, Any]] = {}
     for path in files:
         for row in _read(path).get("kernels", []):
@@ -230,7 +232,7 @@ def merge_ranks(folder: Path) -> Path | None:
     if not merged:
         return None
     ordered = sorted(merged.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
-    return _write(folder / "compiled.json", ordered)
+    return _write(folder / FILE, ordered)
 
 
 def _write(path: Path, made: list[dict[str, Any]]) -> Path:

@@ -7,6 +7,7 @@ This file also runs beside :mod:`torch_runner`: the standard library only, and n
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
@@ -113,6 +114,8 @@ class Caches:
         """Set the environment and listen; to be called before Triton or torch is imported."""
         if self.fresh:
             os.environ.update(compiled.environment(self.own))
+            # Before torch is imported, so that it runs after what inductor does at exit, which makes folders again.
+            atexit.register(self._remove, os.getpid())
         self.before = compiled.hashes(compiled.caches(os.environ))
         self.compilations.listen()
         self.output_code.listen()
@@ -124,5 +127,10 @@ class Caches:
         made = compiled.rows(found, before=self.before, said=said, fresh=self.fresh)
         files = [*compiled.keep(self.folder, found, made, suffix=self.suffix), *self.output_code.finish()]
         if self.fresh:
-            shutil.rmtree(self.own, ignore_errors=True)
+            self._remove(os.getpid())
         return files, made
+
+    def _remove(self, owner: int) -> None:
+        """Remove caches of our own; a process that was forked leaves them to its parent."""
+        if os.getpid() == owner:
+            shutil.rmtree(self.own, ignore_errors=True)

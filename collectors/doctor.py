@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from kanalyze.collectors import ncu, nvcc
+from kanalyze.collectors import files, ncu, nvcc
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.tools import NO_GPU, Tools, find_tools
 from kanalyze.units import size
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.collectors.programs import Program
-
-#: A capture of a longer program easily has this size.
-_ENOUGH_BYTES: Final = 2_000_000_000
 
 
 @dataclass(frozen=True)
@@ -124,8 +121,8 @@ def _disk(folder: Path) -> Examined:
         why = f"{folder}: {error.strerror or error}"
         return Examined("disk", ok=False, found=why, means=means, remedy="choose a folder that exists with -o")
     found = f"{size(free)} free"
-    if free < _ENOUGH_BYTES:
-        remedy = f"free some, or write elsewhere with -o; a longer program takes {size(_ENOUGH_BYTES)}"
+    if free < files.ENOUGH_BYTES:
+        remedy = f"free some, or write elsewhere with -o; a longer program takes {size(files.ENOUGH_BYTES)}"
         return Examined("disk", ok=False, found=found, means=means, remedy=remedy)
     return Examined("disk", ok=True, found=found, means=means)
 

@@ -24,6 +24,9 @@ NO_SPACE: Final = "there is no space left on the disk"
 #: A disk with less than this is full for all that tools write.
 _NOTHING_BYTES: Final = 1_000_000
 
+#: A capture of a longer program easily has this size.
+ENOUGH_BYTES: Final = 2_000_000_000
+
 #: With less space than this nothing is begun.
 _LEAST_BYTES: Final = 50_000_000
 
@@ -61,6 +64,12 @@ def scratch(final: Path) -> Path:
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
     return made
+
+
+def scarce(folder: Path) -> str:
+    """What to say of the disk that `folder` is on, where a longer program may fill it; empty where it may not."""
+    free = shutil.disk_usage(folder).free
+    return f"{size(free)} are free; a longer program takes {size(ENOUGH_BYTES)}" if free < ENOUGH_BYTES else ""
 
 
 def vacant(final: Path) -> Path:

@@ -6,19 +6,16 @@ replays each profiled launch some forty times, so that few groups and few launch
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-from kanalyze.collectors.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from kanalyze.collectors.options import Options
 
 #: Kernels that wait for those of other GPUs: profiled one by one, they would wait for ever.
 _COMMUNICATION: Final = re.compile(r"nccl|nvshmem|mscclpp", re.IGNORECASE)
@@ -129,6 +126,16 @@ def _numbers(launches: Sequence[Launch], count: int) -> tuple[int, ...]:
     return tuple(sorted((typical or [number for number, _ in warm])[:count]))
 
 
+def first_launch(selection: Selection, options: Options) -> Selection | None:
+    """The same kernels at their first launch; None where that is what was selected.
+
+    A run of the program may launch less often than the one before, and of several processes on one GPU each launches
+    less often than all of them.
+    """
+    again = None if options.partial or not selection.kernels else _selection(selection.kernels, (1,), options)
+    return None if again == selection else again
+
+
 def _time(launches: Iterable[Launch]) -> int:
     return sum(launch.dur_ns for launch in launches)
 
@@ -164,24 +171,3 @@ def unselected(options: Options) -> Selection:
 def _escaped(name: str) -> str:
     """`name` as a regular expression; a mangled name has letters, digits, ``_`` and at times ``$`` and ``.``."""
     return re.sub(r"([^\w])", r"\\\1", name)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print how ncu is told of the launches in a listing: what the commands of a dry run need.
-
-    Where the kernels need several runs of ncu, it is the first one's.
-    """
-    parser = argparse.ArgumentParser(prog="python -m kanalyze.collectors.launches", description=__doc__)
-    parser.add_argument("listing", type=Path)
-    parser.add_argument("--kernels", type=int, default=Options.kernels)
-    parser.add_argument("--launches", type=int, default=Options.launches)
-    parser.add_argument("--part", action="store_true")
-    told = parser.parse_args(arguments)
-    options = Options(kernels=told.kernels, launches=told.launches, cuda_profiler_api=told.part)
-    chosen = select(parse(told.listing.read_text(encoding="utf-8", errors="replace")), options)
-    sys.stdout.write(f"{chosen[0].expression}\n" if chosen else "")
-    return 0 if chosen else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

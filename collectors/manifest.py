@@ -76,7 +76,7 @@ def step_record(step: Step, status: int | None, seconds: float, *, timed_out: bo
         "exit_status": status,
         "timed_out": timed_out,
         "duration_ns": _ns(seconds),
-        "log": str(step.log),
+        "log": f"{step.log.parent.name}/{step.log.name}",
     }
 
 
@@ -106,7 +106,7 @@ def beginning(workload: Workload, options: Options, tools: Tools, command: tuple
             program.name: {"path": str(program.path) if program.path else None, "version": program.version}
             for program in (tools.nvcc, tools.nsys, tools.ncu)
         }
-        | {"python": {"path": str(tools.python), "version": None}, "torch": {**tools.torch_facts}},
+        | {"python": {"path": str(tools.python), "version": tools.python_version}, "torch": {**tools.torch_facts}},
         "git": machine.git(place),
         "environment": machine.environment(),
     }
@@ -115,10 +115,11 @@ def beginning(workload: Workload, options: Options, tools: Tools, command: tuple
 def write(folder: Path, content: Mapping[str, Value], final: Path) -> None:
     """Write the manifest of a capture that is made in `folder` and will be in `final`, whole or not at all."""
     text = json.dumps(_moved(content, str(folder), str(final)), indent=1, ensure_ascii=False) + "\n"
-    with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f".{NAME}.", delete=False, encoding="utf-8") as file:
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{NAME}.", delete=False) as file:
         temporary = Path(file.name)
         try:
-            file.write(text)
+            # a path or argument that is no Unicode has characters that JSON knows as escapes only
+            file.write(text.encode(errors="backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
             temporary.chmod(0o644)

@@ -40,11 +40,14 @@ PERMISSION: Final = (
     "--cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
 
+#: What it means that ncu profiled nothing.
+NONE_PROFILED: Final = "no launch was profiled: the program launched none of the kernels that were chosen"
+
 #: What ncu says when it cannot, and what that means.
 _MESSAGES: Final = (
     (r"ERR_NVGPUCTRPERM", f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {PERMISSION}"),
     (r"No space left on device", NO_SPACE),
-    (r"No kernels were profiled", "no launch was profiled: the program launched none of the kernels that were chosen"),
+    (r"No kernels were profiled", NONE_PROFILED),
     (r"(?i)driver resource.*unavailable|ERR_NVCMPT_?RESOURCE|profiling is not possible|already in use",
      "another tool holds the GPU's counters (DCGM, another profiler); stop it and try again"),
     (r"(?i)not supported on (this|current) (device|GPU)|Profiling is not supported",
@@ -61,6 +64,12 @@ _CLOCKS: Final = re.compile(
 
 #: What ncu warns of in every run: metrics of parts that this GPU does not have, and that it takes its time.
 _USUAL: Final = re.compile(r"Unable to access the following \d+ metrics|taking more time than expected")
+
+#: Kernels of a library have no sources here, and nobody who profiles a Python program can compile them again.
+_NO_SOURCES: Final = re.compile(r"No source files were imported")
+
+#: What ncu itself says in the log that the program writes to as well.
+OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
 
 #: Bit of CAP_SYS_ADMIN in a set of capabilities.
 _SYS_ADMIN: Final = 1 << 21
@@ -120,7 +129,8 @@ def cannot_lock_clocks(log: str) -> bool:
     return _CLOCKS.search(said) is not None
 
 
-def warnings(log: str) -> list[str]:
-    """What ncu warned of that a user can do something about, each once."""
+def warnings(log: str, *, python: bool = False) -> list[str]:
+    """What ncu warned of that a user can do something about, each once; `python` says that the program is a script."""
     lines = (line.removeprefix("==WARNING==").strip() for line in log.splitlines() if line.startswith("==WARNING=="))
-    return list(dict.fromkeys(line for line in lines if not _USUAL.search(line)))
+    told = (line for line in lines if not _USUAL.search(line) and not (python and _NO_SOURCES.search(line)))
+    return list(dict.fromkeys(told))

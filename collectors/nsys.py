@@ -56,6 +56,13 @@ _MESSAGES: Final = (
     (r"(?i)already (being )?profiled|CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler already traces this program"),
 )  # fmt: skip
 
+#: What nsys itself says in the log that the program writes to as well.
+OWN_LINE: Final = re.compile(
+    r"^(Collecting data\.\.\.|Generating '.*\.qdstrm'|\[\d+/\d+\] \[|Generated:|\s+/.*\.(nsys-rep|qdstrm|sqlite)$"
+    r"|Processing (\d+ )?events|Capture range (started|ended)|The target application (terminated|returned|exited)"
+    r"|Waiting for termination|Use the `--wait` option)"
+)
+
 
 def find_nsys(options: Options) -> Program:
     """The nsys that the user names, or the one on PATH, or of an installer.

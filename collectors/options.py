@@ -27,6 +27,7 @@ class Options:
     Attributes:
         passes: Which of :data:`PASSES`; None is every one that suits the workload.
         output: The folder to write; None names it for the workload and the time, in the current folder.
+        prepare: Whether the program runs once without a profiler first, so that what it builds and compiles is there.
         repeat: How often the nsys pass runs.
         timeout_s: How long one pass may take.
         arch: GPU architectures to compile for (``sm_90``, ``90a``); none is that of the GPUs present.
@@ -51,6 +52,7 @@ class Options:
 
     passes: tuple[str, ...] | None = None
     output: str | PathLike[str] | None = None
+    prepare: bool = False
     repeat: int = 1
     timeout_s: float = 3600.0
     arch: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ class Keywords(TypedDict, total=False):
 
     passes: tuple[str, ...] | None
     output: str | PathLike[str] | None
+    prepare: bool
     repeat: int
     timeout_s: float
     arch: tuple[str, ...]

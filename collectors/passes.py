@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors import compiled, ncu
+from kanalyze.collectors import compiled, files, ncu, torch_pass
 from kanalyze.collectors.checks import Check, checks
-from kanalyze.collectors.launches import Launch, parse, select, unselected
+from kanalyze.collectors.launches import Launch, first_launch, parse, select, unselected
 from kanalyze.collectors.runner import StepFailedError, read_end
 
 if TYPE_CHECKING:
@@ -42,34 +42,44 @@ def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
     for number in range(1, plan.options.repeat + 1):
         for step in plan.nsys(number):
             _run(step, runner, found)
+    if plan.makes_ranges and not _take_up(plan, runner):
+        runner.note("torch did not come to its end: ranges of operators may be missing")
     listing = plan.launches()
     try:
         runner.run(listing)
     except StepFailedError as error:  # the report is whole all the same
-        runner.record.notes.append(f"the kernel launches cannot be listed: {error.why}")
+        runner.note(f"the kernel launches cannot be listed: {error.why}")
         return
     found.launches = parse(listing.log.with_name("launches.csv").read_text(encoding="utf-8", errors="replace"))
     if not found.launches:
-        runner.record.notes.append(NO_KERNELS)
+        runner.note(NO_KERNELS)
 
 
 def run_torch(plan: Plan, runner: Runner, found: Found) -> None:
     """Run the script under torch.profiler, in a process of its own."""
     for step in plan.torch():
         _run(step, runner, found)
-    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in plan.folder.glob("torch-run*.json")}
-    if not told or any(run["workload"]["ended"] == "unknown" for run in told.values()):
+    if not _take_up(plan, runner):
         raise StepFailedError("torch.profiler did not come to its end", plan.torch()[-1])
+
+
+def _take_up(plan: Plan, runner: Runner) -> bool:
+    """Take what the runner says of itself into the record; False where it did not come to its end."""
+    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in plan.folder.glob("torch-run*.json")}
     runner.record.torch = told
-    runner.record.notes += dict.fromkeys(note for run in told.values() for note in (*run["notes"], *run["failures"]))
+    for note in (note for run in told.values() for note in (*run["notes"], *run["failures"])):
+        runner.note(note)
     compiled.merge_ranks(plan.folder)
+    # the workers of inductor's that end after the program make their folders again
+    files.discard(set(plan.folder.glob(f"{torch_pass.OWN_CACHES}*")))
+    return bool(told) and all(run["workload"]["ended"] != "unknown" for run in told.values())
 
 
 def run_ncu(plan: Plan, runner: Runner, found: Found) -> None:
     """Profile the heaviest kernels, a run of the program for each group of them, while the time budget lasts."""
     if found.launches is None:
         chosen = [unselected(plan.options)]
-        runner.record.notes.append("no nsys pass says which kernels are heavy: these are the program's first launches")
+        runner.note("no nsys pass says which kernels are heavy: these are the program's first launches")
     else:
         chosen = select(found.launches, plan.options)
     began = time.monotonic()
@@ -77,16 +87,33 @@ def run_ncu(plan: Plan, runner: Runner, found: Found) -> None:
         left_s = plan.options.ncu_budget_s - (time.monotonic() - began)
         if left_s <= 0:
             names = ", ".join(name for rest in chosen[number - 1 :] for name in rest.kernels)
-            runner.record.notes.append(f"the time budget ended before: {names}")
+            runner.note(f"the time budget ended before: {names}")
             break
         try:
-            _profile(plan, runner, found, number, selection, left_s)
+            _profile_some(plan, runner, found, number, selection, left_s)
         except StepFailedError as error:
             if number == 1:
                 raise
-            runner.record.notes.append(f"group {number} of the kernels is missing: {error.why}")
+            runner.note(f"group {number} of the kernels is missing: {error.why}")
             continue
         runner.record.chosen += selection.kernels
+
+
+def _profile_some(  # noqa: PLR0913 - as below
+    plan: Plan, runner: Runner, found: Found, number: int, selection: Selection, limit_s: float
+) -> None:
+    """One run of ncu; where the launches that were chosen never came, at the first ones."""
+    began = time.monotonic()
+    try:
+        _profile(plan, runner, found, number, selection, limit_s)
+    except StepFailedError as error:
+        first = first_launch(selection, plan.options)
+        if error.why != ncu.NONE_PROFILED or first is None:
+            raise
+        log = plan.ncu(number, selection)[0].log
+        log.rename(log.with_name(f"{log.stem}-none.log"))
+        _profile(plan, runner, found, number, first, limit_s - (time.monotonic() - began))
+        runner.note("the launches that were chosen did not come again: profiled the first ones")
 
 
 def _profile(  # noqa: PLR0913 - what a pass has, and which run of it
@@ -99,12 +126,13 @@ def _profile(  # noqa: PLR0913 - what a pass has, and which run of it
     except StepFailedError:
         if plan.options.clock_control == "none" or not ncu.cannot_lock_clocks(read_end(profile.log)):
             raise
-        runner.record.notes.append("the clocks cannot be locked here: profiled with --clock-control none")
+        runner.note("the clocks cannot be locked here: profiled with --clock-control none")
         profile.log.rename(profile.log.with_name(f"{profile.name}-locked.log"))
         unlocked = replace(plan, options=replace(plan.options, clock_control="none"))
         profile, *pages = unlocked.ncu(number, selection)
         _run(profile, runner, found, limit_s)
-    runner.record.notes += [f"ncu: {line}" for line in ncu.warnings(read_end(profile.log))]
+    for line in ncu.warnings(read_end(profile.log), python=plan.workload.kind == "python"):
+        runner.note(line)
     for page in pages:
         runner.run(page)
 

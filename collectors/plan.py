@@ -56,10 +56,14 @@ class Plan:
         return (str(self.binary or work.path), *work.args)
 
     @property
+    def makes_ranges(self) -> bool:
+        """Whether the nsys pass runs the script so that each operator makes an NVTX range."""
+        return self.workload.kind == "python" and torch_pass.under_nsys(self.options)
+
+    @property
     def recorded(self) -> tuple[str, ...]:
         """The command that nsys records: the workload's own, or one that makes ranges of its operators besides."""
-        ranges = self.workload.kind == "python" and torch_pass.under_nsys(self.options)
-        return self._under_runner if ranges else self.command
+        return self._under_runner if self.makes_ranges else self.command
 
     @property
     def _under_runner(self) -> tuple[str, ...]:
@@ -69,6 +73,10 @@ class Plan:
         """The log of the step called `name`."""
         return self.folder / "logs" / f"{name}.log"
 
+    def prepare(self) -> Step:
+        """The program without any profiler."""
+        return Step("prepare", self.command, self.log("prepare"), runs_workload=True)
+
     def nsys(self, number: int) -> list[Step]:
         """The steps of the nsys pass; `number` counts its repetitions from 1."""
         name = "nsys" if number == 1 else f"nsys-{number}"
@@ -76,7 +84,14 @@ class Plan:
         recorded, exported = report.with_name(f"{name}.nsys-rep"), report.with_name(f"{name}.sqlite")
         profile = nsys.profile(tool, report, self.options, self.recorded)
         return [
-            Step(name, profile, self.log(name), outputs=(recorded,), runs_workload=True),
+            Step(
+                name,
+                profile,
+                self.log(name),
+                outputs=(recorded,),
+                runs_workload=True,
+                has_runner=self.makes_ranges,
+            ),
             Step(f"{name}-export", nsys.export(tool, report), self.log(f"{name}-export"), outputs=(exported,)),
         ]
 
@@ -88,7 +103,7 @@ class Plan:
 
     def torch(self) -> list[Step]:
         """The step of the torch pass."""
-        return [Step("torch", self._under_runner, self.log("torch"), runs_workload=True)]
+        return [Step("torch", self._under_runner, self.log("torch"), runs_workload=True, has_runner=True)]
 
     def ncu(self, number: int, selection: Selection) -> list[Step]:
         """The steps of one run of ncu; `number` counts the groups of launches from 1."""
@@ -114,6 +129,8 @@ def script(plan: Plan, passes: Sequence[str], compiled: tuple[str, ...] | None) 
     if compiled is not None:
         binary = Path(compiled[compiled.index("-o") + 1])
         lines += ["# compile", f"mkdir -p {shlex.quote(str(binary.parent))}", shlex.join(compiled)]
+    if plan.options.prepare:
+        lines += ["# without a profiler", plan.prepare().shell]
     if "nsys" in passes:
         for number in range(1, plan.options.repeat + 1):
             again = f", {number} of {plan.options.repeat}" if plan.options.repeat > 1 else ""
@@ -131,7 +148,7 @@ def _ncu_lines(plan: Plan, *, chosen: bool) -> list[str]:
     listing, options = plan.launches(), plan.options
     wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
     wanted += ["--part"] if options.partial else []
-    choose = shlex.join([sys.executable, "-m", "kanalyze.collectors.launches", str(listing.stdout), *wanted])
+    choose = shlex.join([sys.executable, "-m", "kanalyze.collectors.choose", str(listing.stdout), *wanted])
     first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]

@@ -30,7 +30,7 @@ _GRACE_S: Final = 5.0
 _POLL_S: Final = 0.05
 
 #: The last words are looked for in so much of the end of a log.
-_TAIL_BYTES: Final = 16384
+_TAIL_BYTES: Final = 1 << 16
 
 #: Told the seconds since the start and the last line that was said.
 Tick = Callable[[float, str], object]

@@ -112,6 +112,13 @@ def _asked_for_version(name: str, path: Path, remedy: str) -> Program:
     return Program(name, path, version.group(1) if version else None, remedy=remedy)
 
 
+def version_of(*command: str) -> str | None:
+    """The version that a program says when it is asked; None where it does not."""
+    ran = said(*command, "--version")
+    found = _VERSION.search(ran[1]) if ran and not ran[0] else None
+    return found.group(1) if found else None
+
+
 def said(*command: str | Path, patience_s: float = _PATIENCE_S) -> tuple[int, str] | None:
     """The exit status and output of a short command; None where it cannot be started or does not end."""
     try:

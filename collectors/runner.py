@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze.collectors import ncu, nsys, process
 from kanalyze.collectors.checks import checks
 from kanalyze.collectors.files import NO_SPACE, discard, entries, full, incomplete
+from kanalyze.collectors.last_words import last_words
 from kanalyze.collectors.manifest import PassRecord, step_record
 from kanalyze.collectors.progress import Event, Progress
 from kanalyze.collectors.torch_pass import RUNNER_FAILED
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
     from kanalyze.collectors.process import Ended, Starter
     from kanalyze.collectors.step import Step
 
-#: So much of what a tool said is shown when it failed.
-_LINES: Final = 12
+#: So much of a log is looked at for messages that are known.
 _READ_BYTES: Final = 1 << 20
+
+#: A line of a program is shown as far as this in the middle of a sentence.
+_WIDE: Final = 200
+
+#: How the runner of torch's pass begins what it says.
+_RUNNER_SAYS: Final = "kanalyze: "
 
 #: What the tools' messages mean, by the first word of a step's name.
 _MEANINGS: Final = {"nsys": nsys.meaning, "ncu": ncu.meaning}
@@ -32,17 +38,23 @@ class StepFailedError(Exception):
     """A step did not do what it should; `of_program` says that the workload failed, not the tool."""
 
     def __init__(self, why: str, step: Step, status: int | None = None, *, of_program: bool = False) -> None:
-        """Keep the reason and the step."""
+        """Keep the reason and the step; no `status` says that it was stopped or never began."""
         super().__init__(why)
         self.why = why
         self.step = step
         self.status = status
         self.of_program = of_program
 
+    def told(self, name: str) -> str:
+        """Why, for the pass called `name`; with the last thing that the program said, where it failed."""
+        last = self.said[-1:] if self.of_program else []
+        inside = "" if self.step.name == name else f"{self.step.name}: "
+        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:_WIDE]}" for line in last)
+
     @property
     def said(self) -> list[str]:
-        """The end of what the step printed."""
-        return process.tail(self.step.log, _LINES)
+        """The end of what the step printed; what the program printed, where it is the program that failed."""
+        return last_words(self.step, of_program=self.of_program)
 
 
 @dataclass
@@ -69,6 +81,11 @@ class Runner:
     def left_s(self) -> float:
         """What is left of the pass's time."""
         return self.timeout_s - (time.monotonic() - self.began)
+
+    def note(self, text: str) -> None:
+        """Remember what is worth knowing of the pass, once."""
+        if text not in self.record.notes:
+            self.record.notes.append(text)
 
     def run(self, step: Step, limit_s: float | None = None) -> None:
         """Run a step to its end.
@@ -114,8 +131,10 @@ class Runner:
             return StepFailedError(_why_missing(step, ended.status, missing), step, ended.status)
         if ended.status == 0 or (step.runs_workload and self.stopped):
             return None
-        if not step.runs_workload or ended.status < 0 or ended.status == RUNNER_FAILED:
-            return StepFailedError(f"{Path(step.argv[0]).name} {_how(ended.status)}", step, ended.status)
+        of_runner = ended.status == RUNNER_FAILED and step.has_runner
+        if of_runner or not step.runs_workload or ended.status < 0:
+            why = _of_runner(step) if of_runner else f"{Path(step.argv[0]).name} {_how(ended.status)}"
+            return StepFailedError(why, step, ended.status)
         if any(not check.passed for check in checks(step.log)):
             return None  # it says that its result is wrong, and was recorded all the same
         return StepFailedError(f"the program {_how(ended.status)}", step, ended.status, of_program=True)
@@ -127,6 +146,12 @@ def _why_missing(step: Step, status: int, missing: list[str]) -> str:
         return NO_SPACE
     meant = _MEANINGS.get(step.name.partition("-")[0], lambda _: "")(read_end(step.log))
     return meant or ", and ".join([*([f"{Path(step.argv[0]).name} {_how(status)}"] if status else []), *missing])
+
+
+def _of_runner(step: Step) -> str:
+    """What the runner says of its own trouble."""
+    said = [line.removeprefix(_RUNNER_SAYS) for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
+    return said[-1] if said else "the script could not be profiled"
 
 
 def _how(status: int) -> str:

@@ -26,6 +26,7 @@ class Step:
         outputs: The files that it must leave, whole and not empty.
         stdout: The file that takes its standard output, where that is a result; `log` has the rest.
         runs_workload: Whether the workload runs in it, so that its exit status and check line are the workload's.
+        has_runner: Whether the runner of torch's pass stands in the script's place.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Step:
     outputs: tuple[Path, ...] = ()
     stdout: Path | None = None
     runs_workload: bool = False
+    has_runner: bool = False
 
     @property
     def shell(self) -> str:

@@ -189,13 +189,9 @@ def _torch_with_gpu() -> Any:  # noqa: ANN401
     try:
         torch: Any = import_module("torch")
     except ImportError as error:
-        raise CollectError(
-            f"torch cannot be imported ({error}).", "Install PyTorch in this Python: https://pytorch.org."
-        ) from None
+        raise CollectError.without_torch(error) from None
     if not torch.cuda.is_available():
-        raise CollectError(
-            "torch finds no GPU here.", 'Run it where there is one, or time by the host\'s clock: device="cpu".'
-        )
+        raise CollectError.without_gpu()
     return torch
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors import ncu, torch_pass
@@ -10,11 +11,10 @@ from kanalyze.collectors.machine import Gpus, gpus
 from kanalyze.collectors.nsys import find_nsys
 from kanalyze.collectors.nvcc import find_nvcc
 from kanalyze.collectors.options import PASSES
-from kanalyze.collectors.programs import Program
+from kanalyze.collectors.programs import Program, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from kanalyze.collectors.options import Options
     from kanalyze.collectors.workload import Workload
@@ -38,6 +38,7 @@ class Tools:
         python: The Python that runs scripts.
         torch: torch as that Python has it; asked only where a pass needs it.
         torch_facts: What torch says of itself.
+        python_version: Of that Python, where a script runs in it.
     """
 
     gpus: Gpus
@@ -47,20 +48,29 @@ class Tools:
     python: Path
     torch: Program = field(default_factory=lambda: Program("torch", problem="not looked for"))
     torch_facts: Mapping[str, object] = field(default_factory=dict)
+    python_version: str | None = None
 
 
 def find_tools(options: Options, workload: Workload | None = None, *, torch: bool = True) -> Tools:
     """The tools of this machine. Asking for `torch` takes as long as importing it."""
-    python = torch_pass.python_of(workload, options) if workload else torch_pass.find_python(options)
-    found, facts = torch_pass.find_torch(python) if torch else (Program("torch", problem="not looked for"), {})
-    return Tools(gpus(), find_nvcc(options), find_nsys(options), ncu.find_ncu(options), python, found, facts)
+    command = torch_pass.python_of(workload, options) if workload else (str(torch_pass.find_python(options)),)
+    found, facts = torch_pass.find_torch(command) if torch else (Program("torch", problem="not looked for"), {})
+    profilers = (find_nvcc(options), find_nsys(options), ncu.find_ncu(options))
+    version = version_of(*command) if workload and workload.kind == "python" else None
+    return Tools(gpus(), *profilers, Path(command[-1]), found, facts, version)
+
+
+def wants_torch(workload: Workload, options: Options) -> bool:
+    """Whether the run has a use for torch: in a pass of its own, or for ranges in the nsys pass."""
+    wanted = "torch" in wanted_passes(workload, options) or torch_pass.under_nsys(options)
+    return workload.kind == "python" and wanted
 
 
 def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
     """The passes that are asked for, in order; without a wish those that suit the workload."""
     if options.passes is not None:
         return tuple(name for name in PASSES if name in options.passes)
-    return tuple(name for name in PASSES if name != "torch" or workload.kind == "python")
+    return tuple(name for name in PASSES if name != "torch" or workload.kind == "python" or workload.starts_python)
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, O
     """What keeps each pass from running that is asked for and cannot."""
     no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
     found = {
-        "nsys": no_gpu or _missing(tools.nsys),
+        "nsys": no_gpu or _missing(tools.nsys) or _ranges_obstacle(workload, options, tools),
         "torch": _torch_obstacle(workload, options) or _missing(tools.torch),
         "ncu": no_gpu or _missing(tools.ncu) or _unpermitted(),
     }
@@ -88,6 +98,12 @@ def _missing(program: Program) -> Obstacle | None:
 
 
 def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
+    if workload.starts_python:
+        return Obstacle(
+            "the script that this program starts cannot be told, and torch.profiler runs in the script's own process",
+            "give the command that starts it: `kanalyze collect torchrun -- --nproc-per-node=2 train.py`, "
+            "`kanalyze collect python -- train.py`",
+        )
     if workload.kind != "python":
         return Obstacle("torch.profiler records Python workloads only", "give the script, or leave torch out of --with")
     if torch_pass.under_nsys(options):
@@ -95,6 +111,12 @@ def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
             "the recipe nvtx is a part of the nsys pass", "choose another recipe for a trace of torch's own"
         )
     return None
+
+
+def _ranges_obstacle(workload: Workload, options: Options, tools: Tools) -> Obstacle | None:
+    """What keeps the recipe nvtx from making ranges in the nsys pass."""
+    ranges = workload.kind == "python" and torch_pass.under_nsys(options)
+    return _missing(tools.torch) if ranges else None
 
 
 def _unpermitted() -> Obstacle | None:

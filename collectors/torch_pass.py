@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors import recipes
+from kanalyze.collectors.launchers import LAUNCHERS, SPREADERS, is_python
 from kanalyze.collectors.programs import Program, runnable, said
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ _ASKED: Final = (
     "'gpu': torch.cuda.is_available(), 'triton': triton, 'python': platform.python_version()}))"
 )
 
+#: How the folders begin in which the runner lets Triton and inductor compile.
+OWN_CACHES: Final = ".caches"
+
 #: What ends the runner with this status is the profiler's trouble, not the workload's.
 RUNNER_FAILED: Final = 120
 
@@ -49,22 +53,29 @@ def find_python(options: Options) -> Path:
     return Path(on_path or sys.executable)
 
 
-def python_of(workload: Workload, options: Options) -> Path:
-    """The Python that runs this workload; beside its launcher where that brings its own."""
+def python_of(workload: Workload, options: Options) -> tuple[str, ...]:
+    """What starts the Python of this workload, its launcher's where that brings its own: one word, or several.
+
+    A wrapper may set the environment in which a Python is found (env, conda), so it stands before that here, too.
+    """
     if options.python is None and workload.launcher:
-        launcher = Path(workload.launcher[0])
-        if re.fullmatch(r"python[\d.]*", launcher.name):
-            return launcher
-        beside = launcher.parent / "python"
+        words = workload.launcher
+        at = next((at for at, word in enumerate(words) if is_python(word)), None)
+        spread = Path(words[0]).name in SPREADERS
+        if at is not None:
+            return (shutil.which(words[at]) or words[at],) if spread else words[: at + 1]
+        started = next((shutil.which(word) for word in words if Path(word).name in LAUNCHERS), None)
+        beside = Path(started or words[0]).parent / "python"
         if os.access(beside, os.X_OK):
-            return beside
-    return find_python(options)
+            return (str(beside),)
+    return (str(find_python(options)),)
 
 
-def find_torch(python: Path) -> tuple[Program, dict[str, object]]:
-    """The torch of that Python, and what it says of itself (its CUDA, and whether it sees a GPU)."""
+def find_torch(command: Sequence[str]) -> tuple[Program, dict[str, object]]:
+    """The torch of the Python that `command` starts, and what it says of itself (its CUDA, whether it sees a GPU)."""
+    python = Path(command[-1])
     remedy = f"install it for that Python (`{python} -m pip install torch`), or name another one with --python"
-    ran = said(python, "-c", _ASKED, patience_s=_PATIENCE_S)
+    ran = said(*command, "-c", _ASKED, patience_s=_PATIENCE_S)
     told = re.search(r"^kanalyze:(.*)$", ran[1], re.MULTILINE) if ran else None
     if ran is None:
         return Program("torch", problem=f"{python} does not run", remedy=remedy), {}
@@ -83,5 +94,7 @@ def under_nsys(options: Options) -> bool:
 def command(python: str, runner: Path, folder: Path, options: Options, workload: Workload) -> tuple[str, ...]:
     """The command that runs the workload under torch.profiler, and writes into `folder`."""
     launcher: Sequence[str] = workload.launcher or (python,)
-    flags = ("--out", str(folder), "--recipe", options.recipe, *options.recipe_flags)
+    # under nsys, compiling everything afresh would be most of what is recorded
+    caches = ("--caches", "user") if under_nsys(options) else ()
+    flags = ("--out", str(folder), "--recipe", options.recipe, *caches, *options.recipe_flags)
     return (*launcher, str(runner), *flags, "--", *workload.target, *workload.args)

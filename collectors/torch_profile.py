@@ -85,7 +85,7 @@ class TorchCapture:
         """
         if not self.traces:
             why = "; ".join(self.notes) or f"recipe {self._request.recipe.name} makes none, or the region has not ended"
-            raise CollectError(f"{self.folder}: no trace: {why}.", "Call capture.step() at the end of each step.")
+            raise CollectError.no_steps(self.folder, f"no trace: {why}")
         return self.traces[0]
 
     def key_averages(self, **options: Any) -> Any:  # noqa: ANN401 - torch's own type
@@ -96,7 +96,7 @@ class TorchCapture:
         """
         last = self._session.last if isinstance(self._session, TraceSession) else None
         if last is None:
-            raise CollectError(f"{self.folder}: nothing was recorded.", "Call capture.step() at the end of each step.")
+            raise CollectError.no_steps(self.folder, "nothing was recorded")
         return last.key_averages(**options)
 
     def __repr__(self) -> str:
@@ -128,7 +128,7 @@ class TorchProfile:
             OutputError: The folder exists, or cannot be made.
         """
         if self._open is not None:
-            raise _busy("this very region is being profiled")
+            raise CollectError.profiler_busy("this very region is being profiled")
         target = self._target()
         hidden = target.parent / f".{target.name}.{os.getpid()}.partial"
         request = Request(self._recipe, hidden, **self._options)
@@ -138,11 +138,9 @@ class TorchProfile:
             hidden.mkdir(parents=True)
             _start(running, hidden)
         except ImportError as error:
-            raise CollectError(
-                f"torch cannot be imported ({error}).", "Install PyTorch in this Python: https://pytorch.org."
-            ) from None
+            raise CollectError.without_torch(error) from None
         except ProfilerBusyError as error:
-            raise _busy(str(error)) from None
+            raise CollectError.profiler_busy(error) from None
         except OSError as error:
             raise OutputError.because(target, error.strerror or str(error)) from None
         capture = TorchCapture(target, running, request)
@@ -175,9 +173,7 @@ class TorchProfile:
         capture.folder = target
         capture.traces = [target / path.relative_to(request.folder) for path in outcome.traces]
         if error is None and outcome.failures:
-            raise CollectError(
-                f"{target}: not all of it could be written: {'; '.join(outcome.failures)}.", "See what is there."
-            )
+            raise CollectError.not_all_written(target, outcome.failures)
         if error is None and self._recipe.cycle and not capture.traces and self._recipe.makes != recipes.TIMES:
             warnings.warn(f"kanalyze: {'; '.join(outcome.notes)}; call capture.step() at each step's end", stacklevel=2)
 
@@ -253,13 +249,6 @@ def _start(running: Session, folder: Path) -> None:
     except BaseException:
         folder.rmdir()
         raise
-
-
-def _busy(why: str) -> CollectError:
-    return CollectError(
-        f"nothing can be profiled here: {why}.",
-        "End the other profiler first; under `kanalyze collect`, --recipe own leaves the profiler to the program.",
-    )
 
 
 def _free(wanted: str) -> Path:

@@ -211,7 +211,7 @@ class TimesSession(QuietSession):
             self._torch.cuda.synchronize()
         cycle = self.request.recipe.cycle or recipes.Cycle()
         cold = cycle.skip_first + cycle.wait + cycle.warmup
-        times_ns = [_between_ns(*pair) for pair in zip(self._marks, self._marks[1:])]  # noqa: B905 - Python 3.9
+        times_ns = [_between_ns(*pair) for pair in zip(self._marks, self._marks[1:])]
         if len(times_ns) <= cold:
             self.outcome.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {cold} warm up")
         document = {

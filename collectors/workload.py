@@ -7,23 +7,18 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kanalyze.collectors.errors import WorkloadError
+from kanalyze.collectors.launchers import LAUNCHERS, behind, starts_python
 from kanalyze.collectors.workloads import reference, references
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.collectors.launchers import Behind
+
 Kind = Literal["cuda", "python", "executable"]
-
-_PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?")
-
-#: Options of torchrun that take no value; each may be spelled with underscores. Every other one takes one.
-_TORCHRUN_FLAGS: Final = frozenset({"--standalone", "--no-python", "--run-path", "--help", "-h"})
-
-#: Options of the Python interpreter that take a value of their own.
-_PYTHON_VALUES: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,7 @@ class Workload:
         launcher: For Python: what stands before the script (``torchrun --nproc-per-node=2``); empty is a Python
             that is found.
         target: For Python: the script, or ``-m MODULE``.
+        starts_python: For an executable: whether it seems to start a Python, whose script cannot be told.
     """
 
     name: str
@@ -46,6 +42,7 @@ class Workload:
     args: tuple[str, ...] = ()
     launcher: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
+    starts_python: bool = False
 
 
 def resolve(text: str, args: Sequence[str] = ()) -> Workload:
@@ -89,13 +86,14 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
         return Workload(_name(absolute.stem), "python", absolute, args, (), (str(absolute),))
     if not os.access(absolute, os.X_OK):
         raise WorkloadError.not_runnable(path)
-    if _PYTHON.fullmatch(absolute.name) and args:
-        return _under_launcher(absolute, args, _python_target(args))
-    if absolute.name == "torchrun" and args:
-        return _under_launcher(absolute, args, _torchrun_target(args))
-    if head.startswith(b"#!") and re.search(rb"python[\d.]*\s*$", head.splitlines()[0]):
+    found = behind(str(absolute), args)
+    if found is not None:
+        return _behind_launcher(found)
+    of_python = head.startswith(b"#!") and re.search(rb"python[\d.]*\s*$", head.splitlines()[0])
+    if of_python and absolute.name not in LAUNCHERS:
         return Workload(_name(absolute.stem), "python", absolute, args, (_interpreter(head),), (str(absolute),))
-    return Workload(_name(absolute.name), "executable", absolute, args)
+    hidden = starts_python(str(absolute), args, head)
+    return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
 
 
 def _interpreter(head: bytes) -> str:
@@ -104,48 +102,15 @@ def _interpreter(head: bytes) -> str:
     return shutil.which(words[-1]) or words[-1]
 
 
-def _under_launcher(launcher: Path, args: tuple[str, ...], at: int | None) -> Workload:
-    """A script that a launcher starts; `at` is where among `args` it stands, None where there is none."""
-    if at is None:
-        return Workload(_name(launcher.name), "executable", launcher, args)
-    before = (str(launcher), *args[:at])
-    if args[at] == "-m":
-        module, rest = args[at + 1], args[at + 2 :]
-        return Workload(_name(module.rpartition(".")[2]), "python", None, rest, before, ("-m", module))
-    script = Path(os.path.abspath(args[at]))  # noqa: PTH100 - as above
+def _behind_launcher(found: Behind) -> Workload:
+    """The script that a launcher starts."""
+    if found.target[0] == "-m":
+        name = _name(found.target[1].rpartition(".")[2])
+        return Workload(name, "python", None, found.args, found.launcher, found.target)
+    script = Path(os.path.abspath(found.target[0]))  # noqa: PTH100 - as above
     if not script.is_file():
-        _refuse(Path(args[at]))
-    return Workload(_name(script.stem), "python", script, args[at + 1 :], before, (str(script),))
-
-
-def _python_target(args: Sequence[str]) -> int | None:
-    """Where the script or ``-m`` stands among Python's own arguments; None for ``-c`` and standard input."""
-    at = 0
-    while at < len(args):
-        word = args[at]
-        if word == "-m":
-            return at if at + 1 < len(args) else None
-        if word in ("-c", "-"):
-            return None
-        if not word.startswith("-"):
-            return at
-        at += 2 if word in _PYTHON_VALUES else 1
-    return None
-
-
-def _torchrun_target(args: Sequence[str]) -> int | None:
-    """Where the script or ``-m`` stands among torchrun's own arguments; None where it starts no Python."""
-    at = 0
-    while at < len(args):
-        word = args[at].replace("_", "-") if args[at].startswith("--") else args[at]
-        if word == "--no-python":
-            return None
-        if word in ("-m", "--module"):
-            return at if word == "-m" and at + 1 < len(args) else None
-        if not word.startswith("-"):
-            return at
-        at += 1 if word in _TORCHRUN_FLAGS or "=" in word else 2
-    return None
+        _refuse(Path(found.target[0]))
+    return Workload(_name(script.stem), "python", script, found.args, found.launcher, (str(script),))
 
 
 def _name(text: str) -> str:

@@ -36,6 +36,7 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 -
 _OPTIONS = (
     _option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
     _option("--with", "passes", metavar="PASSES", help="Which of nsys, torch and ncu, with commas between them."),
+    _option("--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."),
     _option("--repeat", type=int, default=1, metavar="K", help="Run the nsys pass K times."),
     _option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
     _option("--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."),
@@ -121,9 +122,8 @@ def _summarize(capture: Capture) -> None:
     """Print the summary as `kanalyze summarize` does."""
     from kanalyze.cli.summarize import shown  # noqa: PLC0415 - --help need not wait
 
-    several = len(capture.reports) > 1
     if capture.reports:
-        shown(capture.reports if several else [capture.folder])
+        shown([capture.folder])
         sys.stdout.flush()
 
 

@@ -27,7 +27,6 @@ _TOP = 8
 @output
 def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None, **where: Unpack[Where]) -> None:
     """One page that says where the time of each REPORT went; of several, a line that compares them."""
-    reports = [part for report in reports for part in _runs(report)]
     for report in reports:
         refuse_overwriting(report, output)
     pages = [_page(report, where) for report in reports]
@@ -43,12 +42,11 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
         _emit_terminal(pages, top, output)
 
 
-def _runs(report: Path) -> list[Path]:
-    """The reports that a path stands for: a capture whose nsys pass ran several times has several."""
+def _further_runs(report: Path) -> list[Path]:
+    """The reports that a path stands for beside the one that is read: those of a nsys pass that ran several times."""
     from kanalyze.readers.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
 
-    found = reports_in(report) if accepts(report, b"") else []
-    return found if len(found) > 1 else [report]
+    return reports_in(report)[1:] if accepts(report, b"") else []
 
 
 def shown(reports: Sequence[Path]) -> None:
@@ -63,9 +61,16 @@ def _emit_terminal(pages: Sequence[Summary | Instances], top: int, output: Path 
 
 
 def _page(report: Path, where: Where) -> Summary | Instances:
-    """The page of a report, or the comparison of a range's instances where the window names several."""
+    """The page of a report, or the comparison of a range's instances where the window names several.
+
+    Of a report that was recorded several times, the page says how far the runs are apart.
+    """
     from kanalyze.analyses.instances import compare  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
     from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
 
     parts = opened_parts(report, where)
-    return summary_of(parts[None]) if None in parts else compare([*parts.values()])
+    if None not in parts:
+        return compare([*parts.values()])
+    others = [opened_parts(other, where) for other in _further_runs(report)]
+    return repeated([summary_of(run[None]) for run in (parts, *others) if None in run])

@@ -91,6 +91,15 @@ def test_an_architecture_that_nvcc_does_not_know_is_nvcc_s_error(home):
         collect("good.cu", arch=("10",))
 
 
+def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.process._GRACE_S", 0.3)
+    stand_ins.make("nvcc")
+    stand_ins.mode("nvcc", "hangs")
+    Path("x.cu").write_text("int main() {}\n")
+    with pytest.raises(CompileError, match=r"does not compile: nvcc took longer than 1 s, and was stopped"):
+        collect("x.cu", output=Path("cap"), timeout_s=1)
+
+
 def test_without_nvcc_a_source_cannot_be_compiled(stand_ins):
     if shutil.which("nvcc"):
         pytest.skip("nvcc is where every system has its programs")

@@ -189,7 +189,8 @@ def test_the_recipe_of_ranges_runs_under_nsys():
     plan = Plan(SCRIPT, Options(recipe="nvtx"), NOWHERE, Path("/c"))
     workload = plan.nsys(1)[0].argv[len(TRACE) + 3 :]
     assert workload == (
-        *("/usr/bin/python3", str(RUNNER), "--out", "/c", "--recipe", "nvtx", "--", "/w/train.py", "--lr", "0.1"),
+        *("/usr/bin/python3", str(RUNNER), "--out", "/c", "--recipe", "nvtx", "--caches", "user"),
+        *("--", "/w/train.py", "--lr", "0.1"),
     )
 
 
@@ -206,7 +207,7 @@ def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
     lines = script(plan, ["nsys", "ncu"], ("nvcc", "-lineinfo", "-o", "/b/add", "/w/add.cu"))
     program = "/b/add 'a b' 'it'\"'\"'s' '$HOME'"
     trace = " ".join(TRACE)
-    choose = "-m kanalyze.collectors.launches cap/logs/launches.csv --kernels 3 --launches 1"
+    choose = "-m kanalyze.collectors.choose cap/logs/launches.csv --kernels 3 --launches 1"
     assert [line for line in lines if choose not in line] == [
         "mkdir -p cap/logs",
         "# compile",

@@ -118,7 +118,7 @@ def test_where_nobody_tells_counters_are_not_restricted(tmp_path):
 
 def test_little_space_is_told(whole, monkeypatch):
     del whole
-    monkeypatch.setitem(doctor.__globals__, "_ENOUGH_BYTES", 10**18)
+    monkeypatch.setattr("kanalyze.collectors.files.ENOUGH_BYTES", 10**18)
     assert missing() == ["disk"]
 
 

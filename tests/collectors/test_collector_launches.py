@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.collectors.launches import Launch, main, parse, select
+from kanalyze.collectors.choose import main
+from kanalyze.collectors.launches import Launch, parse, select
 from kanalyze.collectors.options import Options
 from support.stand_ins import LAUNCHES
 
@@ -55,9 +56,10 @@ def test_several_launches_are_several_numbers():
     assert expressions(launches(("k", [500, 100, 100, 100])), launches=2) == ["::regex:^(k)$:2|3"]
 
 
-def test_launches_are_counted_for_each_shape_and_the_heaviest_shape_decides():
-    found = launches(("k", [5], 1), ("k", [100], 2), ("k", [5], 1), ("k", [90], 2), ("k", [100], 2))
-    assert expressions(found) == ["::regex:^(k)$:2"]
+def test_launches_are_counted_by_name_whatever_their_shapes_and_the_heaviest_shape_decides():
+    found = launches(("k", [5], 1), ("k", [5], 1), ("k", [100], 2), ("k", [5], 1), ("k", [90], 2), ("k", [100], 2))
+    assert expressions(found) == ["::regex:^(k)$:3"]
+    assert expressions(found, launches=3) == ["::regex:^(k)$:3|5|6"]
 
 
 def test_communication_is_never_profiled():

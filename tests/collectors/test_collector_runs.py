@@ -77,6 +77,13 @@ def test_the_manifest_says_what_was_done(program, monkeypatch):
     assert set(told["files"]) >= {"nsys.sqlite", "ncu.raw.csv", "logs/nsys.log"}
 
 
+def test_an_argument_that_is_no_unicode_arrives_and_is_in_the_manifest(stand_ins, program):
+    word = os.fsdecode(b"caf\xe9")
+    capture = collect(program, [word], output=Path("cap"), passes=("nsys",))
+    assert (stand_ins.folder / "arguments").read_bytes() == b"caf\xe9\n"
+    assert capture.manifest["workload"]["args"] == [word]
+
+
 def test_every_key_of_the_manifest_is_documented_and_no_other(program):
     page = (ROOT / "docs/collect.md").read_text()
     parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
@@ -85,7 +92,7 @@ def test_every_key_of_the_manifest_is_documented_and_no_other(program):
         for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
     told = collect(program, output=Path("cap"), passes=("nsys",)).manifest
-    assert sorted(documented["Manifest"]) == sorted([*told, "build"])
+    assert sorted(documented["Manifest"]) == sorted([*told, "build", "prepare"])
     assert documented["Passes"] == list(told["passes"][0])
 
 
@@ -199,6 +206,15 @@ def test_where_clocks_cannot_be_locked_ncu_goes_without_and_says_so(stand_ins, p
     assert left(Path("cap")) == FILES
 
 
+def test_where_launches_do_not_come_again_the_first_ones_are_profiled(stand_ins, program):
+    """As with two processes on one GPU, each of which launches a kernel once."""
+    stand_ins.mode("ncu", "one launch")
+    capture = collect(program, output=Path("cap"))
+    assert (passes(capture), left(Path("cap"))) == ({"nsys": "done", "ncu": "done"}, FILES)
+    assert capture.notes == ("ncu: the launches that were chosen did not come again: profiled the first ones",)
+    assert Path("cap/logs/ncu-none.log").exists()
+
+
 def test_where_every_pass_fails_nothing_is_kept(stand_ins, program):
     stand_ins.mode("nsys", "fails")
     stand_ins.mode("ncu", "fails")
@@ -299,10 +315,10 @@ def test_a_script_runs_under_all_three(script):
 @pytest.mark.parametrize(
     ("mode", "told"),
     [
-        ("runner fails", "python3 ended with exit status 120"),
+        ("runner fails", "the workload cannot be profiled: ImportError: no torch"),
         ("killed", "python3 was killed by signal 9"),
         ("hangs", "took longer than 3 s, and was stopped"),
-        ("fails", "the program ended with exit status 1"),
+        ("fails", "the program ended with exit status 1: something went wrong"),
     ],
 )
 def test_when_torch_s_pass_fails_the_others_go_on_and_nothing_of_it_stays(stand_ins, script, mode, told):
@@ -318,11 +334,35 @@ def test_the_recipe_of_ranges_is_a_part_of_the_nsys_pass(stand_ins, script):
     path, python = script
     capture = collect(path, output=Path("cap"), python=python, recipe="nvtx")
     assert passes(capture) == {"nsys": "done", "torch": "skipped", "ncu": "done"}
+    assert capture.manifest["passes"][0]["torch"]["torch-run"]["workload"] == {"ended": "return"}
+    assert capture.notes == ("nsys: a remark",)
+    assert left(Path("cap")) == FILES | {"torch.json.gz", "torch-run.json"}
     assert "--recipe" in stand_ins.called("nsys")[0]
     assert "--recipe" not in stand_ins.called("ncu")[0]
 
 
+def test_ranges_of_operators_need_torch(stand_ins, script):
+    path, python = script
+    stand_ins.write("python3", "#!/bin/sh\necho 'No module named torch'\nexit 1\n")
+    with pytest.raises(CollectError, match="cannot import it"):
+        collect(path, output=Path("cap"), python=python, recipe="nvtx", passes=("nsys",))
+
+
+def test_the_manifest_has_the_version_of_the_script_s_python(script):
+    path, python = script
+    told = collect(path, output=Path("cap"), python=python, passes=("nsys",)).manifest["tools"]["python"]
+    assert told == {"path": str(python), "version": "3.12.3"}
+
+
 # No space left
+
+
+def test_little_space_is_told_before_it_begins(program, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.files.ENOUGH_BYTES", 10**18)
+    told = []
+    collect(program, output=Path("cap"), passes=("nsys",), progress=told.append)
+    assert (told[0].kind, told[0].step) == ("note", "disk")
+    assert " are free; a longer program takes " in told[0].text
 
 
 def test_without_space_nothing_is_begun(stand_ins, program, monkeypatch):

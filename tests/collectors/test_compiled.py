@@ -277,6 +277,20 @@ def test_caches_of_ones_own_are_gone_afterwards(tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled-rank1.json", "triton"]
 
 
+def test_what_is_made_in_them_after_the_end_is_gone_too(tmp_path):
+    """Inductor makes its folder again at exit."""
+    script = textwrap.dedent(f"""
+        import atexit, pathlib
+        from kanalyze.collectors.compiled_live import Caches
+        caches = Caches(pathlib.Path({str(tmp_path)!r}), "", fresh=True)
+        caches.begin()
+        atexit.register(lambda: (caches.own / "inductor").mkdir(parents=True))
+        caches.finish()
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)  # noqa: S603
+    assert list(tmp_path.iterdir()) == []
+
+
 KERNEL = """
     import sys
     import triton

@@ -81,7 +81,8 @@ at = words.index("--export") + 1
 start = next(place for place in range(at + 1, len(words)) if not words[place].startswith("-"))
 print("==PROF== Connected to process 1")
 ended = subprocess.run(words[start:]).returncode
-if mode == "no kernels":
+none = mode == "no kernels" or (mode == "one launch" and not words[words.index("--kernel-id") + 1].endswith(":1"))
+if none:
     print("==WARNING== No kernels were profiled.")
     sys.exit(ended)
 print("==WARNING== Unable to access the following 6 metrics: ctc__rx_bytes_data_user.sum, and so on.\\n\\n")
