@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 #: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
 _MULTIPLIER: Final = 6364136223846793005
 
 #: Frames of fewer rows are handled as is usual in polars, which costs less there.
 _MANY_ROWS: Final = 1 << 16
+
+#: Rows that are looked at together.
+_SLICE: Final = 1 << 19
 
 
 def constant(frame: pl.DataFrame, *columns: str) -> bool:
@@ -44,6 +47,11 @@ def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
 def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
     """The different values of a column, sorted; of the frame for the same reason as :func:`constant`."""
     return frame.select(pl.col(column).unique().sort()).to_series()
+
+
+def slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Parts of `frame`, at least one: for what takes more memory than what is found out."""
+    return frame.iter_slices(_SLICE) if frame.height else iter((frame,))
 
 
 def _single(values: pl.Series) -> bool:

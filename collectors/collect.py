@@ -251,7 +251,7 @@ class _Run:
                 raise CollectError.program_failed(self.workload.name, error.status, error.said) from error
             self.progress(Event("note", name, f"failed: {record.why}"))
             self._say_locks(record, error)
-        except BaseException:
+        except KeyboardInterrupt:
             record.status, record.why = "interrupted", "stopped by the user"
             self._say_locks(record)
             raise

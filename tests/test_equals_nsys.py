@@ -10,19 +10,12 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+from support.nsys_csv import TIMES
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "reports" / "expected"
 NAMES = sorted(folder.name for folder in EXPECTED.iterdir())
 
-TIMES = {
-    "Total Time (ns)": "total_ns",
-    "Avg (ns)": "avg_ns",
-    "Med (ns)": "median_ns",
-    "Min (ns)": "min_ns",
-    "Max (ns)": "max_ns",
-    "StdDev (ns)": "stddev_ns",
-}
 LAUNCH_TIMES = {
     f"{letter}{theirs} (ns)": f"{measure}_{ours}_ns"
     for letter, measure in {"T": "total", "A": "api", "Q": "queue", "K": "kernel"}.items()

@@ -13,17 +13,9 @@ from kanalyze.analyses.range_gpu import range_gpu
 from kanalyze.analyses.range_kernels import range_kernels
 from kanalyze.analyses.ranges import ranges
 from kanalyze.errors import CannotTellError
-from support.nsys_csv import assert_rows, fields_of, path_of, report_of, reports_with, rows_of
+from support.nsys_csv import TIMES, assert_rows, fields_of, path_of, report_of, reports_with, rows_of
 
 STYLED = {"Range": "range", "Style": "style"}
-TIMES = {
-    "Total Time (ns)": "total_ns",
-    "Avg (ns)": "avg_ns",
-    "Med (ns)": "median_ns",
-    "Min (ns)": "min_ns",
-    "Max (ns)": "max_ns",
-    "StdDev (ns)": "stddev_ns",
-}
 PROJECTED = {
     "Total Proj Time (ns)": "projected_ns",
     "Total Range Time (ns)": "total_ns",

@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._launch import launch_rows
-from kanalyze.analyses._lookup import beside, gathered, positions
+from kanalyze.analyses._lookup import beside, gathered, of_rows, positions
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._syncs import WAITING, blocking_calls
 from kanalyze.analyses._walk import launch_waits
@@ -150,7 +150,7 @@ def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         inside = gap.select(
             pl.when(pl.col("idle").is_not_null()).then(pl.col("end") - pl.col("start")).clip(lower_bound=0)
         )
-        launch = gathered(waits.get_column("launch_ns"), positions(waits.get_column("row"), own.get_column("row")))
+        launch = of_rows(waits, "launch_ns", own.get_column("row"))
         together = own.with_columns(
             inside.to_series().fill_null(0).alias("sync_ns"), launch.fill_null(0).alias("launch")
         )

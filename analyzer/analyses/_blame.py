@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_process
-from kanalyze.analyses._host import labels, threads
+from kanalyze.analyses._host import labels
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
@@ -85,12 +85,15 @@ def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
     ]
 
 
-def host_culprits(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
-    """Stretches of a thread in no call, sorted, cut by who is to blame: columns start, end, culprit and range."""
+def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.DataFrame) -> pl.DataFrame:
+    """Stretches of a thread in no call, sorted, cut by who is to blame: columns start, end, culprit and range.
+
+    `key` is the process id and thread id of `thread`.
+    """
     cut = _in_ranges(report, key, spans)
     outside = pl.col("row").is_null()
     alone, inside = cut.filter(outside), cut.filter(~outside).with_columns(pl.col("range").alias("culprit"))
-    between = alone.with_columns(_between(report, threads(report)[key], alone).alias("culprit"))
+    between = alone.with_columns(_between(report, thread, alone).alias("culprit"))
     return pl.concat([part.select("start", "end", "culprit", "range") for part in (inside, between)])
 
 

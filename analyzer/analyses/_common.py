@@ -85,15 +85,18 @@ _WORTH_WHILE: Final = 1 << 14
 _MANY: Final = 1 << 20
 
 
+def _kernels(report: Report) -> int:
+    return report.kind("kernel").height if "kernel" in report.kinds else 0
+
+
 def many_kernels(report: Report) -> bool:
     """Whether memory counts more than time."""
-    return "kernel" in report.kinds and report.kind("kernel").height > _MANY
+    return _kernels(report) > _MANY
 
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
     """What each of `makers` gives for a report; several at once where that is worth while."""
-    kernels = report.kind("kernel").height if "kernel" in report.kinds else 0
-    several = _WORTH_WHILE <= kernels <= _MANY
+    several = _WORTH_WHILE <= _kernels(report) <= _MANY
     return list(in_threads(lambda make: make(report), makers) if several else (make(report) for make in makers))
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import calls_of, launch_rows
-from kanalyze.analyses._lookup import beside, gathered, positions
+from kanalyze.analyses._lookup import beside, gathered, of_rows, positions
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._walk import launch_waits
 from kanalyze.model import DEVICE_KINDS
@@ -141,9 +141,7 @@ def graph_launches(report: Report) -> pl.DataFrame:
 
 
 def _waits(report: Report, own: pl.DataFrame) -> pl.Series:
-    waits = launch_waits(report)
-    at = positions(waits.get_column("row"), own.get_column("row"))
-    return gathered(waits.get_column("launch_ns"), at).fill_null(0)
+    return of_rows(launch_waits(report), "launch_ns", own.get_column("row")).fill_null(0)
 
 
 def _busy(own: pl.DataFrame, sums: pl.DataFrame) -> pl.Series:

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze.analyses._common import median_of, once_per_report
 from kanalyze.analyses._graphs import launches_graphs
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._lookup import of_rows
 from kanalyze.analyses._operations import device_operations, exclusive_operations, of_device
 from kanalyze.analyses._walk import launch_waits
 from kanalyze.frames import distinct_values
@@ -96,9 +96,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     device waited for this launch), first (the process's first launch of this kernel on this device).
     """
     launched = _own_launches(report)
-    waits = launch_waits(report)
-    at = positions(waits.get_column("row"), launched.get_column("row"))
-    waited = gathered(waits.get_column("launch_ns"), at).fill_null(0)
+    waited = of_rows(launch_waits(report), "launch_ns", launched.get_column("row")).fill_null(0)
     known = launched.with_columns(waited.alias("launch_ns"))
     if report.scope.window is None:
         return known

@@ -25,6 +25,11 @@ def gathered(values: pl.Series, at: pl.Series) -> pl.Series:
     return values.gather(at) if len(values) else values.clear(len(at))
 
 
+def of_rows(table: pl.DataFrame, column: str, rows: pl.Series) -> pl.Series:
+    """The `column` of a table that is sorted by `row`, for each of `rows`; null for those that are not in it."""
+    return gathered(table.get_column(column), positions(table.get_column("row"), rows))
+
+
 def matches(left: pl.Series, right: pl.Series) -> pl.Series:
     """Where two columns are equal; a null equals nothing."""
     return (left == right).fill_null(value=False)

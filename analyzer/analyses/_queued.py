@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
-from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._lookup import gathered, of_rows
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.frames import constant, distinct_values, stacked, taken
 from kanalyze.model import DEVICE_KINDS
@@ -48,7 +48,7 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     # the device was busy until the interval began, so that something ended before
     last = ended.get_column("row").gather(ended.get_column("end").search_sorted(starts, side="right") - 1)
     held = event_waits(report)
-    behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
+    behind = of_rows(held, "behind", rows)
     in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
     behind = behind.zip_with(in_time, last)
     told = pl.DataFrame(

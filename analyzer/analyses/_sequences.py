@@ -13,13 +13,13 @@ import polars as pl
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._graphs import graph_launches
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._lookup import of_rows
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._periods import periodic
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._series import launch_series
 from kanalyze.analyses._walk import launch_waits, queued_waits
-from kanalyze.frames import taken
+from kanalyze.frames import slices, taken
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ NODES: Final = 32
 #: What spreads the places in a stretch over all 64 bits, and what parts those so that sums do not overflow.
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
-
-#: Operations that are looked at together.
-_SLICE: Final = 1 << 19
 
 #: What of an operation is summed up.
 _WAITS: Final = ("launch_ns", "queued_ns")
@@ -146,8 +143,7 @@ def _units(report: Report, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFra
     A repetition has unit, sequence, row (of its first operation), device, operations, kernels, start_ns, api_total_ns,
     launch_ns and queued_ns. The operations are looked at slice by slice, as there may be many.
     """
-    slices = [line] if line.is_empty() else line.iter_slices(_SLICE)
-    sums, calls = zip(*(_of_slice(report, part.drop_nulls("sequence")) for part in slices), strict=True)
+    sums, calls = zip(*(_of_slice(report, part.drop_nulls("sequence")) for part in slices(line)), strict=True)
     firsts = [pl.col("sequence", "row", "start_ns").first()]
     units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
     devices = taken(operations(report), "device", units.get_column("row"))
@@ -164,7 +160,7 @@ def _of_slice(report: Report, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
         pl.col("sequence", "row").first(),
         pl.len().cast(pl.Int64).alias("operations"),
         pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
-        pl.col("launch_ns", "queued_ns").sum(),
+        pl.col(*_WAITS).sum(),
         start_ns=pl.col("call_start").first(),
         api_total_ns=pl.col("call_ns").sum(),
     )
@@ -176,10 +172,8 @@ def _waits(report: Report, part: pl.DataFrame) -> list[pl.Series]:
 
     An operation that was launched in time waits for something else than its launch.
     """
-    rows, found = part.get_column("row"), []
-    for name, waits in (("launch_ns", launch_waits(report)), ("queued_ns", queued_waits(report))):
-        at = positions(waits.get_column("row"), rows)
-        found.append(gathered(waits.get_column(name), at).fill_null(0).alias(name))
+    rows, waits = part.get_column("row"), (launch_waits(report), queued_waits(report))
+    found = [of_rows(of, name, rows).fill_null(0).alias(name) for name, of in zip(_WAITS, waits, strict=True)]
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
     known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
     return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()

@@ -15,16 +15,13 @@ from kanalyze.analyses._queued import streams
 from kanalyze.analyses._shapes import shape_numbers
 from kanalyze.analyses._streams import stream_numbers, used_streams
 from kanalyze.analyses._walk import by_thread
-from kanalyze.frames import constant, mixed, taken
+from kanalyze.frames import constant, mixed, slices, taken
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: What one thread is. A series is what it launched onto one stream of one device.
 THREAD: Final = ("process_id", "thread_id")
-
-#: Rows that are looked at together where that takes more memory than what is found out.
-_SLICE: Final = 1 << 19
 
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")
@@ -126,7 +123,7 @@ def _coded(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """
     names = work.get_column("call_name").unique()
     barred = names.filter(_cuts(names)).to_list()
-    told = [_told(report, part, barred) for part in ([work] if work.is_empty() else work.iter_slices(_SLICE))]
+    told = [_told(report, part, barred) for part in slices(work)]
     line = work.drop("event_id", "kind", "name", "device", "call_name").with_columns(pl.concat(told).get_columns())
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")

@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import exclusive_operations
-from kanalyze.frames import constant, grouped, mixed
+from kanalyze.frames import constant, grouped, mixed, slices
 from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
 
 
-#: Rows whose shapes are told apart at once, so that this takes little memory beside the table itself.
-_SLICE: Final = 1 << 19
-
-
 @once_per_process
 def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The different launch shapes and resources, and which one each kernel has.
@@ -35,14 +31,13 @@ def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
         row of the kernels' configurations, in their order.
     """
     config, found = report.kernel_config, []
-    codes = [pl.Series("code", dtype=pl.UInt64)]
-    for part in config.select(*SHAPE, *RESOURCES).iter_slices(_SLICE):
+    codes = []
+    for part in slices(config.select(*SHAPE, *RESOURCES)):
         code = part.select(mixed(part.columns).alias("code")).to_series()
         fresh = code.is_first_distinct()
         codes.append(code)
         found.append(part.filter(fresh).with_columns(code.filter(fresh)))
-    empty = config.clear().select(*SHAPE, *RESOURCES, pl.lit(0, dtype=pl.UInt64).alias("code"))
-    shapes = pl.concat([empty, *found]).unique("code").sort("code").with_row_index("shape")
+    shapes = pl.concat(found).unique("code").sort("code").with_row_index("shape")
     numbers = [positions(shapes.get_column("code"), part) for part in codes]
     ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
     ids = kernels if ids.equals(kernels) else ids  # one of them is enough in memory

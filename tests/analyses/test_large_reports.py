@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze import frames
-from kanalyze.analyses import _common, _sequences, _series, _shapes
+from kanalyze.analyses import _common
 from kanalyze.analyses.summary import summarize
 from kanalyze.readers import read
 
@@ -32,6 +32,5 @@ def test_where_memory_counts(name, monkeypatch):
     whole = page(name)
     monkeypatch.setattr(_common, "_MANY", 0)
     monkeypatch.setattr(frames, "_MANY_ROWS", 0)
-    for module in (_sequences, _series, _shapes):
-        monkeypatch.setattr(module, "_SLICE", 7)
+    monkeypatch.setattr(frames, "_SLICE", 7)
     assert page(name) == whole

@@ -6,7 +6,7 @@ from kanalyze.analyses.libraries import libraries
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Window
 from support.build import host, kernel, nvtx, report
-from support.nsys_csv import assert_rows, report_of, reports_with, rows_of
+from support.nsys_csv import TIMES, assert_rows, report_of, reports_with, rows_of
 
 KEYS = ("library", "name", "count", "total_ns", "share", "idle_ns")
 
@@ -23,17 +23,7 @@ def test_system_calls_equal_those_of_nsys(name):
         return
     ours = libraries(of)
     ours = ours.filter(ours["library"] == "OS runtime")
-    columns = {
-        "Time (%)": "percent",
-        "Total Time (ns)": "total_ns",
-        "Num Calls": "count",
-        "Avg (ns)": "avg_ns",
-        "Med (ns)": "median_ns",
-        "Min (ns)": "min_ns",
-        "Max (ns)": "max_ns",
-        "StdDev (ns)": "stddev_ns",
-        "Name": "name",
-    }
+    columns = {**TIMES, "Time (%)": "percent", "Num Calls": "count", "Name": "name"}
     assert_rows(ours.with_columns((ours["share"] * 100).alias("percent")), theirs, columns)
 
 

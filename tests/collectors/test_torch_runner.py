@@ -163,14 +163,18 @@ def run_script(tmp_path, text, *arguments, wrappers="{}", before="", name="work 
         f"import sys\nfrom kanalyze.collectors import torch_script\nsys.path.remove('')\n{before}\n"
         f"torch_script.run({[str(script), *arguments]!r}, {wrappers})"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return run_program(tmp_path, program)
+
+
+def run_program(tmp_path, program):
+    """What a program prints and ends with in a Python that finds what this one finds."""
     return subprocess.run(  # noqa: S603
         [sys.executable, "-c", program],
         check=False,
         capture_output=True,
         text=True,
         timeout=60,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=tmp_path,
     )
 
@@ -226,18 +230,8 @@ def test_a_module_and_a_folder_run_too(tmp_path):
     (tmp_path / "package" / "__main__.py").write_text("import sys; print(sys.argv[1:], __name__)")
     (tmp_path / "package" / "__init__.py").write_text("")
     run_as = "from kanalyze.collectors.torch_script import run; run({}, {{}})"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for target in (["-m", "package", "1"], ["package", "1"]):
-        program = run_as.format(target)
-        told = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", program],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=environment,
-            cwd=tmp_path,
-        )
+        told = run_program(tmp_path, run_as.format(target))
         assert told.stdout == "['1'] __main__\n", told.stderr
 
 

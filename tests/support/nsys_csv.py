@@ -12,6 +12,16 @@ import kanalyze
 TESTS = Path(__file__).parent.parent
 EXPECTED = TESTS / "reports" / "expected"
 
+#: nsys' columns of durations, and ours.
+TIMES = {
+    "Total Time (ns)": "total_ns",
+    "Avg (ns)": "avg_ns",
+    "Med (ns)": "median_ns",
+    "Min (ns)": "min_ns",
+    "Max (ns)": "max_ns",
+    "StdDev (ns)": "stddev_ns",
+}
+
 #: A field: quoted, up to a quote that ends it (nsys does not double those within), or plain.
 _FIELD = re.compile(r'(?:"(?P<quoted>.*?)"|(?P<plain>[^,]*))(?:,|$)')
 

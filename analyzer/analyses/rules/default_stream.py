@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses._common import longest, total
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._lookup import of_rows
 from kanalyze.analyses._operations import exclusive_operations
 from kanalyze.analyses._stream_pairs import in_window, stream_pairs
 from kanalyze.analyses._stream_waits import stream_waits
@@ -82,7 +82,7 @@ def _serialised(report: Report) -> pl.DataFrame:
     waits = waits.filter((behind_call < call).fill_null(value=False))
     work = exclusive_operations(report).select("row", "exclusive_ns").sort("row")
     return waits.with_columns(
-        gathered(work.get_column("exclusive_ns"), positions(work.get_column("row"), waits.get_column(row))).alias(ns)
+        of_rows(work, "exclusive_ns", waits.get_column(row)).alias(ns)
         for row, ns in (("row", "ns"), ("behind_row", "behind_ns"))
     )
 
