@@ -89,6 +89,15 @@ class UnknownFormatError(KanalyzeError):
         return cls(f"{path}: {found}, not a report that kanalyze reads.", remedy or usual)
 
 
+    @classmethod
+    def no_trace(cls, path: Path) -> UnknownFormatError:
+        """`path` holds JSON, or what begins like it, without a list of events."""
+        return cls(
+            f"{path}: JSON without traceEvents, not a trace that kanalyze reads.",
+            "Give what torch.profiler wrote: `prof.export_chrome_trace(...)`, or a file of tensorboard_trace_handler.",
+        )
+
+
 class DamagedReportError(KanalyzeError):
     """The file is a report, but part of it is missing or makes no sense."""
 

@@ -61,7 +61,8 @@ EVENTS = Table(
         Column(
             "parent_id",
             pl.Int64,
-            "event_id of the enclosing event, where the tool records it.",
+            "event_id of what it is part of, where the tool records it: the operator that made a call or launched a "
+            "device operation, the Python function that called another.",
             nullable=True,
         ),
     ),
@@ -90,7 +91,12 @@ KERNEL_CONFIG = Table(
         *LAUNCH_SHAPE,
         Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
         Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
-        Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),
+        Column(
+            "dynamic_shared_bytes",
+            pl.Int64,
+            "Dynamic shared memory of a block; the sum of both, and the static part 0, where the tool tells only that.",
+            nullable=True,
+        ),
         Column(
             "shared_config_bytes",
             pl.Int64,
@@ -222,6 +228,52 @@ MEMORY_DETAIL = Table(
     ),
 )
 
+OP_DETAIL = Table(
+    "op_detail",
+    "What a framework recorded of one operator or annotation; keyed by its event_id.",
+    (
+        Column("event_id", pl.Int64, "The op or range in `events`."),
+        Column("external_id", pl.Int64, "Joins it to the calls and device operations made in it.", nullable=True),
+        Column(
+            "sequence_number",
+            pl.Int64,
+            "Autograd's number, which a forward operator shares with the backward operators that it causes.",
+            nullable=True,
+        ),
+        Column(
+            "forward_thread_id",
+            pl.Int64,
+            "For a backward operator: the framework's number of the thread that ran the forward one; else 0.",
+            nullable=True,
+        ),
+        Column(
+            "forward_id",
+            pl.Int64,
+            "For a backward operator: event_id of the forward one, where the tool links them itself.",
+            nullable=True,
+        ),
+        Column("input_shapes", pl.Categorical, "Dimensions of its inputs, a JSON list as recorded.", nullable=True),
+        Column("input_types", pl.Categorical, "Types of its inputs, a JSON list as recorded.", nullable=True),
+        Column("input_strides", pl.Categorical, "Strides of its inputs, a JSON list as recorded.", nullable=True),
+    ),
+)
+
+COLLECTIVE_DETAIL = Table(
+    "collective_detail",
+    "What one collective moved between ranks; keyed by the event_id of its operator or kernel.",
+    (
+        Column("event_id", pl.Int64, "The op or kernel in `events`."),
+        Column("collective", pl.Categorical, "Such as allreduce, _allgather_base, send."),
+        Column("type", pl.Categorical, "The framework's name of the element type, such as Float.", nullable=True),
+        Column("in_elements", pl.Int64, "Elements that this rank gives.", nullable=True),
+        Column("out_elements", pl.Int64, "Elements that this rank gets.", nullable=True),
+        Column("group_size", pl.Int64, "Ranks that take part.", nullable=True),
+        Column("group", pl.Categorical, "Name of the process group.", nullable=True),
+        Column("group_description", pl.Categorical, "What the process group is for.", nullable=True),
+        Column("ranks", pl.String, "The ranks that take part, as recorded (long lists are cut there).", nullable=True),
+    ),
+)
+
 GRAPH_DETAIL = Table(
     "graph_detail",
     "Which CUDA graph one whole-graph row is; keyed by its event_id.",
@@ -318,6 +370,8 @@ READER_TABLES: Final = {
         SYNC_DETAIL,
         FAULT_DETAIL,
         MEMORY_DETAIL,
+        OP_DETAIL,
+        COLLECTIVE_DETAIL,
         GRAPH_DETAIL,
         GRAPH_NODES,
         EVENT_RECORDS,

@@ -51,9 +51,9 @@ class NotebookReport(Report):
         return html.page(summary.summarize(self), _TOP)
 
 
-def read(path: str | PathLike[str], progress: Progress | None = None) -> Report:
+def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
     """The report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
-    found = readers.read(path, progress)
+    found = readers.read(path, progress, cache=cache)
     return NotebookReport(found.meta, found.source, found.scope)
 
 

@@ -36,6 +36,8 @@ class Meta:
         duration_ns: Length of the recording, as the tool gives it.
         end_ns: The latest time that the recording can hold.
         read_from: The export that was read in place of `path`, where that is one.
+        rank: Which process of a distributed run it is, where the tool says so.
+        world_size: Of how many.
     """
 
     path: Path
@@ -47,6 +49,8 @@ class Meta:
     duration_ns: int | None = None
     end_ns: int | None = None
     read_from: Path | None = None
+    rank: int | None = None
+    world_size: int | None = None
 
 
 class Source(Protocol):

@@ -4,8 +4,9 @@ A reader is a module of this package named ``read_<format>`` with two functions;
 
 ``accepts(path: Path, head: bytes) -> bool``
     Whether the file at `path`, whose first bytes are `head`, is in this format; a folder has no bytes.
-``open_report(path: Path, progress: Progress) -> Report``
-    The report; reads as little as it must, the tables follow on demand. Where even that takes time, it says so.
+``open_report(path: Path, progress: Progress, *, cache: bool) -> Report``
+    The report; reads as little as it must, the tables follow on demand. Where even that takes time, it says so, and
+    may keep what it made in the user's cache, and take from there what it made before, if `cache` allows that.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ _HEAD_BYTES: Final = 64
 _UNFINISHED: Final = ".qdstrm"
 
 
-def read(path: str | PathLike[str], progress: Progress | None = None) -> Report:
+def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
     """The report in the file or folder at `path`, whatever tool wrote it.
 
     Args:
         path: What the tool wrote.
         progress: Called while something takes long, with what it is and the share of it that is done; for a report
-            in NVIDIA's own format, which is exported first.
+            in NVIDIA's own format, which is exported first, or a large trace.
+        cache: Whether what was made of the report before, and kept in the user's cache, will do.
 
     Raises:
         ReportNotFoundError: There is no such file.
@@ -53,7 +55,7 @@ def read(path: str | PathLike[str], progress: Progress | None = None) -> Report:
     for name in _readers(path):
         reader = import_module(f"{__name__}.{name}")
         if reader.accepts(path, head):
-            report: Report = reader.open_report(path, said)
+            report: Report = reader.open_report(path, said, cache=cache)
             return report
     raise _unknown_format(path, head)
 

@@ -112,7 +112,7 @@ class NsysTables:
             COMPILED_KERNELS.name: self._no_capture,
             "notes": lambda: notes(self._database, self._endless),
         }
-        return tables[name]()
+        return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._database.path)

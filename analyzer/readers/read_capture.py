@@ -26,14 +26,14 @@ def accepts(path: Path, head: bytes) -> bool:
     return path.is_dir() and (path / MANIFEST).is_file()
 
 
-def open_report(path: Path, progress: Progress) -> Report:
+def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report of the capture in the folder `path`; the first one, where the nsys pass ran several times.
 
     Raises:
         UnknownFormatError: The capture has no nsys report.
         DamagedReportError: The report is cut short, or its list of tables cannot be read.
     """
-    del progress  # opening takes no time
+    del progress, cache  # opening takes no time
     found = reports_in(path)
     if not found:
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."

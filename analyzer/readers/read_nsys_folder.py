@@ -22,14 +22,14 @@ def accepts(path: Path, head: bytes) -> bool:
     return any(path.suffix == form.suffix and head.startswith(form.magic) for form in FORMS)
 
 
-def open_report(path: Path, progress: Progress) -> Report:
+def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report in the folder at `path`, or in the one that the file at `path` lies in.
 
     Raises:
         UnknownFormatError: The tables are not nsys'.
         UnreadableReportError: The operating system does not let us list the folder.
     """
-    del progress  # opening takes no time
+    del progress, cache  # opening takes no time
     folder = path if path.is_dir() else path.parent
     found = {form: tables_in(folder, form) for form in FORMS}
     for form, tables in found.items():

@@ -23,13 +23,13 @@ def accepts(path: Path, head: bytes) -> bool:
     return head.startswith(_MAGIC) or (path.suffix in _SUFFIXES and bool(head) and not head.startswith(b"SQLite"))
 
 
-def open_report(path: Path, progress: Progress) -> Report:
+def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report at `path`, which the first time takes as long as its export does.
 
     Raises:
         ExportError: There is no nsys here, it cannot export the report, or the export cannot be written.
         UnreadableReportError: The report changes while it is exported.
     """
-    database = exported(path, progress)
+    database = exported(path, progress, cache=cache)
     report = report_of(database)
     return replace(report, meta=replace(report.meta, path=path, read_from=database.path))

@@ -23,14 +23,14 @@ def accepts(path: Path, head: bytes) -> bool:
     return head.startswith(_MAGIC)
 
 
-def open_report(path: Path, progress: Progress) -> Report:
+def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report in the nsys export at `path`.
 
     Raises:
         UnknownFormatError: The database is not nsys'.
         DamagedReportError: The file is cut short, or its list of tables cannot be read.
     """
-    del progress  # opening takes no time
+    del progress, cache  # opening takes no time
     database = SqliteFile(path)
     if not shows_nsys(database.tables):
         some = ", ".join(sorted(database.tables)[:5]) or "none"

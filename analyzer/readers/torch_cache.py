@@ -1,0 +1,108 @@
+"""The frames of a trace, kept in the user's cache: a second look at a large trace need not decode it again.
+
+One folder per trace (:mod:`kanalyze.readers.user_cache` names it), with an Arrow file for each frame and the rest as
+JSON. It is made under another name and moved when it is whole; what cannot be read is as good as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.readers.torch_frames import Frames
+from kanalyze.readers.user_cache import cache_folder, name_of, scratch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: To be raised when frames change: what older versions kept is then not read any more.
+_SCHEMA: Final = 1
+
+#: Traces smaller than this are decoded as quickly as they are found here.
+_LEAST_BYTES: Final = 2 << 20
+
+#: What is kept of all traces together; of more, those go that were not looked at for the longest time.
+_MOST_BYTES: Final = 8 << 30
+
+_SUFFIX: Final = f".trace{_SCHEMA}"
+_REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
+
+
+class TraceCache:
+    """What is kept of one trace, as it is when this is made."""
+
+    def __init__(self, path: Path) -> None:
+        """The place for the trace at `path`."""
+        self._path = path
+        self._name = name_of(path)
+        self._large = path.stat().st_size >= _LEAST_BYTES
+
+    @property
+    def _place(self) -> Path:
+        return cache_folder() / f"{self._name}{_SUFFIX}"
+
+    def load(self) -> Frames | None:
+        """The frames that are kept; None where there are none."""
+        place = self._place
+        if not self._large or not place.is_dir():
+            return None
+        try:
+            frames = _read(place)
+            os.utime(place)
+        except (OSError, ValueError, KeyError, pl.exceptions.PolarsError):
+            return None
+        return frames
+
+    def keep(self, frames: Frames) -> None:
+        """Keep `frames` of the trace, unless it has changed since, or there is no room."""
+        if not self._large or name_of(self._path) != self._name:
+            return
+        cache = cache_folder()
+        with suppress(OSError), scratch(cache) as folder:
+            made = folder / "trace"
+            made.mkdir()
+            _write(frames, made)
+            self._make_room(cache, sum(file.stat().st_size for file in made.iterdir()))
+            if self._place.exists():  # another process was as quick, or what is there cannot be read
+                self._place.rename(folder / "old")
+            made.rename(self._place)
+
+    def _make_room(self, cache: Path, needed: int) -> None:
+        """Remove what was made of this trace before it changed, and what is oldest of too much."""
+        trace = self._name.partition("-")[0]
+        known = sorted(cache.glob("*.trace*"), key=lambda place: -place.stat().st_mtime_ns)
+        for place in known:
+            needed += sum(file.stat().st_size for file in place.iterdir())
+            if needed > _MOST_BYTES or place.name.startswith(f"{trace}-"):
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _write(frames: Frames, place: Path) -> None:
+    for kind, frame in frames.events.items():
+        frame.write_ipc(place / f"{kind}{_FRAME}", compression="uncompressed")
+    frames.collectives.write_ipc(place / _COLLECTIVES, compression="uncompressed")
+    rest = {
+        "properties": frames.properties,
+        "names": frames.names,
+        "counts": frames.counts,
+        "damage": frames.damage,
+        "events": list(frames.events),
+    }
+    (place / _REST).write_text(json.dumps(rest))
+
+
+def _read(place: Path) -> Frames:
+    rest: dict[str, Any] = json.loads((place / _REST).read_text())
+    return Frames(
+        events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
+        collectives=pl.read_ipc(place / _COLLECTIVES),
+        properties=rest["properties"],
+        names=[(pid, tid, name) for pid, tid, name in rest["names"]],
+        counts=rest["counts"],
+        damage=rest["damage"],
+    )

@@ -1,0 +1,82 @@
+"""Texts of a trace turned into what the tables hold: directions of copies, launch shapes, allocations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+#: How Kineto writes the directions of copies (``Memcpy HtoD (Pageable -> Device)``), and how nsys does.
+_DIRECTIONS: Final = {
+    "HtoD": "Host-to-Device",
+    "DtoH": "Device-to-Host",
+    "DtoD": "Device-to-Device",
+    "HtoH": "Host-to-Host",
+    "HtoA": "Host-to-Array",
+    "AtoH": "Array-to-Host",
+    "AtoA": "Array-to-Array",
+    "AtoD": "Array-to-Device",
+    "DtoA": "Device-to-Array",
+    "PtoP": "Peer-to-Peer",
+    "HtoD_UVM": "Unified Host-to-Device",
+}
+
+_COPY: Final = r"^(?:Memcpy|CopyDeviceToDevice|Copy)\s*(\w+)?(?:\s*\((.*?)\s*->\s*(.*?)\))?"
+_SHAPE: Final = r"^\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]$"
+
+
+def copies_told(names: pl.Series, *, memset: bool) -> pl.DataFrame:
+    """What the names of copies or memsets tell, row by row.
+
+    Columns: shown (the name as nsys writes it), direction, source_memory and target_memory; null where not told.
+    """
+    distinct = names.unique()
+    texts = distinct.cast(pl.String).alias("text").to_frame()
+    parts = pl.col("text").str.extract_groups(_COPY)
+    made = texts.select(
+        pl.col("text"),
+        way=parts.struct.field("1"),
+        source_memory=parts.struct.field("2"),
+        target_memory=parts.struct.field("3"),
+    )
+    memory = {"source_memory": pl.String, "target_memory": pl.String}
+    if memset:
+        target = pl.col("text").str.extract(r"\((.+)\)")
+        made = made.select(
+            shown=pl.lit("[CUDA memset]"), direction=pl.lit(None, dtype=pl.String),
+            source_memory=pl.lit(None, dtype=pl.String), target_memory=target,
+        )
+    else:
+        direction = pl.col("way").replace(_DIRECTIONS)
+        told = pl.when(pl.col("way").is_in(list(_DIRECTIONS))).then(direction)
+        shown = pl.when(told.is_null()).then("text").otherwise(pl.format("[CUDA memcpy {}]", told))
+        made = made.select(
+            shown=shown,
+            direction=told,
+            **{name: pl.when(pl.col(name) != "Unknown").then(name) for name in memory},
+        )
+    typed = made.select(pl.col(name).cast(pl.Categorical) for name in made.columns)
+    known = typed.insert_column(0, distinct.alias("name"))
+    rows = names.alias("name").to_frame().join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
+    return rows.drop("name")
+
+
+def launch_shapes(texts: pl.Series, prefix: str) -> list[pl.Series]:
+    """Three series of sizes (``grid_x``…) of texts such as ``[256, 1, 1]``; 0 where there is none."""
+    distinct = texts.unique()
+    parts = distinct.cast(pl.String).alias("text").to_frame().select(pl.col("text").str.extract_groups(_SHAPE))
+    fields = parts.to_series().struct.unnest()
+    sizes = fields.select(
+        pl.col(str(number)).cast(pl.Int32, strict=False).fill_null(0).alias(f"{prefix}_{axis}")
+        for number, axis in enumerate("xyz", 1)
+    )
+    known = sizes.insert_column(0, distinct.alias(prefix))
+    rows = texts.alias(prefix).to_frame().join(known, on=prefix, how="left", nulls_equal=True, maintain_order="left")
+    return rows.drop(prefix).get_columns()
+
+
+def memory_name() -> pl.Expr:
+    """What an event of the allocator is: it takes memory, gives it back, or ran out of it."""
+    out = pl.col("name").cast(pl.String) == "[OutOfMemory]"
+    taken = pl.when(pl.col("size_bytes") < 0).then(pl.lit("Deallocation")).otherwise(pl.lit("Allocation"))
+    return pl.when(out).then(pl.lit("Out of memory")).otherwise(taken)

@@ -1,0 +1,316 @@
+"""The tables of a trace of torch.profiler, made of its frames (:mod:`kanalyze.readers.torch_frames`) when asked for.
+
+Facts about the format: docs/formats.md. A trace holds one process, or several that were merged; its device events name
+the device where a host event names the process, so that a device event belongs to the process of the call with its
+correlation id.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.errors import CannotTellError
+from kanalyze.model import (
+    COLLECTIVE_DETAIL,
+    COMPILED_KERNELS,
+    COPY_DETAIL,
+    EVENTS,
+    KERNEL_CONFIG,
+    KINDS,
+    MEMORY_DETAIL,
+    OP_DETAIL,
+    RANGE_DETAIL,
+    READER_TABLES,
+    SYNC_DETAIL,
+)
+from kanalyze.readers.torch_labels import copies_told, launch_shapes, memory_name
+from kanalyze.readers.torch_machine import devices, processes
+from kanalyze.readers.torch_notes import notes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kanalyze.readers.torch_frames import Frames
+    from kanalyze.schema import Table
+
+#: The kind of event that each frame holds, in the order of event ids.
+_KIND_OF: Final = {
+    "Kernel": "kernel",
+    "Copy": "memcpy",
+    "Memset": "memset",
+    "Call": "api",
+    "Sync": "sync",
+    "Annotation": "range",
+    "Op": "op",
+    "Python": "python",
+    "Overhead": "overhead",
+    "Memory": "memory",
+}
+_FRAME_OF: Final = {kind: frame for frame, kind in _KIND_OF.items()}
+
+#: Where one of these was recorded, all of them were.
+_TOGETHER: Final = (("kernel", "memcpy", "memset", "api"), ("op", "range"))
+
+_ON_DEVICE: Final = ("Kernel", "Copy", "Memset", "Sync")
+
+#: What `device_type` is in an allocation on a GPU, as c10::DeviceType numbers it: CUDA, HIP, XPU.
+_GPUS: Final = (1, 6, 12)
+
+
+class TorchTables:
+    """The tables of one trace; see :class:`kanalyze.report.Source`."""
+
+    def __init__(self, path: Path, frames: Frames) -> None:
+        """Make tables of `frames`, which were read from `path`."""
+        self._path = path
+        self._frames = frames
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that were recorded: those that occur, and those that are recorded together with them."""
+        found = {kind for frame, kind in _KIND_OF.items() if frame in self._frames.events}
+        for kinds in _TOGETHER:
+            if found.intersection(kinds):
+                found.update(kinds)
+        return tuple(kind for kind in KINDS if kind in found)
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
+        frame = self._frames.events.get(_FRAME_OF.get(kind, ""))
+        if frame is None or frame.is_empty():
+            return EVENTS.empty()
+        name = _FRAME_OF[kind]
+        made = self._placed(name, frame)
+        own: dict[str, pl.Expr | pl.Series] = {
+            "event_id": self._ids(name),
+            "kind": pl.lit(kind),
+            "name": self._names(name, frame),
+            "dur_ns": pl.col("dur_ns").fill_null(0) if "dur_ns" in made.columns else pl.lit(0),
+            "correlation_id": pl.col("correlation") if "correlation" in made.columns else pl.lit(None),
+            "context_id": pl.col("context") if "context" in made.columns else pl.lit(None),
+            "parent_id": self._parents(name, frame),
+        }
+        present = {column: pl.col(column) for column in made.columns if column in EVENTS.schema}
+        columns = {name: own.get(name, present.get(name, pl.lit(None))) for name in EVENTS.schema}
+        typed = made.with_columns(**columns)
+        return EVENTS.check(typed.select(pl.col(name).cast(dtype) for name, dtype in EVENTS.schema.items()))
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
+        tables: dict[str, Callable[[], pl.DataFrame]] = {
+            KERNEL_CONFIG.name: self._kernel_config,
+            COPY_DETAIL.name: self._copy_detail,
+            RANGE_DETAIL.name: self._range_detail,
+            SYNC_DETAIL.name: self._sync_detail,
+            MEMORY_DETAIL.name: self._memory_detail,
+            OP_DETAIL.name: self._op_detail,
+            COLLECTIVE_DETAIL.name: self._collective_detail,
+            COMPILED_KERNELS.name: self._no_capture,
+            "devices": lambda: devices(self._frames),
+            "processes": lambda: processes(self._frames, self._process_of_devices),
+            "notes": lambda: notes(self._frames),
+        }
+        return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def _no_capture(self) -> pl.DataFrame:
+        raise CannotTellError.without_capture("compiled", self._path)
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        return self._frames.events.get(name, pl.DataFrame())
+
+    @cached_property
+    def _first_ids(self) -> dict[str, int]:
+        first, ids = 0, {}
+        for name in _KIND_OF:
+            ids[name] = first
+            first += self._frame(name).height
+        return ids
+
+    def _ids(self, name: str) -> pl.Expr:
+        first = self._first_ids[name]
+        return pl.int_range(first, first + pl.len(), dtype=pl.Int64)
+
+    def _placed(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """The events with `process_id` and, on the host, `thread_id`; on a device, `device` and `stream`."""
+        if name not in _ON_DEVICE:
+            moved = frame.with_columns(process_id="pid", thread_id="tid")
+            return moved.with_columns(device=_device_of_memory()) if name == "Memory" else moved
+        process = self._process_by_correlation(frame)
+        device, stream = pl.coalesce("device", "pid"), pl.coalesce("stream", "tid")
+        return frame.with_columns(process_id=process, device=device, stream=stream)
+
+    @cached_property
+    def _process_of_devices(self) -> int | None:
+        """The process that device events belong to where no call tells: the one with the most calls, or operators."""
+        for name in ("Call", "Op", "Annotation", "Python"):
+            frame = self._frame(name)
+            pids = frame.get_column("pid").drop_nulls() if frame.height else pl.Series(dtype=pl.Int64)
+            if len(pids):
+                return int(pids.value_counts(sort=True).item(0, 0))
+        named = [pid for pid, _, _ in self._frames.names]
+        return max(named, default=None)
+
+    def _process_by_correlation(self, frame: pl.DataFrame) -> pl.Expr | pl.Series:
+        calls = self._frame("Call")
+        only = pl.lit(self._process_of_devices, dtype=pl.Int64)
+        if calls.is_empty() or calls.get_column("pid").n_unique() == 1 or "correlation" not in frame.columns:
+            return only
+        known = calls.select("correlation", process="pid").drop_nulls().unique("correlation", keep="none")
+        joined = frame.select("correlation").join(known, on="correlation", how="left", maintain_order="left")
+        return joined.select(pl.col("process").fill_null(only)).to_series()
+
+    def _names(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
+        if name in {"Copy", "Memset"}:
+            texts = copies_told(frame.get_column("name"), memset=name == "Memset")
+            return texts.get_column("shown")
+        if name == "Memory":
+            return memory_name()
+        return pl.col("name")
+
+    def _parents(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
+        """The event that each is part of: by External id the operator or annotation, by Python id the caller."""
+        if name == "Python":
+            known = pl.DataFrame({"caller": frame.get_column("python_id"), "pid": frame.get_column("pid")})
+            known = known.with_columns(parent=self._ids(name)).drop_nulls().unique(["caller", "pid"], keep="first")
+            keys = frame.select("caller", "pid")
+            return keys.join(known, on=["caller", "pid"], how="left", maintain_order="left").get_column("parent")
+        if name in {"Op", "Annotation"} or "external_id" not in frame.columns:
+            return pl.lit(None, dtype=pl.Int64)
+        return self._makers(name, frame)
+
+    def _makers(self, name: str, frame: pl.DataFrame) -> pl.Series:
+        """The operator or annotation that made each call or device event.
+
+        From torch 1.11 to 2.2 (2.5 where there was no operator) `External id` is the event's own correlation id, which
+        says nothing.
+        """
+        told = pl.col("external_id") != pl.col("correlation").fill_null(-1)
+        keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pl.col("pid"))
+        if name in _ON_DEVICE:
+            keys = keys.with_columns(self._placed(name, frame).get_column("process_id").alias("pid"))
+        return keys.join(self._by_external_id, on=["external_id", "pid"], how="left", maintain_order="left").get_column(
+            "event_id"
+        )
+
+    @cached_property
+    def _by_external_id(self) -> pl.DataFrame:
+        """The operators and annotations by External id and process; 0 is nobody's."""
+        parts = [pl.DataFrame(schema={"external_id": pl.Int64, "pid": pl.Int64, "event_id": pl.Int64})]
+        for name in ("Op", "Annotation"):
+            frame = self._frame(name)
+            if frame.height:
+                parts.append(frame.select("external_id", "pid", event_id=self._ids(name)))
+        every = pl.concat(parts).filter(pl.col("external_id") != 0)
+        return every.unique(["external_id", "pid"], keep="first")
+
+    def _kernel_config(self) -> pl.DataFrame:
+        frame = self._frame("Kernel")
+        if frame.is_empty():
+            return KERNEL_CONFIG.empty()
+        shapes = [*launch_shapes(frame.get_column("grid"), "grid"), *launch_shapes(frame.get_column("block"), "block")]
+        return _completed(
+            KERNEL_CONFIG,
+            frame.with_columns(*shapes).with_columns(
+                event_id=self._ids("Kernel"),
+                registers_per_thread="registers",
+                static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
+                dynamic_shared_bytes="shared_bytes",
+                **_of_graph(),
+            ),
+        )
+
+    def _copy_detail(self) -> pl.DataFrame:
+        found = [COPY_DETAIL.empty()]
+        for name in ("Copy", "Memset"):
+            frame = self._frame(name)
+            if frame.is_empty():
+                continue
+            told = copies_told(frame.get_column("name"), memset=name == "Memset").drop("shown")
+            made = frame.with_columns(event_id=self._ids(name), **_of_graph()).hstack(told)
+            found.append(_completed(COPY_DETAIL, made))
+        return pl.concat(found)
+
+    def _range_detail(self) -> pl.DataFrame:
+        frame = self._frame("Annotation")
+        if frame.is_empty():
+            return RANGE_DETAIL.empty()
+        return _completed(RANGE_DETAIL, frame.select(event_id=self._ids("Annotation"), style=pl.lit("PushPop")))
+
+    def _sync_detail(self) -> pl.DataFrame:
+        frame = self._frame("Sync")
+        if frame.is_empty():
+            return SYNC_DETAIL.empty()
+        event = pl.when(pl.col("cuda_event_id") >= 0).then("cuda_event_id")
+        return _completed(SYNC_DETAIL, frame.select(event_id=self._ids("Sync"), cuda_event_id=event))
+
+    def _memory_detail(self) -> pl.DataFrame:
+        frame = self._frame("Memory")
+        if frame.is_empty():
+            return MEMORY_DETAIL.empty()
+        on_gpu = pl.col("device_type").is_in(_GPUS)
+        made = frame.select(
+            event_id=self._ids("Memory"),
+            memory=pl.when(on_gpu).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
+            address=pl.col("address").fill_null(0),
+            size_bytes=pl.col("size_bytes").abs().fill_null(0),
+            pool_size_bytes=pl.when(on_gpu).then("reserved_bytes"),
+            pool_used_bytes=pl.when(on_gpu).then("allocated_bytes"),
+        )
+        return _completed(MEMORY_DETAIL, made)
+
+    def _op_detail(self) -> pl.DataFrame:
+        found = [OP_DETAIL.empty()]
+        op, annotation = self._frame("Op"), self._frame("Annotation")
+        if annotation.height:
+            found.append(_completed(OP_DETAIL, annotation.with_columns(event_id=self._ids("Annotation"))))
+        if op.height:
+            numbered = pl.when(pl.col("sequence_number") >= 0).then("sequence_number")
+            made = op.with_columns(
+                event_id=self._ids("Op"), sequence_number=numbered, forward_id=self._forwards(op)
+            )
+            found.append(_completed(OP_DETAIL, made))
+        return pl.concat(found)
+
+    def _forwards(self, op: pl.DataFrame) -> pl.Series:
+        """For each operator the one that the trace links it to as its forward operator; null for none."""
+        links = self._frame("Link")
+        if links.is_empty():
+            return pl.Series([None], dtype=pl.Int64).new_from_index(0, op.height)
+        place = ["pid", "tid", "start_ns"]
+        # of the operators that start together on a thread the innermost one, which is recorded last, has the link
+        at = op.select(*place, event_id=self._ids("Op")).unique(place, keep="last")
+        ends = {ph: links.filter(pl.col("ph") == ph).select("id", *place) for ph in ("s", "f")}
+        linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_forward")
+        before = [f"{name}_forward" for name in place]
+        known = linked.join(at, left_on=before, right_on=place).select(*place, forward_id="event_id")
+        known = known.unique(place, keep="first").join(at, on=place).select("event_id", "forward_id")
+        ids = op.select(event_id=self._ids("Op"))
+        return ids.join(known, on="event_id", how="left", maintain_order="left").get_column("forward_id")
+
+    def _collective_detail(self) -> pl.DataFrame:
+        rows = self._frames.collectives
+        if rows.is_empty():
+            return COLLECTIVE_DETAIL.empty()
+        first = pl.col("kind").replace_strict(self._first_ids, default=None, return_dtype=pl.Int64)
+        made = rows.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
+        return _completed(COLLECTIVE_DETAIL, made)
+
+
+def _device_of_memory() -> pl.Expr:
+    return pl.when(pl.col("device_type").is_in(_GPUS)).then("device")
+
+
+def _of_graph() -> dict[str, pl.Expr]:
+    """The graph that a device event was launched in; 0 is none."""
+    names = ("graph_exec_id", "graph_node_id")
+    return {name: pl.when(pl.col("graph_exec_id") > 0).then(name) for name in names}
+
+
+def _completed(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` as `table`: what it lacks is null."""
+    absent = [pl.lit(None).alias(name) for name in table.schema if name not in frame.columns]
+    return table.select(frame.with_columns(absent))
