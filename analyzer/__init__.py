@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.exposure import exposure
     from kanalyze.analyses.faults import faults
     from kanalyze.analyses.findings import findings
+    from kanalyze.analyses.fusion import fusion
     from kanalyze.analyses.gaps import gaps
     from kanalyze.analyses.gpu import gpu
     from kanalyze.analyses.graphs import graphs
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
     from kanalyze.analyses.migration_totals import migration_totals
     from kanalyze.analyses.migrations import migrations
     from kanalyze.analyses.occupancy import occupancy
+    from kanalyze.analyses.op_kernels import op_kernels
+    from kanalyze.analyses.ops import ops
     from kanalyze.analyses.range_gpu import range_gpu
     from kanalyze.analyses.range_kernels import range_kernels
     from kanalyze.analyses.ranges import ranges
     from kanalyze.analyses.summary import Summary, summarize
     from kanalyze.analyses.syncs import syncs
+    from kanalyze.analyses.tree import tree
     from kanalyze.analyses.utilisation import utilisation
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import read
@@ -62,6 +66,7 @@ __all__ = [
     "exposure",
     "faults",
     "findings",
+    "fusion",
     "gaps",
     "gpu",
     "graphs",
@@ -76,12 +81,15 @@ __all__ = [
     "migration_totals",
     "migrations",
     "occupancy",
+    "op_kernels",
+    "ops",
     "range_gpu",
     "range_kernels",
     "ranges",
     "read",
     "summarize",
     "syncs",
+    "tree",
     "utilisation",
 ]
 

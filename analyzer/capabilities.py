@@ -76,3 +76,44 @@ def capabilities() -> pl.DataFrame:
         shared_reserved_bytes=pl.col("shared_reserved") * _KIB,
         shared_unit_bytes="shared_unit_bytes",
     )
+
+
+#: Peak bandwidth of the device memory in GB/s, by what the driver calls the GPU: the longest name that it begins with.
+#: Sources: NVIDIA's and AMD's datasheets of these products.
+_BANDWIDTHS: Final = {
+    "Tesla V100": 900,
+    "Tesla T4": 320,
+    "NVIDIA A10": 600,
+    "NVIDIA A100-SXM4-40GB": 1555,
+    "NVIDIA A100-PCIE-40GB": 1555,
+    "NVIDIA A100-SXM4-80GB": 2039,
+    "NVIDIA A100 80GB PCIe": 1935,
+    "NVIDIA RTX A6000": 768,
+    "NVIDIA L4": 300,
+    "NVIDIA L40": 864,
+    "NVIDIA RTX 6000 Ada Generation": 960,
+    "NVIDIA GeForce RTX 3090": 936,
+    "NVIDIA GeForce RTX 4090": 1008,
+    "NVIDIA GeForce RTX 5090": 1792,
+    "NVIDIA H100 80GB HBM3": 3350,
+    "NVIDIA H100 PCIe": 2000,
+    "NVIDIA H100 NVL": 3900,
+    "NVIDIA GH200 480GB": 4000,
+    "NVIDIA GH200 144G HBM3e": 4900,
+    "NVIDIA H200": 4800,
+    "NVIDIA H20": 4000,
+    "NVIDIA B200": 8000,
+    "NVIDIA GB200": 8000,
+    "AMD Instinct MI210": 1638,
+    "AMD Instinct MI250X": 3277,
+    "AMD Instinct MI300X": 5300,
+    "AMD Instinct MI325X": 6000,
+    "AMD Instinct MI355X": 8000,
+}
+
+
+def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
+    """The peak bandwidth of the memory of the GPU called `name`; None where it is not known here."""
+    fitting = [known for known in _BANDWIDTHS if name is not None and (name == known or name.startswith(f"{known} "))]
+    fitting += [known for known in _BANDWIDTHS if name is not None and name.startswith(f"{known}-")]
+    return _BANDWIDTHS[max(fitting, key=len)] * 1_000_000_000 if fitting else None

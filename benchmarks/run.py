@@ -77,13 +77,13 @@ def main() -> None:
             Command("python -c 'import polars'", [sys.executable, "-c", "import polars"]),
         ]
         tables = [
-            _table(_measured(commands, report, options.runs, options.patience))
+            table(measured(commands, report, options.runs, options.patience))
             for commands, report in ((big, options.report), (small, options.small))
         ]
-    print(_machine())
+    print(machine())
     for report, rows in zip((options.report, options.small), tables, strict=True):
         print(f"\n{report.name}, {report.stat().st_size / _MEGABYTE:,.1f} MB:\n")
-        print("\n".join(_markdown(rows) if options.markdown else _aligned(rows)))
+        print("\n".join(markdown(rows) if options.markdown else aligned(rows)))
 
 
 def _options() -> argparse.Namespace:
@@ -112,7 +112,7 @@ def _summarize(report: Path) -> Command:
 
 def _nsys(program: str | None, report: Path) -> list[Command]:
     if program is None or shutil.which(program) is None:
-        _left_out("nsys stats", "give the program with --nsys")
+        left_out("nsys stats", "give the program with --nsys")
         return []
     some, five = ([part for name in names for part in ("--report", name)] for names in (NSYS_REPORTS, FIVE_REPORTS))
     return [
@@ -126,25 +126,26 @@ def _step(folder: Path, report: Path) -> list[Command]:
     """The C program that steps through the rows, compiled in `folder`."""
     compiler, program = shutil.which("cc"), folder / "step"
     if compiler is None:
-        _left_out("the C loop", "there is no C compiler (cc)")
+        left_out("the C loop", "there is no C compiler (cc)")
         return []
     source = str(HERE / "step.c")
     for library in ("-l:libsqlite3.so.0", "-lsqlite3"):
         arguments = [compiler, "-O2", "-o", str(program), source, library]
         if subprocess.run(arguments, capture_output=True, check=False).returncode == 0:
             return [Command("SQLite, stepping in C", [str(program), str(report)])]
-    _left_out("the C loop", "it cannot be linked with SQLite")
+    left_out("the C loop", "it cannot be linked with SQLite")
     return []
 
 
-def _left_out(what: str, why: str) -> None:
+def left_out(what: str, why: str) -> None:
+    """Say on standard error what is not timed."""
     print(f"left out: {what}; {why}", file=sys.stderr)
 
 
 # How it is timed
 
 
-def _measured(
+def measured(
     commands: Iterable[Command], report: Path, runs: int, patience_s: float
 ) -> list[tuple[str, Cost | FailedError]]:
     """The best run of each command, all of them with the report in the page cache."""
@@ -193,13 +194,13 @@ def _run(command: Command) -> Cost:
 # How it is told
 
 
-def _table(costs: list[tuple[str, Cost | FailedError]]) -> list[tuple[str, ...]]:
+def table(costs: list[tuple[str, Cost | FailedError]]) -> list[tuple[str, ...]]:
     """The rows of the table, its head first; ratios are to the first command's costs."""
     rows: list[tuple[str, ...]] = [("command", "wall", "CPU", "peak memory", "wall ratio", "memory ratio")]
     base = costs[0][1]
     for name, cost in costs:
         if isinstance(cost, FailedError):
-            _left_out(name, f"it failed: {cost}")
+            left_out(name, f"it failed: {cost}")
             continue
         times = (f"{cost.wall_s:.3f} s", f"{cost.cpu_s:.3f} s", f"{cost.peak_bytes / _MEGABYTE:,.0f} MB")
         ratios = ("", "")
@@ -209,18 +210,20 @@ def _table(costs: list[tuple[str, Cost | FailedError]]) -> list[tuple[str, ...]]
     return rows
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    """The lines of a table for a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
-def _markdown(rows: list[tuple[str, ...]]) -> list[str]:
+def markdown(rows: list[tuple[str, ...]]) -> list[str]:
+    """The lines of a table in Markdown."""
     head, *body = rows
     rule = [":--", *["--:" for _ in head[1:]]]
     return [f"| {' | '.join(row)} |" for row in (head, rule, *body)]
 
 
-def _machine() -> str:
+def machine() -> str:
     """The machine and the programs, for whoever reads the table later."""
     model = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")

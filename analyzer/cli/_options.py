@@ -24,11 +24,13 @@ class Where(TypedDict):
     window: str | None
     device: int | None
     process: int | None
+    no_cache: bool
 
 
 def scope(command: F) -> F:
-    """Add ``--window``, ``--device`` and ``--process``."""
+    """Add ``--window``, ``--device`` and ``--process``; and ``--no-cache``, which all commands that read have, too."""
     for option in (
+        click.option("--no-cache", is_flag=True, help="Read the report itself, not what is kept of it; keep nothing."),
         click.option("--process", type=int, metavar="PID", help="Only this process."),
         click.option("--device", type=int, metavar="GPU", help="Only this GPU."),
         click.option(
@@ -69,7 +71,8 @@ def opened(report: Path, where: Where) -> Report:
     """The report at a path, narrowed to what the user asked for."""
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
-    return read(report, progress=_tell if sys.stderr.isatty() else None).narrow(**where)
+    found = read(report, progress=_tell if sys.stderr.isatty() else None, cache=not where["no_cache"])
+    return found.narrow(window=where["window"], device=where["device"], process=where["process"])
 
 
 def _tell(what: str, share: float) -> None:

@@ -51,7 +51,8 @@ def _further_runs(report: Path) -> list[Path]:
 
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
-    _emit_terminal([_page(report, Where(window=None, device=None, process=None)) for report in reports], _TOP, None)
+    whole = Where(window=None, device=None, process=None, no_cache=False)
+    _emit_terminal([_page(report, whole) for report in reports], _TOP, None)
 
 
 def _emit_terminal(pages: Sequence[Summary | Instances], top: int, output: Path | None) -> None:

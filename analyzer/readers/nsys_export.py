@@ -1,7 +1,7 @@
 """Reports in NVIDIA's own format, exported once through the nsys that is installed, into the user's cache.
 
-An export is named for the report (:mod:`kanalyze.readers.user_cache`) and for the nsys that made it, so that it is never
-out of date. Two processes that export the same report at once each make one, and the later one stays.
+An export is named for the report (:mod:`kanalyze.readers.user_cache`) and for the nsys that made it, so that it is
+never out of date. Two processes that export the same report at once each make one, and the later one stays.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.capabilities import capabilities
+from kanalyze.capabilities import capabilities, memory_bandwidth_bytes_per_s
 from kanalyze.model import DEVICES, PROCESSES
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def _device(told: Any) -> dict[str, Any] | None:  # noqa: ANN401 - what a file s
     row: dict[str, Any] = {name: _positive(told.get(key)) for name, key in _LIMITS.items()}
     row["device"] = told["id"]
     row["name"] = told["name"] if isinstance(told.get("name"), str) else None
+    row["memory_bandwidth_bytes_per_s"] = memory_bandwidth_bytes_per_s(row["name"])
     major, minor = told.get("computeMajor"), told.get("computeMinor")
     if isinstance(major, int) and isinstance(minor, int):
         row["compute_capability"] = f"{major}.{minor}"

@@ -1,0 +1,178 @@
+"""Elementwise kernels that run one after the other, and could be one: the chains behind `fusion`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._lookup import beside, gathered
+from kanalyze.analyses._op_events import host_tree
+from kanalyze.analyses._op_scope import launched_work
+from kanalyze.analyses._tensor_sizes import sizes
+from kanalyze.decoder.decode import decode
+from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
+
+if TYPE_CHECKING:
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.report import Report
+
+#: Operations of elementwise kernels in families that have others, too.
+_OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
+
+#: So often one operator in a row is a loop over it.
+_LOOP: Final = 5
+
+#: Operators whose result depends on nothing that was computed before.
+_READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::arange", "aten::linspace")
+
+#: Bytes of an element by its name in a kernel's name.
+_BYTES: Final = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
+
+#: What shows that two kernels work on elements of the same number, where shapes were not recorded.
+_SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
+
+
+@once_per_report
+def chains(report: Report) -> pl.DataFrame:
+    """The kernels of every chain: at least two that follow each other on one stream with nothing between them.
+
+    All are elementwise, were launched from one thread, and have results of the same number of elements (where shapes
+    were not recorded: the same grid and block). What reads nothing begins a chain. A chain that is the same operators
+    again and again is a loop, and each turn a chain; the same operator again and again is none, unless one operator is
+    around all of it: what follows is as likely to work on something else. The same one five times in a row is a loop
+    in any case, which no compiler fuses.
+
+    Columns: chain (a number), device, stream, row (of `operations`), start, end, dur_ns, exclusive_ns, operator (its
+    row of the host tree), outermost (that of the operator around it all), name (the operator's), elements,
+    read_bytes, written_bytes (this kernel's part of what its operator reads and writes; null where shapes are not
+    known).
+    """
+    work = _in_streams(report)
+    runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
+    looped = pl.len().over(runs) >= _LOOP
+    found = _numbered(work.with_columns(fusible=pl.col("fusible") & ~looped))
+    found = found.filter("fusible").drop("fusible", *_SHAPE, "process_id", "thread_id")
+    found = found.filter(pl.len().over("chain") > 1)
+    found = found.with_columns(outermost=_outermost(report, found.get_column("operator")))
+    return _turns(found)
+
+
+def _numbered(work: pl.DataFrame) -> pl.DataFrame:
+    """Operations in the order of their streams, with the number of the chain that each would be in."""
+    same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "stream", "process_id", "thread_id")]
+    alike = pl.when(pl.col("elements").is_not_null()).then(pl.col("elements").eq_missing(pl.col("elements").shift(1)))
+    grid = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("elements", *_SHAPE))
+    reads = ~pl.col("name").cast(pl.String).is_in(_READS_NOTHING)
+    follows = pl.all_horizontal(*same, reads, pl.col("fusible"), pl.col("fusible").shift(1, fill_value=False))
+    follows = follows & alike.otherwise(grid)
+    return work.with_columns(chain=(~follows.fill_null(value=False)).cum_sum())
+
+
+def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of chains, those of loops with a chain for each turn."""
+    texts = kernels.group_by("chain").agg(pl.col("name").cast(pl.String), one=pl.col("outermost").n_unique() == 1)
+    distinct = texts.select("name", "one").unique()
+    turns = [_turn(names, one=one) for names, one in distinct.iter_rows()]
+    known = distinct.with_columns(turn=pl.Series(turns, dtype=pl.Int64))
+    lengths = texts.join(known, on=["name", "one"]).select("chain", "turn")
+    placed = kernels.join(lengths, on="chain", how="left", maintain_order="left")
+    turn = pl.int_range(pl.len()).over("chain") // pl.col("turn")
+    split = placed.with_columns(turn.alias("turn")).with_columns(chain=pl.struct("chain", "turn").rle_id())
+    return split.filter(pl.len().over("chain") > 1).drop("turn")
+
+
+def _turn(names: list[str], *, one: bool) -> int:
+    """The number of operators after which a sequence begins again; its length where it does not."""
+    border = [0] * len(names)
+    for at in range(1, len(names)):  # the failure function of Knuth, Morris and Pratt
+        length = border[at - 1]
+        while length and names[at] != names[length]:
+            length = border[length - 1]
+        border[at] = length + (names[at] == names[length])
+    period = len(names) - border[-1]
+    if period == 1 and one:
+        return len(names)
+    return period if 2 * period <= len(names) else len(names)
+
+
+def _in_streams(report: Report) -> pl.DataFrame:
+    """Every device operation in scope in the order of its stream, with what :func:`chains` looks at."""
+    tree, work = host_tree(report), launched_work(report)
+    streams = pl.concat([report.kind(kind).select("event_id", "stream") for kind in DEVICE_KINDS]).sort("event_id")
+    known = beside(work, streams, "stream")
+    threads = tree.rows.select("thread_id", op_name="name", op_id="last_id")
+    made = threads.select(pl.all().gather(known.get_column("operator"))) if tree.rows.height else threads.clear()
+    known = known.with_columns(made.get_columns()) if made.height else known.with_columns(_nothing(threads))
+    known = known.with_columns(_fusible(known))
+    known = beside(known, report.kernel_config, *_SHAPE)
+    known = known.with_columns(_sizes(report, known).get_columns())
+    return known.sort("device", "stream", "start", "row").select(
+        "device",
+        "stream",
+        "row",
+        "start",
+        "end",
+        "dur_ns",
+        "exclusive_ns",
+        "operator",
+        "process_id",
+        "thread_id",
+        "fusible",
+        "elements",
+        "read_bytes",
+        "written_bytes",
+        *_SHAPE,
+        name="op_name",
+    )
+
+
+def _nothing(like: pl.DataFrame) -> list[pl.Expr]:
+    return [pl.lit(None, dtype=dtype).alias(name) for name, dtype in like.schema.items()]
+
+
+def _fusible(work: pl.DataFrame) -> list[pl.Expr]:
+    """Which operations are elementwise kernels of an operator, and the size of their elements by their names."""
+    names = work.filter(pl.col("kind") == "kernel").get_column("name").unique().drop_nulls()
+    said = {name: decode(name) for name in names.cast(pl.String)}
+    elementwise = [name for name, one in said.items() if _is_elementwise(one)]
+    bytes_of = {name: _BYTES[one.dtype or ""] for name, one in said.items() if one.dtype in _BYTES}
+    named = pl.col("name").cast(pl.String)
+    chosen = (pl.col("kind") == "kernel") & named.is_in(elementwise) & pl.col("operator").is_not_null()
+    size = named.replace_strict(bytes_of, default=None, return_dtype=pl.Int64)
+    return [chosen.fill_null(value=False).alias("fusible"), size.alias("element_bytes")]
+
+
+def _is_elementwise(said: KernelName) -> bool:
+    """Whether a kernel computes each element of its result from those at the same place, and one at a time."""
+    if said.library != "aten":
+        return False
+    if said.family == "optimizer":
+        return said.functor is not None and "Fused" not in said.functor and said.operation != "norm"
+    wanted = _OPERATIONS.get(said.family)
+    return said.family in {"elementwise", "fill"} if wanted is None else said.operation in wanted
+
+
+def _sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Elements and bytes of each operation's operator, the bytes in equal parts for all that it launched."""
+    detail = report.table("op_detail").select("event_id", "input_shapes", "input_types", "input_strides")
+    chosen = work.with_row_index("place").filter("fusible").select("place", "op_id", "op_name", "element_bytes")
+    inputs = beside(chosen.rename({"op_id": "event_id"}), detail, *detail.columns[1:])
+    found = sizes(inputs.rename({"op_name": "name"}))
+    parts = pl.len().over("op_id").cast(pl.Int64)
+    shared = chosen.hstack(found).with_columns(pl.col("read_bytes", "written_bytes") // parts)
+    places = work.select(place=pl.int_range(pl.len(), dtype=pl.UInt32))
+    joined = places.join(shared, on="place", how="left", maintain_order="left")
+    return joined.select("elements", "read_bytes", "written_bytes")
+
+
+def _outermost(report: Report, row: pl.Series) -> pl.Series:
+    """The rows of the outermost operators around those in `row`, or of these themselves."""
+    tree = host_tree(report)
+    operators, parents = tree.of_kinds("op"), tree.rows.get_column("parent")
+    best = row
+    while row.is_not_null().any():
+        best = best.zip_with(~gathered(operators, row).fill_null(value=False), row)
+        row = gathered(parents, row)
+    return best
