@@ -15,11 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.advice import advice
     from kanalyze.analyses.api import api
     from kanalyze.analyses.cold import cold
     from kanalyze.analyses.compiled import compiled
     from kanalyze.analyses.concurrency import concurrency
     from kanalyze.analyses.copies import copies
+    from kanalyze.analyses.counters import counters
     from kanalyze.analyses.culprits import culprits
     from kanalyze.analyses.exposure import exposure
     from kanalyze.analyses.faults import faults
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.range_gpu import range_gpu
     from kanalyze.analyses.range_kernels import range_kernels
     from kanalyze.analyses.ranges import ranges
+    from kanalyze.analyses.roofline import roofline
+    from kanalyze.analyses.stalls import stalls
     from kanalyze.analyses.summary import Summary, summarize
     from kanalyze.analyses.syncs import syncs
     from kanalyze.analyses.tree import tree
@@ -57,11 +61,13 @@ __all__ = [
     "Report",
     "Summary",
     "Window",
+    "advice",
     "api",
     "cold",
     "compiled",
     "concurrency",
     "copies",
+    "counters",
     "culprits",
     "exposure",
     "faults",
@@ -87,6 +93,8 @@ __all__ = [
     "range_kernels",
     "ranges",
     "read",
+    "roofline",
+    "stalls",
     "summarize",
     "syncs",
     "tree",

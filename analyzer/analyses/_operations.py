@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process, once_per_report
+from kanalyze.analyses._decoded import communicating
 from kanalyze.frames import constant, stacked
 from kanalyze.model import DEVICE_KINDS
 
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
 
 #: Buckets of a busy device; where several run at once the first wins (definitions.md, section 5).
 BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
-
-#: Kernels of NCCL, RCCL and NVSHMEM, and PyTorch's own symmetric-memory collectives.
-_COMMUNICATION: Final = (
-    r"^(?:void )?(?:nccl|rccl)|ncclDevKernel|ncclKernel|nvshmem|one_shot_all_|two_shot_all_|multimem_"
-    r"|symm_mem|all_?reduce_kernel|cross_device_reduce"
-)
 
 _MEMCPY_NAME: Final = r"^\[CUDA memcpy (.*)\]$"
 
@@ -34,8 +29,8 @@ def operations(report: Report) -> pl.DataFrame:
     process_id, rank (of its bucket), bucket, detail (``graph`` for a whole graph, the direction for a
     copy, else null).
     """
-    parts = [_with_bucket(report.kind(kind), kind) for kind in DEVICE_KINDS if kind in report.kinds]
-    work = stacked(parts or [_with_bucket(report.kind("kernel"), "kernel")])
+    parts = [_with_bucket(report, kind) for kind in DEVICE_KINDS if kind in report.kinds]
+    work = stacked(parts or [_with_bucket(report, "kernel")])
     if not work.get_column("event_id").is_sorted():
         work = work.sort("event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
@@ -75,13 +70,12 @@ def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
     return work if only else work.filter(pl.col("device") == device)
 
 
-def _with_bucket(events: pl.DataFrame, kind: str) -> pl.DataFrame:
+def _with_bucket(report: Report, kind: str) -> pl.DataFrame:
+    events = report.kind(kind)
     rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.String)
     if kind == "kernel":
-        names = events.get_column("name").unique().cast(pl.String)
-        collective = names.filter(names.str.contains(_COMMUNICATION)).to_list()
-        if collective:
-            communicates = pl.col("name").is_in(collective)
+        communicates = communicating(events, report)
+        if communicates is not None:
             rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
     elif kind == "graph":
         detail = pl.lit("graph")

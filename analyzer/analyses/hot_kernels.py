@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import analysis, require
+from kanalyze.analyses._decoded import families
 from kanalyze.analyses._launched import launch_costs
 from kanalyze.analyses._operations import exclusive_operations
 from kanalyze.analyses._shapes import SHAPE, kernel_shapes
@@ -37,6 +38,13 @@ TABLE: Final = Table(
             pl.Boolean,
             "Its launch takes longer than it runs, in the median of warm launches.",
         ),
+        Column(
+            "family",
+            pl.String,
+            "What its name says it does: gemm, elementwise, communication…; other where it does not say. Null for a "
+            "graph.",
+            nullable=True,
+        ),
     ),
 )
 
@@ -53,9 +61,13 @@ def hot_kernels(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE.name, "kernel", "graph")
     everything = exclusive_operations(report)
-    work = everything.select("kind", "name", "exclusive_ns", "dur_ns").filter(pl.col("kind").is_in(["kernel", "graph"]))
+    work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
     sums = work.group_by("name").agg(
-        pl.col("exclusive_ns").sum(), pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").mean().alias("avg_ns")
+        pl.col("exclusive_ns").sum(),
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("dur_ns").mean().alias("avg_ns"),
+        (pl.col("bucket") == "communication").any().alias("communicates"),
+        (pl.col("kind") == "graph").all().alias("is_graph"),
     )
     shapes = (
         kernel_shapes(report)
@@ -77,5 +89,11 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         (pl.col("exclusive_ns") / busy).alias("busy_share"),
         pl.col("shapes").fill_null(0),
         pl.col("launch_bound").fill_null(value=False),
+        pl.when("is_graph")
+        .then(None)
+        .when("communicates")
+        .then(pl.lit("communication"))
+        .otherwise(families(joined.get_column("name")))
+        .alias("family"),
     )
     return TABLE.select(named.sort("exclusive_ns", "count", "name", descending=[True, False, False]))

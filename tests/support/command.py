@@ -42,6 +42,18 @@ _HELD = {
     "event_records": "two_gpus",
 }
 
+#: The same of traces of a framework.
+_TRACES = {
+    "ops": REPORTS / "torch" / "with_modules.json.gz",
+    "op_detail": REPORTS / "torch" / "with_modules.json.gz",
+    "collective_detail": REPORTS / "torch" / "ddp.json.gz",
+    "op_kernels": SAMPLES / "mlp_train" / "torch.json.gz",
+    "tree": SAMPLES / "mlp_train" / "torch.json.gz",
+}
+
+#: The tables of counters, which only reports of ncu have.
+_COUNTERS = dict.fromkeys(("counters", "stalls", "roofline", "advice", "metrics"), REPORTS / "ncu" / "add.details.csv")
+
 #: What in the environment of a test run would change what the commands print.
 _UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONWARNINGS")
 
@@ -62,7 +74,8 @@ def report_with(table: str) -> Path:
     """A report of which `table` has rows."""
     if table == "compiled":
         return capture()
-    return REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM
+    known = _TRACES | _COUNTERS
+    return known.get(table, REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM)
 
 
 @dataclass(frozen=True)

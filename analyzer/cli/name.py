@@ -1,0 +1,40 @@
+"""``kanalyze name``: what the name of a kernel says."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from kanalyze.cli._options import output
+from kanalyze.cli._output import emit, width
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="KERNEL...")
+@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
+@output
+def name(names: tuple[str, ...], form: str, output: Path | None) -> None:
+    """What KERNEL says of itself: family, library, operation, types, layout, tile and more.
+
+    Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
+    line.
+    """
+    from kanalyze.decoder.decode import decode  # noqa: PLC0415 - --help need not wait
+    from kanalyze.renderers import decoded as rendered  # noqa: PLC0415 - as above
+
+    told = [line for one in names for line in (_lines() if one == "-" else [one])]
+    found = [(one, decode(one)) for one in told]
+    if form == "json":
+        emit(rendered.as_json(found).encode(), output)
+    else:
+        emit(rendered.terminal(found, width()), output)
+
+
+def _lines() -> list[str]:
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -1,0 +1,55 @@
+"""``kanalyze tree``: operators, modules, Python functions and annotations, with the kernels that they launched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from kanalyze.cli._options import Where, opened_parts, output, report_argument, scope
+from kanalyze.cli._output import colour, emit, refuse_overwriting, width
+from kanalyze.units import parse_percent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@report_argument
+@scope
+@click.option(
+    "--by", type=click.Choice(["device", "host"]), help="Whose time matters; the device's where there is any."
+)
+@click.option("--depth", type=click.IntRange(min=1), metavar="N", help="At most so many nodes below each other.")
+@click.option("--min-share", default="1%", show_default=True, metavar="SHARE", help="Leave out what takes less.")
+@click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
+@output
+def tree(  # noqa: PLR0913 - a click command has a parameter per option
+    report: Path,
+    by: str | None,
+    depth: int | None,
+    min_share: str,
+    form: str,
+    output: Path | None,
+    **where: Unpack[Where],
+) -> None:
+    """Which calls of REPORT, a trace of torch.profiler, led to which kernels, and what they took."""
+    from kanalyze.analyses.tree import default_order  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.tree import tree as tree_of  # noqa: PLC0415 - as above
+    from kanalyze.renderers import tree as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
+
+    share = parse_percent(min_share)
+    if share is None:
+        raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
+    refuse_overwriting(report, output)
+    parts = opened_parts(report, where)
+    trees = {name: tree_of(part, by=by, depth=depth, min_share=share) for name, part in parts.items()}
+    if form == "json":
+        emit(rendered.json(trees), output)
+        return
+    look = Look(width(), colour(output))
+    texts = [
+        rendered.terminal(found, by or default_order(parts[name]), look, name or "") for name, found in trees.items()
+    ]
+    emit("\n".join(texts), output)

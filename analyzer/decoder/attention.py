@@ -1,0 +1,139 @@
+"""Kernels of attention: FlashAttention 1 to 4, memory-efficient attention, FlashInfer, TensorRT-LLM, vLLM."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from kanalyze.decoder.elements import type_of
+
+if TYPE_CHECKING:
+    from kanalyze.decoder.spelling import Spelled
+
+    Fields = dict[str, Any]
+
+_TRAITS: Final = (
+    r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6}),(?: \w+,){1,8} ([\w:]+_t)\b"
+)
+_TRAITS1: Final = r"FMHA_kernel_traits<(\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6})(?:, \w+, (\w+)>)?"
+_MAINLOOP: Final = (
+    r"CollectiveMainloop[FB]wd\w{0,40}<(\d{1,6}), "
+    r"cute::tuple<cute::C<(\d{1,6})>, cute::C<(\d{1,6})>, cute::C<(\d{1,6})>\s?>, "
+    r"cute::tuple<cute::C<(\d{1,6})>, cute::C<(\d{1,6})>, cute::C<(\d{1,6})>\s?>, (?:(\d{1,6}), )?([\w:]+), float, "
+    r"cutlass::arch::Sm(\d{1,6})(?:, (true|false))?"
+)
+_EFFICIENT: Final = (
+    r"^fmha_cutlass([FB])_(f16|bf16|f32)_(aligned|notaligned)(?:_(\d{1,6})x(\d{1,6}))?\w*?_sm(\d{1,6})(?![0-9])"
+)
+_FLASH1: Final = r"^fmha_(fwd|bwd|fprop|dgrad)_"
+_VLLM: Final = (
+    r"^(?:single_query_cached_kv_attention|paged_attention_v\d(?:_reduce)?|kernel_unified_attention_[23]d"
+    r"|kernel_paged_attention_2d|masked_multihead_attention|merge_attn_states)_?(?:kernel)?$"
+)
+_HALVES: Final = ("f16", "bf16")
+
+
+def flash(name: Spelled) -> Fields | None:
+    """FlashAttention's own kernels, also those inside PyTorch."""
+    text, word = name.text, name.word
+    if "FlashAtt" in text or "flash_attncute" in text:
+        return _flash3(text)
+    own = word.startswith(("flash_fwd_", "flash_bwd_")) or (word.startswith("fmha_") and re.match(_FLASH1, word))
+    own = own or (word == "compute_attn_ws" or name.function.startswith(("flash::", "pytorch_flash::")))
+    if not own:
+        return None
+    fields: Fields = {"family": "attention", "operation": "attention", "library": "flash_attention"}
+    fields["direction"] = _direction(word)
+    if found := re.search(_TRAITS, text):
+        head, rows, columns, warps = (int(size) for size in found.groups()[:4])
+        fields |= {"head_dim": head, "tile": (rows, columns), "warps": (warps,)}
+        if short := type_of(found[5]):
+            fields |= {"input_types": (short,) * 3, "tensor_core": short in _HALVES or None}
+    elif found := re.search(_TRAITS1, text):  # sequence, head, step, warps of a row and a column
+        short = type_of(found[6] or "")
+        fields |= {"head_dim": int(found[2]), "input_types": (short,) * 3 if short else ()}
+    causal = {"flash_fwd_kernel": 2, "flash_bwd_dq_dk_dv_loop_kernel": 2, "flash_fwd_splitkv_kernel": 1}
+    causal |= {"flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel": 2}
+    if word in causal:
+        fields["causal"] = name.flag(causal[word])
+    if "combine" in word:
+        fields["operation"] = "combine"
+    return fields
+
+
+def _direction(word: str) -> str | None:
+    if re.search(r"_fwd|fprop|Fwd|Forward", word):
+        return "forward"
+    return "backward" if re.search(r"_bwd|dgrad|Bwd|Backward", word) else None
+
+
+def _flash3(text: str) -> Fields:
+    """``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloop…>>>``."""
+    own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(\d{1,6}))?(?![A-Za-z0-9])", text)
+    fields: Fields = {"family": "attention", "operation": "attention", "library": "flash_attention"}
+    fields["direction"] = _direction(f"_{own[1]}" if own else "")
+    if own and own[2]:
+        fields["arch"] = f"sm{own[2]}"
+    if own and "Combine" in own[1]:
+        fields["operation"] = "combine"
+    if found := re.search(_MAINLOOP, text):
+        sizes = [int(size) for size in found.groups()[:7]]
+        fields |= {"stages": sizes[0], "cluster": tuple(sizes[1:4]), "tile": tuple(sizes[4:6]), "head_dim": sizes[6]}
+        short = type_of(found[9])
+        fields |= {"input_types": (short,) * 3 if short else (), "accumulator_type": "f32", "tensor_core": True}
+        if "Fwd" in found[0]:
+            fields["causal"] = found[11] == "true" if found[11] else None
+    return fields
+
+
+def efficient(name: Spelled) -> Fields | None:
+    """``fmha_cutlassF_f16_aligned_64x64_rf_sm80``: xformers' attention, which PyTorch calls memory-efficient."""
+    fields: Fields = {"family": "attention", "operation": "attention", "library": "mem_efficient_attention"}
+    found = re.search(_EFFICIENT, name.word) if name.word.startswith("fmha_cutlass") else None
+    if not found:
+        return fields if name.word in {"attention_kernel_batched", "attention_kernel_backward_batched"} else None
+    way, short, _, rows, columns, arch = found.groups()
+    fields |= {"direction": "forward" if way == "F" else "backward", "arch": f"sm{arch}", "input_types": (short,) * 3}
+    fields["tile"] = (int(rows), int(columns)) if rows else ()
+    # xformers' GEMMs: halves on tensor cores from sm70 on, f32 (as three products of tf32) from sm80 on
+    fields["tensor_core"] = int(arch) >= (80 if short == "f32" else 70)
+    return fields
+
+
+def others(name: Spelled) -> Fields | None:
+    """FlashInfer, TensorRT-LLM and vLLM."""
+    word, function = name.word, name.function
+    if function.startswith("flashinfer::"):
+        return _flashinfer(name)
+    if not any(part in word for part in ("fmha", "attention", "attn")):
+        return None
+    fields: Fields = {"family": "attention", "operation": "attention"}
+    if found := re.match(r"fmha(?:_v2|Sm(\d{1,6})\w*?Kernel)_?(?=[A-Z_]|flash)", word):
+        return fields | {"library": "tensorrt_llm", "arch": f"sm{found[1]}" if found[1] else None}
+    if re.match(_VLLM, word):
+        library = "vllm" if function.startswith("vllm::") or word.startswith("kernel_") else None
+        return fields | {"library": library, "operation": "combine" if "reduce" in word else "attention"}
+    return None
+
+
+#: FlashInfer's kernels by a part of their names; the first that fits counts.
+_FLASHINFER: Final = (
+    (r"(?:Prefill|Decode)With|BatchMLA|PersistentAttention|HolisticPersistent", "attention", "attention"),
+    (r"MergeState", "attention", "combine"),
+    (r"RMSNorm", "normalization", "rms_norm"),
+    (r"LayerNorm", "normalization", "layer_norm"),
+    (r"Rotary|RoPE|Rope", "elementwise", "rotary_embedding"),
+    (r"Sampling", "random", "sampling"),
+    (r"^act_and_mul_kernel$", "elementwise", "act_and_mul"),
+)
+
+
+def _flashinfer(name: Spelled) -> Fields:
+    fields: Fields = {"library": "flashinfer"}
+    for part, family, operation in _FLASHINFER:
+        if re.search(part, name.word):
+            return fields | {"family": family, "operation": operation}
+    return fields
+
+
+DECODERS: Final = (flash, efficient, others)

@@ -1,0 +1,39 @@
+"""One name decoded: each library's reader of names is asked in turn, and the first that knows it answers."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from kanalyze.decoder import aten, attention, blas, communication, engines, gemms, images, inductor, primitives
+from kanalyze.decoder.fields import OTHER, KernelName
+from kanalyze.decoder.spelling import spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.decoder.spelling import Spelled
+
+#: Whoever knows a name best comes first: NCCL's is in no other name, and a name of cuDNN may hold one of CUTLASS.
+_DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
+    *communication.DECODERS,
+    inductor.inductor,
+    *attention.DECODERS,
+    *gemms.DECODERS,
+    *images.DECODERS,
+    *blas.DECODERS,
+    *aten.DECODERS,
+    *primitives.DECODERS,
+    *engines.DECODERS,
+)
+
+
+@lru_cache(maxsize=1 << 12)
+def decode(name: str) -> KernelName:
+    """What the name of a kernel says: see :class:`kanalyze.decoder.fields.KernelName`.
+
+    Any text is a name, in nsys', torch's or ncu's spelling or mangled; one that says nothing has the family ``other``.
+    """
+    apart = spelled(name)
+    found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
+    return KernelName(function=apart.function, **{"family": OTHER, **found})

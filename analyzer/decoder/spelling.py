@@ -1,0 +1,147 @@
+"""How names are spelled: nsys', torch's and ncu's ways of writing one C++ name, and mangled ones."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What stands behind this is not read: no name of a library is as long, and it bounds the time.
+_LONGEST: Final = 1 << 14
+
+# Patterns are compiled when first used, not on import; none of them can try one place in two ways.
+_UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
+_CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
+_PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
+_BRACKETS: Final = ("<", "(", "[", "{")
+_CLOSERS: Final = (">", ")", "]", "}")
+_BREAKS: Final = (",", "->", "-", *_CLOSERS)
+
+_MANGLED: Final = r"L[a-z]n?(\d{1,9})E|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
+
+
+class Spelled(NamedTuple):
+    """A name taken apart.
+
+    Attributes:
+        text: All of it, in one spelling: without casts, anonymous namespaces and surrounding space. Of a mangled name
+            its words, with spaces between them.
+        function: The qualified name of the function, such as at::native::reduce_kernel.
+        word: The last part of that.
+        args: The template arguments, as text.
+        mangled: It was mangled, and the arguments are no more than the words in it, in order.
+    """
+
+    text: str
+    function: str
+    word: str
+    args: tuple[str, ...]
+    mangled: bool = False
+
+    def arg(self, number: int) -> str:
+        """A template argument; empty where there is none. Of a mangled name only the first, if it is a number."""
+        if number >= len(self.args) or (self.mangled and (number or not self.args[0].isdecimal())):
+            return ""
+        return self.args[number]
+
+    def number(self, at: int) -> int | None:
+        """A template argument that is a number."""
+        return integer(self.arg(at))
+
+    def flag(self, at: int) -> bool | None:
+        """A template argument that is true or false."""
+        return {"true": True, "false": False, "1": True, "0": False}.get(self.arg(at))
+
+
+def spelled(name: str) -> Spelled:
+    """A name taken apart."""
+    text = name[:_LONGEST].strip()
+    if text.startswith("_Z"):
+        return _demangled(text)
+    if "unnamed>" in text or "anonymous" in text or "_GLOBAL__N__" in text:
+        text = re.sub(_UNNAMED, lambda found: f"{found[1]}<" if found[1] else "", text)
+    if "(bool)" in text:
+        text = text.replace("(bool)1", "true").replace("(bool)0", "false")
+    return taken_apart(re.sub(_CAST, "", text))
+
+
+def taken_apart(text: str) -> Spelled:
+    """A name, or a template argument, whose spelling has been settled."""
+    function, start = "", True
+    args: tuple[str, ...] = ()
+    for piece, parts in _pieces(text):
+        if piece == "(" and function:
+            break
+        if piece == "<":
+            args = parts
+        elif piece.isspace() or piece in _BREAKS:
+            start = True
+        elif piece not in _BRACKETS:
+            if start and not (piece.startswith("::") and function):
+                function, args = "", ()
+            function, start = function + piece, False
+    function = function.strip("*&:").removesuffix("::operator")
+    return Spelled(text, function, function.rpartition("::")[2], args)
+
+
+def _pieces(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What stands outside of brackets; and brackets, by the sign that opens them, with the parts in them.
+
+    One that opens parameters comes before they are read, too.
+    """
+    opener, depth, at = "", 0, 0
+    commas: list[int] = []
+    for found in re.finditer(_PIECE, text):
+        piece = found[0]
+        if piece in _BRACKETS:
+            if not depth:
+                opener, at, commas = piece, found.end(), []
+                if piece == "(":
+                    yield piece, ()
+            depth += 1
+        elif not depth:
+            yield piece, ()
+        elif piece in _CLOSERS:
+            depth -= 1
+            if not depth:
+                yield opener, _between(text, [at - 1, *commas, found.start()])
+        elif piece == "," and depth == 1:
+            commas.append(found.start())
+
+
+def _between(text: str, edges: list[int]) -> tuple[str, ...]:
+    parts = (text[left + 1 : right].strip() for left, right in pairwise(edges))
+    return tuple(part for part in parts if part)
+
+
+def integer(text: str) -> int | None:
+    """A number as C++ writes it: 4, 4u, 4ul, -1."""
+    found = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", text)
+    return int(found[1]) if found else None
+
+
+def _demangled(text: str) -> Spelled:
+    """The words of a mangled name: the function's qualified name, and what else is named in it."""
+    words: list[str] = []
+    path, at, nested = 0, 2, text[2:3] == "N"
+    pattern = re.compile(_MANGLED, re.ASCII | re.DOTALL)
+    while found := pattern.match(text, at):
+        at = found.end()
+        if found[1]:
+            words.append(found[1])
+        elif found[2]:
+            size = int(found[2])
+            word, at = text[at : at + size], at + size
+            if not word.startswith("_GLOBAL__N_"):
+                words.append(word)
+            if not nested:
+                path = path or len(words)
+        elif nested and words and found[0] in {"I", "E"}:
+            path = path or len(words)
+    path = path or len(words)
+    function = "::".join(words[:path])
+    word = words[path - 1] if path else ""
+    return Spelled(" ".join([function, *words[path:]]), function, word, tuple(words[path:]), mangled=True)

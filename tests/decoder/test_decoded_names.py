@@ -1,0 +1,113 @@
+"""Names of kernels, decoded: the table of names.txt, and every name in the reports of the repository.
+
+names.txt was written from what the libraries' own naming says, name by name, in nsys', torch's and ncu's spelling.
+"""
+
+import gzip
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import FAMILIES, KernelName
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+NOTHING = KernelName()
+
+#: Kernels of programs, whose names do not say what they do.
+PROGRAMS_OWN = {
+    *("add", "add_kernel", "axpy", "busy", "clustered", "combine", "dependent", "fill", "gelu_kernel", "grid_barrier"),
+    *("long_blocks", "many_registers", "much_shared", "naive_transpose", "one_warp_blocks", "only_a", "only_b"),
+    *("scale", "shared_name", "shift", "small", "smem_transpose", "spin", "square_kernel", "square_loop_kernel"),
+    *("square_matrix_kernel", "square_row_kernel", "stencil", "tiny", "touch", "work"),
+}
+
+
+def table():
+    """Pairs of a name and what it says, as texts."""
+    lines = (HERE / "names.txt").read_text(encoding="utf-8").splitlines()
+    blocks = "\n".join(line for line in lines if not line.startswith("#")).strip().split("\n\n")
+    return [tuple(block.split("\n    ")) for block in blocks]
+
+
+def text(value):
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def said(name):
+    """All that a name says but its function, as names.txt has it."""
+    found = decode(name)
+    told = {one.name: getattr(found, one.name) for one in fields(found) if one.name not in {"function", "family"}}
+    rest = [f"{field}={text(value)}" for field, value in told.items() if value != getattr(NOTHING, field)]
+    return "  ".join([f"family={found.family}", *rest])
+
+
+def recorded():
+    """The names of kernels in the repository's nsys reports and torch traces."""
+    names = set()
+    for path in [*(ROOT / "tests/reports").glob("*.sqlite"), *(ROOT / "sample_reports").glob("*/*.sqlite")]:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            try:
+                rows = database.execute(
+                    "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
+                )
+                names.update(value for (value,) in rows)
+            except sqlite3.OperationalError:  # a report without kernels
+                continue
+    for path in (ROOT / "sample_reports").glob("*/torch.json.gz"):
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        names.update(event["name"] for event in events if event.get("cat") == "kernel")
+    return sorted(names)
+
+
+def test_the_table_is_large_and_has_every_family():
+    pairs = table()
+    assert len({name for name, _ in pairs}) == len(pairs) > 240
+    assert {told.split("  ")[0].removeprefix("family=") for _, told in pairs} == set(FAMILIES)
+
+
+@pytest.mark.parametrize(("name", "told"), table())
+def test_all_that_a_name_says(name, told):
+    assert said(name) == told
+
+
+def test_the_seed_s_name_gives_every_field():
+    assert decode(
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_ff_main_v1"
+    ) == KernelName(
+        function="sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_ff_main_v1",
+        family="gemm",
+        library="cublas",
+        operation="gemm",
+        arch="sm80",
+        input_types=("f32", "f32"),
+        output_type="f32",
+        accumulator_type="f32",
+        scale_type="f32",
+        layout="tn",
+        output_layout="n",
+        tile=(32, 32, 16),
+        stages=3,
+        warps=(2, 2, 1),
+        tensor_core=False,
+    )
+
+
+def test_names_in_real_reports_are_other_only_where_a_program_named_them():
+    names = recorded()
+    assert len(names) > 190
+    assert {decode(name).function for name in names if decode(name).family == "other"} <= PROGRAMS_OWN
+
+
+def test_a_type_is_told_by_the_inputs_first():
+    assert decode("nvjet_tss_128x256_64x4_2x1_v_badd_coopA_NTN").dtype == "bf16"
+    assert decode("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>(int)").dtype == "i32"
+    assert decode("triton_poi_fused_add_0").dtype is None
+    assert KernelName(input_types=("bf16", "f32", "bf16")).dtype == "bf16,f32"
