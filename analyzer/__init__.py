@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.graphs import graphs
     from kanalyze.analyses.health import health
     from kanalyze.analyses.hot_kernels import hot_kernels
+    from kanalyze.analyses.hot_lines import hot_lines
     from kanalyze.analyses.kernels import kernels
     from kanalyze.analyses.launch_summary import launch_summary
     from kanalyze.analyses.launches import launches
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges import ranges
     from kanalyze.analyses.roofline import roofline
     from kanalyze.analyses.stalls import stalls
+    from kanalyze.analyses.steps import steps
     from kanalyze.analyses.summary import Summary, summarize
     from kanalyze.analyses.syncs import syncs
     from kanalyze.analyses.tree import tree
@@ -78,6 +80,7 @@ __all__ = [
     "graphs",
     "health",
     "hot_kernels",
+    "hot_lines",
     "kernels",
     "launch_summary",
     "launches",
@@ -95,6 +98,7 @@ __all__ = [
     "read",
     "roofline",
     "stalls",
+    "steps",
     "summarize",
     "syncs",
     "tree",

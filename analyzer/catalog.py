@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import analyses
+from kanalyze.counter_model import RULE_RESULTS, SOURCE_FILES
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.schema import Table, flag
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary", "comparison", "instances", "repeats")
+_NO_TABLE: Final = ("rules", "summary", "counter_summary", "comparison", "instances", "repeats")
 
-#: These are part of the tables `health` and `compiled`, and no tables of their own to a user.
-_PARTS: Final = (NOTES.name, COMPILED_KERNELS.name)
+#: These are part of the tables `health`, `compiled` and `advice`, or of the command `source`, and no tables to a user.
+_PARTS: Final = (NOTES.name, COMPILED_KERNELS.name, RULE_RESULTS.name, SOURCE_FILES.name)
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
 
 

@@ -10,22 +10,16 @@ import difflib
 import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from kanalyze.recording import again
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 
 #: So much of what another program said is shown.
 _LINES: Final = 3
 _WIDE: Final = 200
-
-#: What makes nsys record a kind of event that it does not record with `_TRACE`.
-_OPTIONS: Final = {
-    "fault": "--cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true",
-    "memory": "--cuda-memory-usage=true",
-    "osrt": "--trace=cuda,nvtx,osrt",
-}
-_TRACE: Final = "--trace=cuda,nvtx"
 
 #: So many names are listed where one is wrong.
 _LISTED: Final = 60
@@ -85,9 +79,11 @@ class UnknownFormatError(KanalyzeError):
     @classmethod
     def of(cls, path: Path, found: str, remedy: str = "") -> UnknownFormatError:
         """`path` holds `found`, a noun phrase, instead of a report."""
-        usual = "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir."
+        usual = (
+            "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir; or a trace "
+            "of torch.profiler (.json, .json.gz); or a .ncu-rep file of Nsight Compute, or its CSV pages."
+        )
         return cls(f"{path}: {found}, not a report that kanalyze reads.", remedy or usual)
-
 
     @classmethod
     def no_trace(cls, path: Path) -> UnknownFormatError:
@@ -109,6 +105,21 @@ class DamagedReportError(KanalyzeError):
         return cls(
             f"{path}: damaged at {where}: {what}.",
             "Copy the file again, or export it again: `nsys export --type=sqlite --force-overwrite=true REPORT`.",
+        )
+
+
+class DecoderEndedError(KanalyzeError):
+    """A process that decoded a part of the report was ended by something else."""
+
+    slug = "decoder-ended"
+
+    @classmethod
+    def of(cls, path: Path, status: int) -> DecoderEndedError:
+        """The process worked on `path`, and ended with `status`: a signal where that is below 0."""
+        ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        return cls(
+            f"{path}: a process that decoded it {ended}.",
+            "Most often the machine has run out of memory: free some, or record fewer steps.",
         )
 
 
@@ -164,16 +175,16 @@ class BadWindowError(KanalyzeError):
         """`text` cannot be a window because of `reason`."""
         return cls(
             f"--window {text!r}: {reason}.",
-            "Write start..end with units, as in 120ms..250ms (a side may be left out; times are the report's own), "
-            "or the name of an NVTX range.",
+            "Write start..end with units, as in 120ms..250ms (a side may be left out; times are the report's own, with "
+            "a plus sign since its first event), or the name of a range.",
         )
 
     @classmethod
-    def several(cls, text: str, name: str, count: int) -> BadWindowError:
-        """`text` names all `count` instances of the range called `name`, where one window is wanted."""
+    def several(cls, text: str, name: str, windows: Sequence[str]) -> BadWindowError:
+        """`text` names several `windows`, all that are called `name`, where one is wanted."""
         return cls(
-            f"--window {text!r}: {count:,} ranges have that name.",
-            f"Choose one of them, {name}#1 to {name}#{count}; `summarize --window {name}#*` compares all.",
+            f"--window {text!r}: {len(windows):,} ranges have that name.",
+            f"Choose one of them, {windows[0]} to {windows[-1]}; `summarize --window {name}#*` compares all.",
         )
 
     @classmethod
@@ -242,14 +253,35 @@ class CannotTellError(KanalyzeError):
     slug = "cannot-tell"
 
     @classmethod
-    def without(cls, table: str, path: Path, missing: Iterable[str]) -> CannotTellError:
-        """The `table` cannot be made of the report at `path`, which records no events of the kinds `missing`."""
+    def without(cls, table: str, path: Path, missing: Iterable[str], tool: str = "nsys") -> CannotTellError:
+        """The `table` cannot be made of the report of `tool` at `path`, which has no events of the kinds `missing`."""
         kinds = list(missing)
-        option = next((_OPTIONS[kind] for kind in kinds if kind in _OPTIONS), _TRACE)
         return cls(
             f"{path}: cannot tell {table}, because the report records no events of kind {', '.join(kinds)}.",
-            f"Record it again with that trace on: `nsys profile {option} …`.",
+            again(kinds, tool),
         )
+
+    @classmethod
+    def timeless(cls, table: str, path: Path) -> CannotTellError:
+        """The `table` is of time, and ncu recorded the report at `path`."""
+        return cls(
+            f"{path}: cannot tell {table}, because ncu measures kernels one by one, each run again and again: when "
+            "they ran in the program is not in its report.",
+            "Give a report of nsys or torch.profiler for that; of this one, `kanalyze show counters` tells most.",
+        )
+
+    @classmethod
+    def without_counters(cls, table: str, path: Path) -> CannotTellError:
+        """The `table` is of counters, which the report at `path` does not have."""
+        return cls(
+            f"{path}: cannot tell {table}, because the report has no counters.",
+            "Record them with ncu: `ncu --set full --import-source yes --export REPORT …`, or `kanalyze collect`.",
+        )
+
+    @classmethod
+    def without_source(cls, path: Path, what: str, remedy: str) -> CannotTellError:
+        """The report at `path` does not have `what` the source of a kernel is shown with; the `remedy` says how."""
+        return cls(f"{path}: cannot tell source, because the report has no {what}.", remedy)
 
     @classmethod
     def without_capture(cls, table: str, path: Path) -> CannotTellError:

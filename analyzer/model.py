@@ -10,6 +10,7 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze.counter_model import INSTRUCTIONS, METRICS, RULE_RESULTS, SOURCE_FILES
 from kanalyze.schema import Column, Table
 
 #: Every kind of event, in the order of their event ids.
@@ -379,6 +380,10 @@ READER_TABLES: Final = {
         DEVICES,
         PROCESSES,
         COMPILED_KERNELS,
+        METRICS,
+        RULE_RESULTS,
+        INSTRUCTIONS,
+        SOURCE_FILES,
         NOTES,
     )
 }

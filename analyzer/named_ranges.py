@@ -1,13 +1,19 @@
-"""NVTX ranges by the names that users give them: ``domain:name``, and one instance of several as ``name#3``."""
+"""Ranges by the names that users give them: ``domain:name``, and one instance of several as ``name#3``.
+
+The steps of a framework's profiler have names of their own: ``step:5`` is the one with that number, ``steps`` is each.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.errors import UnknownNameError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 #: Between a domain and the name of a range, and between that and the number of an instance.
 _DOMAIN: Final = ":"
@@ -15,6 +21,18 @@ _NUMBER: Final = "#"
 
 #: What stands for every instance of a range.
 EVERY: Final = "*"
+
+#: How host time in nothing that has a name is called.
+_BESIDE: Final = ("between ", "before ", "after ")
+
+#: What torch's profiler calls the range of a step, and what it calls all of them where it adds them up.
+STEP_PREFIX: Final = "ProfilerStep#"
+ALL_STEPS: Final = "ProfilerStep*"
+_STEP: Final = rf"^{STEP_PREFIX}(\d{{1,18}})$"
+
+#: What users call them: each of them, or the one of a number.
+STEPS: Final = "steps"
+_STEP_ASKED: Final = re.compile(rf"{STEPS}|step:(\d{{1,18}})", re.ASCII)
 
 
 def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
@@ -55,6 +73,69 @@ def parsed(text: str) -> tuple[str, str]:
     return text, ""
 
 
+def steps(events: pl.DataFrame) -> pl.DataFrame:
+    """The steps of a framework's profiler among `events`, sorted by start, then event_id.
+
+    Columns: step (its number), event_id, start, end, process_id, thread_id.
+    """
+    names = events.get_column("name").unique().cast(pl.String).drop_nulls()
+    numbers = names.str.extract(_STEP).cast(pl.Int64).alias("step")
+    known = pl.DataFrame([names.cast(pl.Categorical), numbers]).drop_nulls("step")
+    found = events.filter(pl.col("name").is_in(known.get_column("name").implode())) if known.height else events.clear()
+    rows = found.join(known, on="name", how="left").select(
+        "step",
+        "event_id",
+        pl.col("start_ns").alias("start"),
+        end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0),
+        process_id="process_id",
+        thread_id="thread_id",
+    )
+    return rows.sort("start", "event_id")
+
+
+def step_name(number: int) -> str:
+    """What users call the step of a number."""
+    return f"step:{number}"
+
+
+def steps_asked(
+    text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFrame]
+) -> list[tuple[int, int, str]] | None:
+    """Start, end and name of the steps that `text` asks for, of those that `known` gives (as :func:`steps`).
+
+    None where it asks for no step, where one of `ranges` (as :func:`named`) is really called so, or where there are no
+    steps at all.
+
+    Raises:
+        UnknownNameError: There are steps, but none of that number, or not so many.
+    """
+    name, which = parsed(text)
+    match = _STEP_ASKED.fullmatch(name)
+    if match is None or instances(ranges, text).height or instances(ranges, name).height:
+        return None
+    found = known()
+    number = int(match[1]) if match[1] else None
+    return None if found.is_empty() else _chosen(found, number, which)
+
+
+def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[int, int, str]]:
+    # steps of several processes, and of several recordings in one file, may have one number
+    often, ordinal = pl.len().over("step") > 1, pl.int_range(1, pl.len() + 1).over("step")
+    named = found.select("start", "end", "step", often=often, ordinal=ordinal)
+    own = named if number is None else named.filter(pl.col("step") == number)
+    if own.is_empty():
+        raise UnknownNameError.of("step", number, found.get_column("step").unique(maintain_order=True))
+    rows = [
+        (start, end, f"{step_name(step)}{_NUMBER}{place}" if several else step_name(step))
+        for start, end, step, several, place in own.iter_rows()
+    ]
+    if which in ("", EVERY):
+        return rows
+    if not 1 <= int(which) <= len(rows):
+        raise UnknownNameError.number("step", which, len(rows))
+    return [rows[int(which) - 1]]
+
+
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows of :func:`named` that `name` means: ``domain:name`` as it stands, else in the default or any domain."""
     for meant in (pl.col("range") == name, pl.col("range") == _DOMAIN + name, pl.col("name") == name):
@@ -67,6 +148,12 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
 def plain(name: str) -> str:
     """A range's name as people read it: without the colon of the default domain."""
     return name.removeprefix(_DOMAIN)
+
+
+def located(culprit: str, range_name: str | None) -> str:
+    """How a sentence says where host time went, of which :mod:`kanalyze.analyses.culprits` tells culprit and range."""
+    beside = culprit.startswith(_BESIDE) and culprit != range_name
+    return culprit if beside else f"in {culprit}"
 
 
 def names(ranges: pl.DataFrame) -> Iterable[str]:

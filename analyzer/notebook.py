@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import readers
-from kanalyze.analyses import summary
+from kanalyze.analyses import counter_summary, summary
 from kanalyze.renderers import html
 from kanalyze.report import Report
 
@@ -40,6 +40,13 @@ class NotebookSummary(summary.Summary):
         return html.page(self, _TOP)
 
 
+class NotebookCounters(counter_summary.CounterSummary):
+    """A summary of counters that a notebook shows as the page."""
+
+    def _repr_html_(self) -> str:
+        return html.page(self, _TOP)
+
+
 class NotebookReport(Report):
     """A report that a notebook shows as its page."""
 
@@ -48,7 +55,7 @@ class NotebookReport(Report):
         return NotebookTable(super().table(name))
 
     def _repr_html_(self) -> str:
-        return html.page(summary.summarize(self), _TOP)
+        return html.page(summarize(self), _TOP)
 
 
 def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
@@ -57,8 +64,13 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
     return NotebookReport(found.meta, found.source, found.scope)
 
 
-def summarize(report: Report) -> summary.Summary:
-    """The page of a report as one value; see :func:`kanalyze.analyses.summary.summarize`."""
+def summarize(report: Report) -> summary.Summary | counter_summary.CounterSummary:
+    """The page of a report as one value; see :func:`kanalyze.analyses.summary.summarize`.
+
+    Of a report of ncu see :func:`kanalyze.analyses.counter_summary.summarize_counters`.
+    """
+    if report.meta.timeless:
+        return NotebookCounters(**vars(counter_summary.summarize_counters(report)))
     return NotebookSummary(**vars(summary.summarize(report)))
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Times are 64-bit nanoseconds, and differences of them must be, too: some 146 years.
 _LATEST_NS: Final = (1 << 62) - 1
 
+#: Tools whose times do not start with the recording: those of the machine, or of the Unix epoch.
+_OTHER_CLOCKS: Final = ("torch.profiler",)
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -52,6 +55,11 @@ class Meta:
     rank: int | None = None
     world_size: int | None = None
 
+    @property
+    def timeless(self) -> bool:
+        """Whether its kernels have durations and no place in time: ncu ran each of them alone, again and again."""
+        return self.tool == "ncu"
+
 
 class Source(Protocol):
     """What a reader gives: tables of :mod:`kanalyze.model`, read when they are asked for."""
@@ -71,12 +79,14 @@ class Source(Protocol):
 class Window:
     """A part of the report's time, ``[start_ns, end_ns)``; None leaves a side open.
 
-    `name` is the range that it is an instance of, where it was asked for by name.
+    `name` is the range that it is an instance of, where it was asked for by name; `group` is what all windows that were
+    asked for with it are called together, where their names do not say.
     """
 
     start_ns: int | None = None
     end_ns: int | None = None
     name: str | None = None
+    group: str | None = field(default=None, compare=False)
 
     @property
     def empty(self) -> bool:
@@ -84,8 +94,10 @@ class Window:
         return self.start_ns is not None and self.end_ns is not None and self.end_ns <= self.start_ns
 
     @classmethod
-    def parse(cls, text: str) -> Window:
-        """The window that `text` names: ``120ms..250ms``, ``..1.5s``, ``300us..``.
+    def parse(cls, text: str, first_ns: int = 0) -> Window:
+        """The window that `text` names: ``120ms..250ms``, ``..1.5s``, ``300us..``, ``+10ms..+20ms``.
+
+        A time with a plus sign is counted from `first_ns` on.
 
         Raises:
             BadWindowError: No ``..``, a time without unit, or an end that is not after the start.
@@ -93,21 +105,27 @@ class Window:
         start, dots, end = text.partition("..")
         if not dots:
             raise BadWindowError.of(text, "there is no '..' between start and end")
-        window = cls(_side_ns(text, start), _side_ns(text, end))
+        window = cls(_side_ns(text, start, first_ns), _side_ns(text, end, first_ns))
         if window.start_ns is not None and window.end_ns is not None and window.end_ns <= window.start_ns:
             raise BadWindowError.of(text, "the end is not after the start")
         return window
 
 
-def _side_ns(text: str, side: str) -> int | None:
+def _side_ns(text: str, side: str, first_ns: int) -> int | None:
     if not side.strip():
         return None
     found = parse_time_ns(side)
     if found is None:
         raise BadWindowError.of(text, f"{side.strip()!r} is not a time with a unit (ns, us, ms or s)")
+    found += first_ns if _relative(side) else 0
     if abs(found) > _LATEST_NS:
         raise BadWindowError.of(text, f"{side.strip()!r} is later than any time of a report")
     return found
+
+
+def _relative(side: str) -> bool:
+    """Whether a side of a window is counted from the report's first event on."""
+    return side.lstrip().startswith("+")
 
 
 def _lasting(text: str, windows: list[Window]) -> list[Window]:
@@ -122,8 +140,10 @@ class Where(TypedDict, total=False):
     """The part of a report that an analysis looks at; every analysis takes these as keywords.
 
     Attributes:
-        window: A :class:`Window`, or its text: two times (``"120ms..250ms"``), a range that occurs once (``"warmup"``,
-            with a domain ``"NCCL:ncclAllReduce"``), or one instance of a range (``"step#3"``, the third to start).
+        window: A :class:`Window`, or its text: two times (``"120ms..250ms"``; with a plus sign since the first event of
+            the report, ``"+10ms..+20ms"``), a range that occurs once (``"warmup"``, with a domain
+            ``"NCCL:ncclAllReduce"``), one instance of a range (``"step#3"``, the third to start), or a step of the
+            framework's profiler by its number (``"step:5"``).
         device: One GPU of the `devices` table.
         process: One process id.
     """
@@ -168,10 +188,14 @@ class Report:
 
         Empty where the report does not record the kind; :attr:`kinds` tells that apart from "there was none".
         """
-        frame = self._cached(f"events:{kind}", lambda: EVENTS.check(self.source.events(kind)))
+        frame = self._events(kind)
         if self.scope.process is not None:
             frame = frame.filter(pl.col("process_id") == self.scope.process)
         return frame
+
+    def _events(self, kind: str) -> pl.DataFrame:
+        """All events of one kind, of every process."""
+        return self._cached(f"events:{kind}", lambda: EVENTS.check(self.source.events(kind)))
 
     def seen(self, kind: str) -> pl.DataFrame:
         """The events of one kind in scope: of its processes and device, overlapping the window; whole, not clipped."""
@@ -261,7 +285,7 @@ class Report:
         """
         found = self.instances(text)
         if len(found) > 1:
-            raise BadWindowError.several(text, named_ranges.parsed(text)[0], len(found))
+            raise BadWindowError.several(text, named_ranges.parsed(text)[0], [str(one.name) for one in found])
         return _lasting(text, found)[0]
 
     def windows(self, text: str) -> list[Window]:
@@ -276,14 +300,20 @@ class Report:
     def instances(self, text: str) -> list[Window]:
         """Every window that `text` names; several where it is a range that occurs more than once, or ``name#*``.
 
+        ``steps`` is every step of the framework's profiler, ``step:5`` the one with that number; a range that is
+        really called so comes first.
+
         Raises:
             BadWindowError: The text cannot be understood.
-            UnknownNameError: The report has ranges, but none of that name, or not so many.
+            UnknownNameError: The report has ranges or steps, but none of that name, or not so many.
         """
         try:
-            return [Window.parse(text)]
+            return [self._times(text)]
         except BadWindowError:
             ranges = named_ranges.named(self.kind("range"), self.table("range_detail"))
+            if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
+                group = named_ranges.STEPS if named_ranges.parsed(text)[0] == named_ranges.STEPS else None
+                return [Window(*step, group) for step in steps]
             if ranges.is_empty() or not text:  # a range need not have a name, but then it cannot be asked for by one
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
@@ -299,6 +329,28 @@ class Report:
         if not 1 <= int(which) <= len(instances):
             raise UnknownNameError.number(f"instance of range {name!r}", which, len(instances))
         return [replace(instances[int(which) - 1], name=text)]
+
+    def _times(self, text: str) -> Window:
+        """The window between two times."""
+        relative = any(map(_relative, text.split("..")))
+        return Window.parse(text, self.first_ns if relative else 0)
+
+    def steps(self) -> pl.DataFrame:
+        """The steps of the framework's profiler, of the processes in scope; see :func:`kanalyze.named_ranges.steps`."""
+        # before torch 1.11 every range is an operator
+        of_ranges = named_ranges.steps(self.kind("range"))
+        return of_ranges if of_ranges.height else named_ranges.steps(self.kind("op"))
+
+    @property
+    def first_ns(self) -> int:
+        """When the first event of the report starts, of whatever process and kind; 0 where there is none."""
+        starts = [self._events(kind).get_column("start_ns").min() for kind in self.kinds]
+        return min((start for start in starts if isinstance(start, int)), default=0)
+
+    @property
+    def zero_ns(self) -> int:
+        """What people count the report's times from: its first event where its clock does not start with it, else 0."""
+        return self.first_ns if self.meta.tool in _OTHER_CLOCKS else 0
 
     def release(self, name: str) -> None:
         """Let go of a table that was read; it is read again when it is asked for."""

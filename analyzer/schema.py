@@ -22,6 +22,9 @@ UNITS = {
     "ns": "ns",
     "bytes": "bytes",
     "hz": "Hz",
+    "flop_per_s": "FLOP/s",
+    "flop_per_byte": "FLOP/byte",
+    "flop": "FLOP",
     "share": "0..1",
 }
 

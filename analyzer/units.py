@@ -66,6 +66,14 @@ def rate(bytes_per_s: float) -> str:
     return f"{size(bytes_per_s)}/s"
 
 
+def flop(count: float) -> str:
+    """A count of floating-point operations: ``17.18 GFLOP``."""
+    for step, unit in ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if count >= step * (_ROUNDS_UP / 1000):
+            return f"{_digits(count / step)} {unit}FLOP"
+    return f"{count:.0f} FLOP"
+
+
 def percent(share: float) -> str:
     """A share of 1 as percent with one decimal; what is not none or all never looks so."""
     if 0 < share < _PER_MILLE / 2:
@@ -87,11 +95,20 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in whole)
 
 
-def instant(ns: int) -> str:
-    """A point on the trace's own clock, to the microsecond: ``317.837 ms``, ``7.071573 s``."""
+def instant(ns: int, zero_ns: int = 0) -> str:
+    """A point on the trace's own clock, to the microsecond: ``317.837 ms``, ``7.071573 s``.
+
+    Where it is counted from another one, `zero_ns`, it has a sign: ``+317.837 ms``.
+    """
+    sign, ns = ("+" if zero_ns else ""), ns - zero_ns
     if abs(ns) < _NS_PER_UNIT["s"]:
-        return f"{ns / 10**6:.3f} ms"
-    return f"{ns / 10**9:.6f} s"
+        return f"{ns / 10**6:{sign}.3f} ms"
+    return f"{ns / 10**9:{sign}.6f} s"
+
+
+def moment(ns: int, zero_ns: int = 0) -> str:
+    """A point in time in a sentence: ``317.8 ms``; with a sign where it is counted from another one, `zero_ns`."""
+    return f"+{time(ns - zero_ns)}" if zero_ns else time(ns)
 
 
 def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
@@ -126,6 +143,14 @@ def apportioned(parts: Sequence[int], whole: int) -> list[int]:
 def count(number: int) -> str:
     """A whole number with thousands separated: ``270,336``."""
     return f"{number:,}"
+
+
+def short_count(number: int) -> str:
+    """A whole number in a narrow column: ``950``, ``33.6 k``, ``1.05 M``."""
+    for step, prefix in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= step:
+            return f"{number / step:.3g} {prefix}"
+    return str(number)
 
 
 def plural(number: int, noun: str) -> str:

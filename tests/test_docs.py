@@ -22,7 +22,8 @@ from kanalyze.renderers.summary_json import SCHEMA_VERSION, content, render
 from support import examples
 
 ROOT = examples.ROOT
-REPORTS = sorted((ROOT / "tests/reports").glob("*.sqlite"))
+TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
+REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
 
 README = (ROOT / "README.md").read_text()

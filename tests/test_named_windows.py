@@ -152,3 +152,78 @@ def test_the_numbers_that_there_are():
         with pytest.raises(UnknownNameError) as caught:
             window(text)
         assert caught.value.remedy == "There are: 1 to 3."
+
+
+# Steps of a framework's profiler
+
+STEPS = [
+    kernel(0, 1000),
+    nvtx("forward", 5, 40),
+    nvtx("ProfilerStep#9", 100, 200),
+    nvtx("ProfilerStep#8", 0, 100),
+    nvtx("ProfilerStep#10", 200, 300),
+    nvtx("ProfilerStep#x", 300, 400),
+]
+
+
+def test_a_step_by_its_number():
+    assert report(STEPS).window("step:9") == Window(100, 200, "step:9")
+    assert report(STEPS).window("ProfilerStep#9") == Window(100, 200, "ProfilerStep#9")
+
+
+@pytest.mark.parametrize("text", ["steps", "steps#*"])
+def test_every_step(text):
+    found = report(STEPS).windows(text)
+    assert found == [Window(0, 100, "step:8"), Window(100, 200, "step:9"), Window(200, 300, "step:10")]
+    assert {window.group for window in found} == {"steps"}
+    assert report(STEPS).window("steps#2") == Window(100, 200, "step:9")
+
+
+def test_a_step_that_does_not_exist_and_the_steps_there_are():
+    with pytest.raises(UnknownNameError, match="no step '7'") as caught:
+        report(STEPS).window("step:7")
+    assert "There are: 8, 9, 10." in caught.value.remedy
+
+
+def test_one_step_is_wanted_where_there_are_several():
+    with pytest.raises(BadWindowError) as caught:
+        report(STEPS).window("steps")
+    assert "step:8 to step:10" in caught.value.remedy
+
+
+def test_steps_of_one_number():
+    of = report([*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)])
+    assert of.windows("step:9") == [Window(100, 200, "step:9#1"), Window(500, 600, "step:9#2")]
+    assert of.window("step:9#2") == Window(500, 600, "step:9#2")
+    assert of.narrow(process=2).window("step:9") == Window(500, 600, "step:9")
+    with pytest.raises(UnknownNameError, match="no step '3'"):
+        of.window("step:9#3")
+
+
+def test_a_range_of_that_name_comes_first():
+    of = report([*STEPS, nvtx("step:9", 7, 8), nvtx("steps", 8, 9), nvtx("10", 1, 2, domain="step")])
+    assert of.window("step:9") == Window(7, 8, "step:9")
+    assert of.window("steps") == Window(8, 9, "steps")
+    assert of.window("step:10") == Window(1, 2, "step:10")
+
+
+def test_without_steps_they_are_ranges_that_do_not_exist():
+    with pytest.raises(UnknownNameError, match="no range 'step:9'"):
+        report([kernel(0, 1), nvtx("forward", 5, 40)]).window("step:9")
+
+
+# Times since the first event
+
+
+def test_a_plus_sign_counts_from_the_first_event_of_the_report():
+    of = report([nvtx("first", 1000, 1100, process=2), kernel(1500, 3000)])
+    assert of.window("+100ns..+1us") == Window(1100, 2000)
+    assert of.window(" +100ns .. ") == Window(1100, None)
+    assert of.window("1.2us..+1us") == Window(1200, 2000)
+    assert of.narrow(process=1).window("+100ns..+1us") == Window(1100, 2000)
+    assert of.window("100ns..1us") == Window(100, 1000)
+    assert (of.first_ns, of.zero_ns) == (1000, 0)
+
+
+def test_a_report_without_events_begins_at_0():
+    assert report([]).window("+100ns..") == Window(100, None)

@@ -1,4 +1,4 @@
-"""The same workload under torch.profiler and under nsys: what ran agrees, and the times but for the tools' difference."""
+"""The same workload under torch.profiler and under nsys: what ran agrees, and the times but for the tools' part."""
 
 from pathlib import Path
 

@@ -207,3 +207,21 @@ def test_times(ratio, text):
 
 def test_count():
     assert units.count(270_336) == "270,336"
+
+
+@pytest.mark.parametrize(
+    ("ns", "zero_ns", "text"),
+    [
+        (1_000_200_000, 1_000_000_000, "+0.200 ms"),
+        (3_500_000_001, 1_000_000_001, "+2.500000 s"),
+        (900_000_000, 1_000_000_000, "-100.000 ms"),
+        (1_000_000_000, 1_000_000_000, "+0.000 ms"),
+    ],
+)
+def test_instant_since_another_one(ns, zero_ns, text):
+    assert units.instant(ns, zero_ns) == text
+
+
+@pytest.mark.parametrize(("ns", "zero_ns", "text"), [(1500, 0, "1.500 µs"), (1500, 500, "+1.000 µs")])
+def test_moment(ns, zero_ns, text):
+    assert units.moment(ns, zero_ns) == text

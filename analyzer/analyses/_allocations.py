@@ -12,12 +12,17 @@ from kanalyze.analyses._lookup import beside
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
+#: What the events are called that take memory or give it back; others (an allocator ran out of it) do neither.
 _FREE: Final = "Deallocation"
+_NAMES: Final = ("Allocation", _FREE)
 
 #: Memory that lies on the device; pinned and managed memory does not, or not all of it.
 ON_DEVICE: Final = ("Device", "Device Static", "Array")
 
 _TOLD: Final = ("memory", "address", "size_bytes", "pool", "pool_size_bytes", "pool_used_bytes")
+
+#: Memory in use is counted apart for each of these.
+KEYS: Final = ("device", "process_id", "memory")
 
 
 @once_per_process
@@ -27,18 +32,24 @@ def steps(report: Report) -> pl.DataFrame:
     Columns: event_id, process_id, device, memory, t_ns, correlation_id, address, size_bytes, pool, pool_size_bytes,
     pool_used_bytes, free (whether it gives back), matched (whether it fits the event before it at its address: an
     allocation of free memory, or a deallocation of what the report saw allocated), delta_bytes (what it adds to the
-    memory in use; 0 for a deallocation that does not fit).
+    memory in use; 0 for a deallocation that does not fit), told (whether the allocator says itself what is in use: the
+    deltas are then those of its totals), before_bytes (of the first of each process, device and kind of memory: what
+    the allocator had in use before it; else 0).
     A deallocation takes device, memory and size from its allocation. An allocation that does not fit shows that the
     report lacks what gave the earlier one back: it replaces that one, if both are of one device and kind.
     """
     named = pl.col("name").cast(pl.String) == _FREE
-    events = report.kind("memory").select(
-        "event_id",
-        "process_id",
-        "device",
-        "correlation_id",
-        named.fill_null(value=False).alias("free"),
-        t_ns="start_ns",
+    events = (
+        report.kind("memory")
+        .filter(pl.col("name").cast(pl.String).is_in(_NAMES))
+        .select(
+            "event_id",
+            "process_id",
+            "device",
+            "correlation_id",
+            named.fill_null(value=False).alias("free"),
+            t_ns="start_ns",
+        )
     )
     line = beside(events, report.table("memory_detail"), *_TOLD).sort("process_id", "address", "t_ns", "event_id")
     same = pl.col("process_id").eq_missing(pl.col("process_id").shift(1)) & (
@@ -57,4 +68,29 @@ def steps(report: Report) -> pl.DataFrame:
     size, none = pl.col("size_bytes"), pl.lit(0, dtype=pl.Int64)
     delta = pl.when(back).then(-size).when(~pl.col("free")).then(size - pl.col("replaced")).otherwise(none)
     fits = pl.col("free") == pl.col("held")
-    return known.select(*line.columns[:-1], fits.alias("matched"), delta.alias("delta_bytes")).sort("t_ns", "event_id")
+    found = known.select(*line.columns[:-1], fits.alias("matched"), delta.alias("delta_bytes")).sort("t_ns", "event_id")
+    return found.with_columns(_totals_told()).with_columns(_by_totals()).with_columns(_before())
+
+
+def _totals_told() -> pl.Expr:
+    """Whether a framework's allocator, which unlike a pool of CUDA has no address, tells totals with every event."""
+    told = pl.col("pool").is_null() & pl.col("pool_used_bytes").is_not_null()
+    return told.all().over(KEYS).alias("told")
+
+
+def _by_totals() -> pl.Expr:
+    """What each adds to the memory in use, by the allocator's totals where it tells them."""
+    size, used = pl.col("size_bytes"), pl.col("pool_used_bytes")
+    first = pl.when("free").then(-size).otherwise(size)
+    return (
+        pl.when("told")
+        .then((used - used.shift(1)).over(KEYS).fill_null(first))
+        .otherwise("delta_bytes")
+        .alias("delta_bytes")
+    )
+
+
+def _before() -> pl.Expr:
+    first = (pl.int_range(pl.len()).over(KEYS) == 0) & pl.col("told")
+    used, delta = pl.col("pool_used_bytes"), pl.col("delta_bytes")
+    return pl.when(first).then(used - delta).otherwise(0).alias("before_bytes")

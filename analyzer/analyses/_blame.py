@@ -13,13 +13,14 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._host import labels
+from kanalyze.analyses._host_names import between_texts, framework_recorded, named
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import waited_for
 from kanalyze.analyses._ranges import named_ranges, range_lines, ranges_at
-from kanalyze.named_ranges import plain
+from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,13 +77,8 @@ def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
         return []
     cut = part.before
     calls, free = cut.filter(pl.col("label").is_not_null()), cut.filter(pl.col("label").is_null())
-    host, outside = pl.lit("host").alias("bucket"), pl.col("row").is_null()
-    alone = free.filter(outside)
-    return [
-        _parts(_labelled(report, calls)),
-        _parts(free.filter(~outside).with_columns(host, pl.col("range").alias("culprit"))),
-        _parts(alone.with_columns(host, _between(report, part.thread, alone).alias("culprit"))),
-    ]
+    named = _host(report, part.key, part.thread, free).with_columns(bucket=pl.lit("host"))
+    return [_parts(_labelled(report, calls)), _parts(named)]
 
 
 def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.DataFrame) -> pl.DataFrame:
@@ -90,11 +86,18 @@ def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.Data
 
     `key` is the process id and thread id of `thread`.
     """
-    cut = _in_ranges(report, key, spans)
+    named = _host(report, key, thread, _in_ranges(report, key, spans))
+    return named.select("start", "end", "culprit", "range")
+
+
+def _host(report: Report, key: ThreadKey, thread: Thread, pieces: pl.DataFrame) -> pl.DataFrame:
+    """`pieces` of a thread in no call, cut by ranges, with `culprit`; cut further where a framework tells more."""
+    if framework_recorded(report):
+        return named(report, key, pieces)
     outside = pl.col("row").is_null()
-    alone, inside = cut.filter(outside), cut.filter(~outside).with_columns(pl.col("range").alias("culprit"))
-    between = alone.with_columns(_between(report, thread, alone).alias("culprit"))
-    return pl.concat([part.select("start", "end", "culprit", "range") for part in (inside, between)])
+    alone, inside = pieces.filter(outside), pieces.filter(~outside)
+    between = _between(report, thread, alone).alias("culprit")
+    return pl.concat([inside.with_columns(pl.col("range").alias("culprit")), alone.with_columns(between)])
 
 
 def _in_ranges(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -131,28 +134,21 @@ def _labelled(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
 def _between(report: Report, thread: Thread, spans: pl.DataFrame) -> pl.Series:
     """For stretches in no call: the calls at their sides, as a text."""
     sides = thread.sides(report, spans)
-    pairs = sides.unique(maintain_order=True)
     details = labels(report).get_column("detail").fill_null(_UNNAMED)
-    before, after = (gathered(details, pairs.get_column(side)) for side in ("before", "after"))
-    texts = pl.DataFrame({"a": before, "b": after}).select(
-        pl.when(pl.col("a").is_null())
-        .then(pl.format("before {}", "b"))
-        .when(pl.col("b").is_null())
-        .then(pl.format("after {}", "a"))
-        .otherwise(pl.format("between {} and {}", "a", "b"))
-    )
-    known = pairs.with_columns(texts.to_series().cast(pl.Categorical).alias("text"))
-    return sides.join(known, on=["before", "after"], how="left", nulls_equal=True, maintain_order="left").get_column(
-        "text"
+    return between_texts(
+        pl.DataFrame({"a": gathered(details, sides["before"]), "b": gathered(details, sides["after"])})
     )
 
 
 @once_per_process
 def range_names(report: Report) -> pl.Series:
-    """The name of each row of :func:`named_ranges` as people read it, domain included."""
+    """The name of each row of :func:`named_ranges` as people read it, domain included; of steps one for all."""
     names = named_ranges(report).get_column("range").cast(pl.Categorical)
     codes = names.unique()
-    texts = pl.Series([plain(name) or name for name in codes.cast(pl.String)], dtype=pl.String).cast(pl.Categorical)
+    shown = [
+        ALL_STEPS if plain(name).startswith(STEP_PREFIX) else plain(name) or name for name in codes.cast(pl.String)
+    ]
+    texts = pl.Series(shown, dtype=pl.String).cast(pl.Categorical)
     table = pl.DataFrame({"range": codes, "text": texts})
     return names.to_frame().join(table, on="range", how="left", maintain_order="left").get_column("text")
 

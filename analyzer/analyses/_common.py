@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial, update_wrapper, wraps
+from functools import partial, update_wrapper
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -26,9 +26,11 @@ J = TypeVar("J")
 
 
 def require(report: Report, table: str, *kinds: str) -> None:
-    """Raise :class:`CannotTellError` unless the report records one of `kinds`, which `table` is made of."""
+    """Raise :class:`CannotTellError` unless the report records one of `kinds`, which `table` is made of, in time."""
+    if report.meta.timeless:
+        raise CannotTellError.timeless(table, report.meta.path)
     if not set(kinds).intersection(report.kinds):
-        raise CannotTellError.without(table, report.meta.path, kinds)
+        raise CannotTellError.without(table, report.meta.path, kinds, report.meta.tool)
 
 
 class Remembered(Generic[T]):
@@ -48,6 +50,11 @@ class Remembered(Generic[T]):
                 self._known[report] = self._compute(report)
             return self._known[report]
 
+    def forget(self, report: Report) -> None:
+        """Let go of the answer; it is computed again if it is asked for again."""
+        with self._lock:
+            self._known.pop(report, None)
+
     @contextmanager
     def found_elsewhere(self, report: Report) -> Iterator[Callable[[T], T]]:
         """While an answer comes up with something else: who asks for it meanwhile waits, and gets that one."""
@@ -60,15 +67,21 @@ def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
     return Remembered(compute)
 
 
-def once_per_process(compute: Callable[[Report], T]) -> Callable[[Report], T]:
+class _OfWhole(Remembered[T]):
+    """A function of the whole of a report, of which all parts of the report have the answer."""
+
+    def __call__(self, report: Report) -> T:
+        """The answer, computed when it is first asked for."""
+        return super().__call__(report.whole)
+
+    def forget(self, report: Report) -> None:
+        """Let go of the answer."""
+        super().forget(report.whole)
+
+
+def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
     """As :func:`once_per_report`, for what neither window nor device changes: the parts of a report share it."""
-    remembered = once_per_report(compute)
-
-    @wraps(compute)
-    def shared(report: Report) -> T:
-        return remembered(report.whole)
-
-    return shared
+    return _OfWhole(compute)
 
 
 def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
@@ -80,23 +93,27 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
         yield from pool.map(work, jobs)
 
 
-#: So many kernels make it worth while to work on several tables at once, and so many make memory count more.
+#: So many kernels make it worth while to work on several tables at once; so many of them, or so many calls and
+#: operators, make memory count more.
 _WORTH_WHILE: Final = 1 << 14
 _MANY: Final = 1 << 20
+_MANY_ON_HOST: Final = 1 << 22
+
+_ON_HOST: Final = ("api", "op", "python")
 
 
-def _kernels(report: Report) -> int:
-    return report.kind("kernel").height if "kernel" in report.kinds else 0
+def _count(report: Report, *kinds: str) -> int:
+    return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
 
 
-def many_kernels(report: Report) -> bool:
+def many_events(report: Report) -> bool:
     """Whether memory counts more than time."""
-    return _kernels(report) > _MANY
+    return _count(report, "kernel") > _MANY or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
 
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
     """What each of `makers` gives for a report; several at once where that is worth while."""
-    several = _WORTH_WHILE <= _kernels(report) <= _MANY
+    several = _count(report, "kernel") >= _WORTH_WHILE and not many_events(report)
     return list(in_threads(lambda make: make(report), makers) if several else (make(report) for make in makers))
 
 

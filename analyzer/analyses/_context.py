@@ -18,7 +18,8 @@ _CONTEXT_MADE: Final = "context created"
 #: Calls that need no context, so that a process's first other call is the one that makes it.
 _WITHOUT_CONTEXT: Final = (
     r"^(?:cuInit|cuDriverGet|cuDeviceGet|cuDeviceTotalMem|cuGetProcAddress|cuGetErr|cuModuleGetLoadingMode"
-    r"|cuGetExportTable|cudaGetDevice|cudaDriverGet|cudaRuntimeGet|cudaGetDriverEntryPoint|cudaDeviceGet"
+    r"|cuGetExportTable|cudaGetDevice|cudaDriverGet|cudaRuntimeGet|cudaGetDriverEntryPoint"
+    r"|cudaDeviceGet(?:Attribute|ByPCIBusId|PCIBusId|P2PAttribute)"
     r"|cudaChooseDevice|cudaGetErr|cudaPeekAtLastError|cudaGetLastError|cudaSetDeviceFlags|cudaStreamIsCapturing)"
 )
 

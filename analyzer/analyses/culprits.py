@@ -29,14 +29,16 @@ TABLE: Final = Table(
         Column(
             "culprit",
             pl.String,
-            "host: the innermost NVTX range, or the calls that it happened between; launch: the operation that was "
-            "launched; queued: what the operation waited for; profiler: its own word; else the call. Null: no name.",
+            "host: the innermost operator, annotation or Python function of a trace, else the innermost range, or what "
+            "it happened between; launch: the operation that was launched; queued: what the operation waited for; "
+            "profiler: its own word; else the call. Null: no name.",
             nullable=True,
         ),
         Column(
             "range",
             pl.String,
-            "Innermost NVTX range that the thread was in, from a launch call on the one that the call began in.",
+            "Innermost range that the thread was in, from a launch call on the one that the call began in; "
+            "ProfilerStep* for every step of torch's profiler.",
             nullable=True,
         ),
         Column("ns", pl.Int64, "Time."),

@@ -47,7 +47,7 @@ TABLE: Final = Table(
         Column("kind", pl.Enum(DEVICE_KINDS), "Kind of that operation.", nullable=True),
         Column("stream", pl.Int64, "Its CUDA stream.", nullable=True),
         Column("api", pl.Categorical, "The call that launched it.", nullable=True),
-        Column("range", pl.Categorical, "Innermost NVTX range that made that call.", nullable=True),
+        Column("range", pl.Categorical, "Innermost range that made that call, as in `culprits`.", nullable=True),
         Column("process_id", pl.Int64, "Process of that operation.", nullable=True),
         Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
     ),

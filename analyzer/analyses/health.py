@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     Check = tuple[str, int, int | None, str]
 
 #: Facts that are no fault of the report.
-_USUAL: Final = ("unified-memory copies", "launches captured into graphs")
+_USUAL: Final = (
+    "unified-memory copies",
+    "launches captured into graphs",
+    "events in the trace",
+    "arrows between events",
+    "ranges drawn on devices",
+    "recordings of CUDA events",
+    "names and marks",
+)
 
 TABLE: Final = Table(
     "health",
@@ -50,14 +58,10 @@ def health(report: Report) -> pl.DataFrame:
     Returns:
         :data:`TABLE`: every check that the report allows, also those that found nothing, then the reader's notes.
     """
-    checks = [
-        *_pairing(report),
-        *_times(report),
-        *_graphs(report),
-        *_names(report),
-        *_attribution(report),
-        *_shapes(report),
-    ]
+    checks = _names(report)
+    if not report.meta.timeless:
+        checks = [*_pairing(report), *_times(report), *_graphs(report), *checks]
+        checks += [*_attribution(report), *_shapes(report)]
     schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
     found = pl.DataFrame(checks, schema=schema, orient="row")
     every = pl.concat([found, report.table("notes").with_columns(pl.col("count").fill_null(1))])

@@ -1,16 +1,22 @@
-"""Every instance of a range beside the others: a ledger each, their median and spread, and the odd ones out."""
+"""Every instance of a range beside the others: a ledger each, their median and spread, and the odd ones out.
+
+The steps of a framework's profiler are instances, too. Those that only warm up (:mod:`kanalyze.analyses._warm_up`) take
+no part in what is usual.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze.analyses._common import median_of
 from kanalyze.analyses._operations import BUSY_BUCKETS
-from kanalyze.analyses.ledger import BUCKETS, ledger
-from kanalyze.named_ranges import EVERY, parsed
+from kanalyze.analyses._warm_up import warmed_up
+from kanalyze.analyses._window_ledgers import window_ledgers
+from kanalyze.analyses.ledger import BUCKETS
+from kanalyze.named_ranges import EVERY, STEPS, parsed
 from kanalyze.report import Window
 from kanalyze.schema import Column, Table
 from kanalyze.units import plural, time, times
@@ -35,10 +41,12 @@ INSTANCES: Final = Table(
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
         Column("instance", pl.Int64, "Its number, from 1 on, in the order of starts."),
+        Column("window", pl.String, "What gives it alone as a window: step#3; step:5 for a step of a profiler."),
         Column("start_ns", pl.Int64, "Start of the range."),
         Column("dur_ns", pl.Int64, "Its length, which the buckets add up to."),
         *(Column(f"{bucket}_ns", pl.Int64, f"The ledger's bucket {bucket}.") for bucket in BUCKETS),
-        Column("odd", pl.Boolean, "Whether it is far from the median of all instances."),
+        Column("warm_up", pl.Boolean, "Whether it is a profiler's step that only warms up; the others are the usual."),
+        Column("odd", pl.Boolean, "Whether it is far from the median of the usual instances."),
         Column("cause", pl.String, "Of an odd one: the bucket that differs most from its own median.", nullable=True),
     ),
 )
@@ -66,10 +74,11 @@ class Instances:
     Attributes:
         meta: Where the report came from.
         scope: The part of it that was looked at; its window spans all instances.
-        name: The range.
+        name: The range, or ``steps``.
         answer: One or two sentences that answer first.
         instances: :data:`INSTANCES`.
-        spread: :data:`SPREAD`, the largest bucket of each device first, its total last.
+        spread: :data:`SPREAD`, the largest bucket of each device first, its total last; without steps that warm up.
+        zero_ns: What people count the report's times from.
     """
 
     meta: Meta
@@ -78,25 +87,34 @@ class Instances:
     answer: str
     instances: pl.DataFrame
     spread: pl.DataFrame
+    zero_ns: int = 0
 
 
 def compare(parts: Sequence[Report]) -> Instances:
     """The instances of a range, each given as the report narrowed to it, in the order of their starts."""
     first = parts[0]
-    name = parsed((first.scope.window and first.scope.window.name) or "")[0]
-    rows = _judged(_used(pl.concat([_instance(part, number) for number, part in enumerate(parts, 1)])))
-    ends = [part.scope.window.end_ns or 0 for part in parts if part.scope.window]
-    start = first.scope.window.start_ns if first.scope.window else None
-    scope = replace(first.scope, window=Window(start, max(ends, default=None), f"{name}#{EVERY}"))
-    return Instances(first.meta, scope, name, _answer(name, rows), INSTANCES.select(rows), _spread(rows))
+    windows = [part.scope.window or Window() for part in parts]
+    steps = windows[0].group == STEPS
+    name = STEPS if steps else parsed(windows[0].name or "")[0]
+    rows = _used(_ledgers(first, windows))
+    rows = judged(rows.with_columns(warmed_up(first, rows) if steps else _usual()))
+    start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
+    scope = replace(first.scope, window=Window(start, max(ends), name if steps else f"{name}#{EVERY}"))
+    told = answer(name, rows, steps=steps)
+    return Instances(first.meta, scope, name, told, INSTANCES.select(rows), _spread(rows), first.zero_ns)
 
 
-def _instance(part: Report, number: int) -> pl.DataFrame:
-    window = part.scope.window
-    start, end = (window.start_ns or 0, window.end_ns or 0) if window else (0, 0)
-    rows = ledger(part)
-    sums = [pl.col("ns").filter(pl.col("bucket") == bucket).sum().alias(f"{bucket}_ns") for bucket in BUCKETS]
-    return rows.group_by("device").agg(sums).with_columns(instance=number, start_ns=start, dur_ns=end - start)
+def _ledgers(report: Report, windows: Sequence[Window]) -> pl.DataFrame:
+    sides = [(window.start_ns or 0, window.end_ns or 0, window.name) for window in windows]
+    spans = pl.DataFrame(sides, schema={"start": pl.Int64, "end": pl.Int64, "name": pl.String}, orient="row")
+    found = window_ledgers(report, spans)
+    at = found.get_column("window")
+    own = spans.select(start_ns="start", dur_ns=pl.col("end") - pl.col("start"), window="name")
+    return found.drop("window").hstack(own.select(pl.all().gather(at))).with_columns(instance=at.cast(pl.Int64) + 1)
+
+
+def _usual() -> list[pl.Expr]:
+    return [pl.lit(value=False).alias("warm_up"), pl.lit(None, dtype=pl.String).alias("evidence")]
 
 
 def _used(rows: pl.DataFrame) -> pl.DataFrame:
@@ -106,21 +124,26 @@ def _used(rows: pl.DataFrame) -> pl.DataFrame:
     return (rows if used.is_empty() else rows.join(used, on="device", how="semi")).sort("device", "instance")
 
 
-def _judged(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with `odd` and `cause`."""
-    length = pl.col("dur_ns")
-    away = (length - length.median()).abs()
-    odd = (away > _FAR * away.median()) & (away > _NOTABLE * length.median()) & (pl.len() >= _FEWEST)
-    sign = pl.when(length > length.median()).then(1).otherwise(-1)
-    changes = [((pl.col(f"{name}_ns") - pl.col(f"{name}_ns").median()) * sign).over("device") for name in BUCKETS]
-    judged = rows.with_columns(odd.over("device").alias("odd"), pl.concat_list(changes).list.arg_max().alias("most"))
-    names = pl.Series(BUCKETS).gather(judged.get_column("most"))
-    return judged.with_columns(pl.when("odd").then(names).alias("cause"))
+def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
+    """`rows` (dur_ns, warm_up, and a column per bucket) with `odd` and `cause`, among those of the same `keys`."""
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
+    middle = length.filter(usual).median()
+    away = (length - middle).abs()
+    odd = (away > _FAR * away.filter(usual).median()) & (away > _NOTABLE * middle) & (usual.sum() >= _FEWEST) & usual
+    sign = pl.when(length > middle).then(1).otherwise(-1)
+    buckets = [pl.col(f"{name}_ns") for name in BUCKETS]
+    changes = [((bucket - bucket.filter(usual).median()) * sign).over(keys) for bucket in buckets]
+    told = rows.with_columns(
+        odd.over(keys).fill_null(value=False).alias("odd"), pl.concat_list(changes).list.arg_max().alias("most")
+    )
+    names = pl.Series(BUCKETS).gather(told.get_column("most"))
+    return told.with_columns(pl.when("odd").then(names).alias("cause"))
 
 
 def _spread(rows: pl.DataFrame) -> pl.DataFrame:
     columns = {**{f"{bucket}_ns": bucket for bucket in BUCKETS}, "dur_ns": "total"}
-    long = rows.unpivot(list(columns), index=["device", "instance"], variable_name="bucket", value_name="ns")
+    usual = rows.filter(~pl.col("warm_up"))
+    long = usual.unpivot(list(columns), index=["device", "instance"], variable_name="bucket", value_name="ns")
     sums = long.group_by("device", "bucket").agg(
         pl.col("ns").median().alias("median_ns"),
         pl.col("ns").min().alias("min_ns"),
@@ -135,20 +158,37 @@ def _spread(rows: pl.DataFrame) -> pl.DataFrame:
     return SPREAD.select(shares.sort("device", last, "total_ns", "bucket", descending=[False, False, True, False]))
 
 
-def _answer(name: str, rows: pl.DataFrame) -> str:
+def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
+    """One or two sentences on the instances of a range in `rows` (judged; with device, window and instance).
+
+    They speak of the first device alone.
+    """
     if rows.is_empty():
         return f"{name}: no GPU did anything in this report."
-    device = rows.filter(pl.col("device") == rows.get_column("device").item(0))
-    median = median_of(device, "dur_ns")
-    least, most = device.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
-    text = f"{plural(device.height, 'instance')} of {name}: {time(median)} in the median"
-    text += f", from {time(least)} to {time(most)}."
-    odd = rows.filter("odd").unique("instance", keep="first").sort((pl.col("dur_ns") - median).abs(), descending=True)
+    device = rows.filter(pl.col("device").eq_missing(pl.col("device").first()))
+    usual = device.filter(~pl.col("warm_up"))
+    median = median_of(usual, "dur_ns")
+    least, most = usual.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
+    text = plural(usual.height, "step") if steps else f"{plural(usual.height, 'instance')} of {name}"
+    text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}." if usual.height > 1 else ".")
+    odd = rows.filter("odd").unique("window", keep="first").sort((pl.col("dur_ns") - median).abs(), descending=True)
     told = [
-        f"#{row['instance']} takes {times(row['dur_ns'] / max(median, 1))} that ({row['cause']})"
+        f"{row['window'] if steps else _numbered(row)} takes {times(row['dur_ns'] / max(median, 1))} that{_why(row)}"
         for row in odd.head(_NAMED).iter_rows(named=True)
     ]
     if told:
         more = f" and {odd.height - len(told)} more" if odd.height > len(told) else ""
         text += f" Odd ones out: {', '.join(told)}{more}."
-    return text
+    left_out = [
+        f"{window} ({why})" for window, why in device.filter("warm_up").select("window", "evidence").iter_rows()
+    ]
+    more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+    return text + (f" Left out as warm-up: {', '.join(left_out[:_NAMED])}{more}." if left_out else "")
+
+
+def _numbered(row: dict[str, Any]) -> str:
+    return f"#{row['instance']}"
+
+
+def _why(row: dict[str, Any]) -> str:
+    return f" ({row['cause']})" if row["cause"] else ""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import units
 from kanalyze.analyses._allocation_loops import allocating_calls
-from kanalyze.analyses._allocations import ON_DEVICE, steps
+from kanalyze.analyses._allocations import KEYS, ON_DEVICE, steps
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, require, share_of_total
 from kanalyze.analyses._operations import device_operations
@@ -29,21 +30,31 @@ _TOTALS: Final = (
     Column("peak_bytes", pl.Int64, "Most that was in use at once."),
     Column("peak_at_ns", pl.Int64, "When that was first reached."),
     Column("held_bytes", pl.Int64, "In use at the end of the window or report: never given back until then."),
-    Column("held", pl.Int64, "How many allocations that is."),
+    Column(
+        "held",
+        pl.Int64,
+        "How many allocations that is; null where there were some before the first one that is recorded.",
+        nullable=True,
+    ),
     Column(
         "loop_allocations",
         pl.Int64,
         "Allocations in the steady state: by calls that take and give back memory over and over between launches; "
-        "null where calls are not recorded.",
+        "null where calls are not recorded, or an allocator keeps what is given back.",
         nullable=True,
     ),
     Column("loop_bytes", pl.Int64, "Sum of their sizes.", nullable=True),
-    Column("pool_peak_bytes", pl.Int64, "Most that one memory pool held of the device; null for none.", nullable=True),
+    Column(
+        "pool_peak_bytes",
+        pl.Int64,
+        "Most that one memory pool, or the framework's allocator, held of the device; null for none.",
+        nullable=True,
+    ),
     Column(
         "unmatched",
         pl.Int64,
         "Deallocations whose allocation is not in the report, which take nothing from what is in use, and allocations "
-        "where an earlier one was not given back, which replace it.",
+        "where an earlier one was not given back, which replace it; where an allocator tells its totals, these count.",
     ),
 )
 
@@ -83,7 +94,8 @@ TRACE: Final = Table(
         Column(
             "delta_bytes",
             pl.Int64,
-            "What it adds to the memory in use; null for a deallocation whose allocation is not in the report.",
+            "What it adds to the memory in use; null for a deallocation whose allocation is not in the report, unless "
+            "the allocator tells its totals.",
             nullable=True,
         ),
         Column("in_use_bytes", pl.Int64, "In use after it, of this device, process and kind of memory."),
@@ -121,8 +133,6 @@ BY_CALL: Final = Table(
     when="--by call",
 )
 
-_KEYS: Final = ("device", "process_id", "memory")
-
 
 def memory(report: Report, by: str | None = None, *, trace: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
     """The memory that was allocated in the part of the report in scope.
@@ -152,7 +162,18 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
         return _trace(report, line)
     if by == "device":
         return BY_DEVICE.select(_totals(report, line.filter(_lies_on_device()), ("device",)))
-    return TABLE.select(_totals(report, line, _KEYS))
+    return TABLE.select(_totals(report, line, KEYS))
+
+
+def told(rows: pl.DataFrame) -> str:
+    """What has to be known of the totals in `rows`, in a sentence; nothing where it goes without saying."""
+    kept = rows.filter(pl.col("loop_allocations").is_null() & pl.col("pool_peak_bytes").is_not_null())
+    if kept.is_empty():
+        return ""
+    parts = [
+        f"{units.size(held)} of GPU {device}" for device, held in kept.select("device", "pool_peak_bytes").iter_rows()
+    ]
+    return f"What the framework's allocator gave out, which held up to {', '.join(parts)}: no calls of CUDA."
 
 
 def _line(report: Report) -> pl.DataFrame:
@@ -179,12 +200,12 @@ def _lies_on_device() -> pl.Expr:
 def _trace(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     delta, event = pl.col("delta_bytes"), pl.when("free").then(pl.lit("Deallocation")).otherwise(pl.lit("Allocation"))
     on_device = _lies_on_device().fill_null(value=False)
+    before = pl.col("before_bytes")
+    there = pl.when(on_device).then(delta).otherwise(0).cum_sum() + pl.when(on_device).then(before).otherwise(0).sum()
     rows = line.with_columns(
-        delta.cum_sum().over(_KEYS).alias("in_use_bytes"),
-        pl.when(on_device)
-        .then(pl.when(on_device).then(delta).otherwise(0).cum_sum().over("device"))
-        .alias("device_bytes"),
-        pl.when(pl.col("matched") | ~pl.col("free")).then(delta).alias("delta_bytes"),
+        (delta.cum_sum() + before.sum()).over(KEYS).alias("in_use_bytes"),
+        pl.when(on_device).then(there.over("device")).alias("device_bytes"),
+        pl.when(pl.col("matched") | ~pl.col("free") | pl.col("told")).then(delta).alias("delta_bytes"),
         event.alias("event"),
     )
     return TRACE.select(rows.filter(_since(report)))
@@ -194,7 +215,7 @@ def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
     """The columns of :data:`_TOTALS` by `keys`; what is in use when the window begins counts for the peak."""
     inside, frees = _since(report), pl.col("free")
     line = line.with_columns(
-        pl.col("delta_bytes").cum_sum().over(keys).alias("in_use"),
+        (pl.col("delta_bytes").cum_sum() + pl.col("before_bytes").sum()).over(keys).alias("in_use"),
         pl.when(frees)
         .then(pl.when("matched").then(-1).otherwise(0))
         .otherwise(pl.col("matched").cast(pl.Int64))
@@ -205,10 +226,15 @@ def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
     low = report.scope.window.start_ns if report.scope.window is not None else None
     begun = line.filter(~pl.col("inside")).group_by(keys, maintain_order=True).agg(pl.col("in_use").last())
     carried = begun.with_columns(pl.lit(low, dtype=pl.Int64).alias("t_ns"))
-    levels = pl.concat([carried.select(*keys, "in_use", "t_ns"), line.filter("inside").select(*keys, "in_use", "t_ns")])
+    first = line.group_by(keys, maintain_order=True).agg(pl.col("before_bytes").sum(), pl.col("t_ns").first())
+    held = first.filter(pl.col("before_bytes") > 0).with_columns(pl.max_horizontal("t_ns", pl.lit(low)).alias("t_ns"))
+    held = held.join(begun, on=keys, how="anti", nulls_equal=True).rename({"before_bytes": "in_use"})
+    parts = (held, carried, line.filter("inside"))
+    levels = pl.concat([part.select(*keys, "in_use", "t_ns") for part in parts])
     at = pl.col("in_use").arg_max()
     peaks = levels.group_by(keys).agg(peak_bytes=pl.col("in_use").max(), peak_at_ns=pl.col("t_ns").get(at))
-    sums = line.group_by(keys).agg(*_sums(), held_bytes=pl.col("in_use").last(), held=pl.col("more").sum())
+    known = pl.when(pl.col("before_bytes").sum() == 0).then(pl.col("more").sum())
+    sums = line.group_by(keys).agg(*_sums(), held_bytes=pl.col("in_use").last(), held=known)
     joined = sums.join(peaks, on=keys, nulls_equal=True)
     seen = joined.filter((pl.col("allocations") + pl.col("frees") > 0) | (pl.col("peak_bytes") > 0))
     named = seen.with_columns(pl.col("memory").cast(pl.String)) if "memory" in keys else seen
@@ -240,7 +266,9 @@ def _in_loop(report: Report, line: pl.DataFrame) -> pl.Series:
     keys = ["process_id", "correlation_id"]
     calls = allocating_calls(report).drop_nulls(["round", *keys]).select(keys).unique()
     marked = calls.with_columns(loop=pl.lit(value=True))
-    return line.join(marked, on=keys, how="left", maintain_order="left").get_column("loop").fill_null(value=False)
+    known = line.join(marked, on=keys, how="left", maintain_order="left")
+    # what an allocator keeps it gives out without a call
+    return known.select(pl.when(~pl.col("told")).then(pl.col("loop").fill_null(value=False)).alias("loop")).to_series()
 
 
 def _by_call(report: Report) -> pl.DataFrame:

@@ -22,12 +22,15 @@ from kanalyze.analyses import (
     memory,
     migration_totals,
     occupancy,
+    ops,
     range_gpu,
     ranges,
+    steps,
     utilisation,
 )
-from kanalyze.analyses._common import many_kernels, side_by_side
+from kanalyze.analyses._common import many_events, side_by_side
 from kanalyze.analyses._graphs import has_graphs
+from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses._shapes import kernel_shapes
 from kanalyze.analyses._walk import walked
@@ -85,6 +88,8 @@ class Summary:
         findings: What is worth knowing, the costliest first.
         cannot_tell: For each table that every CUDA trace gives and this one does not, why.
         not_recorded: The same for tables of what is traced only where it was asked for, or used.
+        remarks: What some of the tables say in a sentence, by name.
+        zero_ns: What people count the report's times from.
     """
 
     meta: Meta
@@ -97,6 +102,8 @@ class Summary:
     findings: list[Finding]
     cannot_tell: dict[str, str]
     not_recorded: dict[str, str]
+    remarks: dict[str, str]
+    zero_ns: int = 0
 
 
 #: Parts of the window whose busy share is shown: one character each.
@@ -117,9 +124,11 @@ _MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
 _MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "culprits": culprits.culprits,
     "utilisation": partial(utilisation.utilisation, chunks=_CHUNKS),
+    "steps": steps.steps,
     "ranges": ranges.ranges,
     "range_gpu": partial(range_gpu.range_gpu, graphs=True),
     "occupancy": partial(occupancy.occupancy, by="kernel"),
+    "ops": ops.ops,
     "graphs": graphs.graphs,
     "migration_totals": migration_totals.migration_totals,
     "memory": memory.memory,
@@ -137,14 +146,20 @@ TABLES: Final = (
     health.TABLE,
     culprits.TABLE,
     utilisation.TABLE,
+    steps.TABLE,
     ranges.TABLE,
     range_gpu.TABLE,
     occupancy.BY_KERNEL,
+    ops.TABLE,
     graphs.TABLE,
     migration_totals.TABLE,
     memory.TABLE,
     concurrency.TABLE,
 )
+
+
+#: What a table has to say in a sentence below it.
+_REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told, "memory": memory.told}
 
 
 def summarize(report: Report) -> Summary:
@@ -166,12 +181,14 @@ def summarize(report: Report) -> Summary:
         findings=ranked(report) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _MAKERS},
         not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
+        remarks={name: said for name, tell in _REMARKS.items() if name in tables and (said := tell(tables[name]))},
+        zero_ns=report.zero_ns,
     )
 
 
 def _settle(report: Report) -> None:
     """In a large report, find out all that the page needs of the largest table first, and let go of it."""
-    if many_kernels(report):
+    if many_events(report):
         kernel_shapes(report)
         has_graphs(report)
         report.release(KERNEL_CONFIG.name)
@@ -182,8 +199,12 @@ def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     everything = _MAKERS | _MORE
     # the walk for the culprits serves the ledger, too, and takes longest; what needs neither comes beside it
     order = sorted(everything, key=lambda name: (name != "culprits", name in _MAKERS))
-    tables, reasons = {}, {}
-    made = side_by_side(report, [partial(_table_or_reason, make=everything[name]) for name in order])
+    tables, reasons, made = {}, {}, []
+    makers = [partial(_table_or_reason, make=everything[name]) for name in order]
+    if many_events(report):
+        made.append(makers.pop(0)(report))
+        forget_names(report)  # nobody else asks who is to blame
+    made += side_by_side(report, makers)
     for name, found in zip(order, made, strict=True):
         if isinstance(found, str):
             reasons[name] = found

@@ -36,8 +36,8 @@ def scope(command: F) -> F:
         click.option(
             "--window",
             metavar="START..END|RANGE",
-            help="Only this part: two times with units (120ms..250ms, ..1.5s), an NVTX range, or one of several "
-            "(step#3); step#* is each of them.",
+            help="Only this part: two times with units (120ms..250ms, ..1.5s; +1ms..+2ms since the first event), a "
+            "range, one of several (step#3; step#* is each of them), or a step of a profiler (step:5; steps is each).",
         ),
     ):
         command = option(command)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: What is passed on to the table's function as it stands.
-_KEYWORDS = ("by", "trace", "graphs", "as_nsys", "chunks")
+_KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 
 
 @click.command()
@@ -26,6 +26,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "chunks")
 @click.option("--trace", is_flag=True, default=None, help="A row per instance (range_gpu).")
 @click.option("--graphs", is_flag=True, default=None, help="Count graphs that were traced whole, too (range_gpu).")
 @click.option("--as-nsys", is_flag=True, default=None, help="Count as nsys itself does (utilisation).")
+@click.option("--as-torch", is_flag=True, default=None, help="Every row of torch's own table (ops).")
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="So many parts of the window (utilisation).")
 @click.option("--threshold", metavar="LEAST", help="A time such as 10us (gaps), or a share such as 50% (utilisation).")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column; -COLUMN is descending. Missing values come last.")
@@ -51,7 +52,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     refuse_overwriting(report, output)
     known = catalog.table(table).options
     keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold, known)
-    parts = opened_parts(report, Where(window=options["window"], device=options["device"], process=options["process"]))
+    parts = opened_parts(report, Where(**{name: options[name] for name in Where.__required_keys__}))
     rows = rendered.joined({name: catalog.make(part, table, **keywords) for name, part in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":

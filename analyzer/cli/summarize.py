@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kanalyze.analyses.instances import Instances
-    from kanalyze.analyses.summary import Summary
+    from kanalyze.renderers.pages import Shown
 
 _TOP = 8
 
@@ -55,22 +54,25 @@ def shown(reports: Sequence[Path]) -> None:
     _emit_terminal([_page(report, whole) for report in reports], _TOP, None)
 
 
-def _emit_terminal(pages: Sequence[Summary | Instances], top: int, output: Path | None) -> None:
+def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:
     from kanalyze.renderers.terminal import Look, render  # noqa: PLC0415 - one format is used
 
     emit(render(pages, Look(width(), colour(output)), top), output)
 
 
-def _page(report: Path, where: Where) -> Summary | Instances:
-    """The page of a report, or the comparison of a range's instances where the window names several.
+def _page(report: Path, where: Where) -> Shown:
+    """The page of a report, of counters or of time, or the comparison of instances where the window names several.
 
     Of a report that was recorded several times, the page says how far the runs are apart.
     """
-    from kanalyze.analyses.instances import compare  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.instances import compare  # noqa: PLC0415 - as above
     from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
     from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
 
     parts = opened_parts(report, where)
+    if None in parts and parts[None].meta.timeless:
+        return summarize_counters(parts[None])
     if None not in parts:
         return compare([*parts.values()])
     others = [opened_parts(other, where) for other in _further_runs(report)]

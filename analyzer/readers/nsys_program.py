@@ -54,8 +54,12 @@ def find() -> Path | None:
     on_path = shutil.which("nsys")
     if on_path:
         return Path(on_path)
-    found = [path for pattern in _USUAL for path in glob(pattern) if shutil.which(path)]  # noqa: PTH207 - absolute
-    return Path(max(found, key=_numbers)) if found else None
+    return newest([path for pattern in _USUAL for path in glob(pattern) if shutil.which(path)])  # noqa: PTH207 - absolute
+
+
+def newest(paths: Sequence[str]) -> Path | None:
+    """The path with the highest version in it; None of none."""
+    return Path(max(paths, key=_numbers)) if paths else None
 
 
 def _numbers(path: str) -> list[int]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.capture_tables import MANIFEST, CaptureTables
+from kanalyze.readers.ncu_runs import report_of as report_of_ncu
+from kanalyze.readers.ncu_runs import runs_in
 from kanalyze.readers.nsys_report import report_of
 from kanalyze.readers.sqlite_file import SqliteFile
 
@@ -29,12 +31,17 @@ def accepts(path: Path, head: bytes) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report of the capture in the folder `path`; the first one, where the nsys pass ran several times.
 
+    Of a capture without the nsys pass, that of ncu.
+
     Raises:
-        UnknownFormatError: The capture has no nsys report.
+        UnknownFormatError: The capture has no nsys report, and none of ncu.
         DamagedReportError: The report is cut short, or its list of tables cannot be read.
     """
-    del progress, cache  # opening takes no time
+    del cache  # opening takes no time
     found = reports_in(path)
+    counters = runs_in(path, "ncu")
+    if not found and counters:
+        return report_of_ncu(path, counters, progress)
     if not found:
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
         raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import polars as pl
-
+from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.torch_cache import TraceCache
 from kanalyze.readers.torch_frames import frames_of
+from kanalyze.readers.torch_machine import whole
 from kanalyze.readers.torch_tables import TorchTables
 from kanalyze.readers.trace_pool import decoded
 from kanalyze.readers.trace_text import open_text
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _GZIP: Final = b"\x1f\x8b"
 _MARK: Final = b"\xef\xbb\xbf"
+
+#: What a list that has nothing to do with a trace consists of, as the decoder counts it.
+_NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "repaired", "unreadable", "unreadable bytes"})
 
 
 def accepts(path: Path, head: bytes) -> bool:
@@ -41,6 +44,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         text = open_text(path)
         frames = frames_of(decoded(text, progress))
         frames.properties, frames.damage = text.around.properties, text.around.damage
+        if text.around.bare and not frames.events and frames.counts and _NO_EVENTS.issuperset(frames.counts):
+            raise UnknownFormatError.no_trace(path)
         if cache:
             kept.keep(frames)
     return Report(_meta(path, frames), TorchTables(path, frames))
@@ -48,20 +53,21 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
 def _meta(path: Path, frames: Frames) -> Meta:
     told = frames.properties
-    origin, schema = told.get("baseTimeNanoseconds"), told.get("schemaVersion")
-    spans = frames.events.get("Span", pl.DataFrame())
-    ranks = told.get("distributedInfo")
+    schema, ranks = told.get("schemaVersion"), told.get("distributedInfo")
     ranks = ranks if isinstance(ranks, dict) else {}
     return Meta(
         path=path,
         tool="torch.profiler",
         schema_version=None if schema is None else str(schema),
-        origin_unix_ns=origin if isinstance(origin, int) else None,
-        duration_ns=spans.item(0, "dur_ns") if spans.height else None,
-        rank=_whole(ranks.get("rank")),
-        world_size=_whole(ranks.get("world_size")),
+        origin_unix_ns=whole(told.get("baseTimeNanoseconds")),
+        duration_ns=_length_ns(frames),
+        rank=whole(ranks.get("rank")),
+        world_size=whole(ranks.get("world_size")),
     )
 
 
-def _whole(value: Any) -> int | None:  # noqa: ANN401 - what a file says
-    return value if isinstance(value, int) else None
+def _length_ns(frames: Frames) -> int | None:
+    """How long the profiler recorded; where several did, the one that did for longest."""
+    spans = frames.events.get("Span")
+    lengths = None if spans is None else spans.get_column("dur_ns").drop_nulls()
+    return int(lengths.max()) if lengths is not None and len(lengths) else None  # type: ignore[arg-type]

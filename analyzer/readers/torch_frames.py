@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.readers.trace_events import MISSING
+from kanalyze.readers.trace_loose import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.readers.trace_pool import Part
+    from kanalyze.readers.trace_mend import Part
 
 #: Columns of codes that stand for texts.
 _TEXTS: Final = frozenset(
     {"name", "ph", "grid", "block", "input_shapes", "input_types", "input_strides"},
 )
+
+#: Arrays of so many pieces together are worth giving back.
+_MANY_PARTS: Final = 256
 
 #: Columns of this many values are made with numpy, which takes longer to import than fewer take without it.
 _MANY: Final = 1 << 16
@@ -78,15 +82,30 @@ def frames_of(parts: list[Part]) -> Frames:
         assert part.columns is not None  # noqa: S101 - the pool has mended what was damaged
         counts.update(part.columns.counts)
         found.names += _names(part.columns.meta)
+    found.names = list(dict.fromkeys(found.names))
     for kind in kinds:
-        blocks = [(part.columns.blocks.pop(kind), offset) for part, offset in zip(parts, offsets, strict=True)
-                  if part.columns and kind in part.columns.blocks]
+        blocks = [
+            (part.columns.blocks.pop(kind), offset)
+            for part, offset in zip(parts, offsets, strict=True)
+            if part.columns and kind in part.columns.blocks
+        ]
         frame = pl.DataFrame(_columns(blocks, words))
         found.events[kind], order = _sorted(frame)
         collectives = _moved(collectives, kind, order)
     found.collectives = collectives.sort("kind", "row")
-    found.counts = dict(counts)
+    found.counts = {word: count for word, count in counts.items() if count}
+    if len(parts) > _MANY_PARTS:
+        _give_back()
     return found
+
+
+def _give_back() -> None:
+    """Let the system have the memory of the arrays, which glibc would keep: as much as all frames take."""
+    import ctypes  # noqa: PLC0415 - for large traces only
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _all_texts(parts: Sequence[Part]) -> tuple[pl.Series, list[int]]:
@@ -149,7 +168,7 @@ def _times(arrays: list[array[Any]]) -> list[pl.Series]:
         return [_known(values)]
     us = pl.col("us").fill_nan(None)
     whole = us.floor()
-    ns = whole.cast(pl.Int64) * 1000 + ((us - whole) * 1000).round().cast(pl.Int64)
+    ns = whole.cast(pl.Int64) * 1000 + ((us - whole) * 1000 + 0.5).floor().cast(pl.Int64)
     return [values.alias("us").to_frame().select(ns.alias("ns")).to_series()]
 
 
@@ -200,12 +219,12 @@ def _moved(collectives: pl.DataFrame, kind: str, order: pl.Series | None) -> pl.
 def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:
     found = []
     for event in meta:
-        args, pid, tid = event.get("args"), event.get("pid"), event.get("tid")
+        args, pid, tid = event.get("args"), number(event.get("pid")), number(event.get("tid"))
         name = args.get("name") if isinstance(args, dict) else None
-        if not isinstance(name, str) or not isinstance(pid, int):
+        if not isinstance(name, str) or pid == MISSING:
             continue
         if event.get("name") == "process_name":
             found.append((pid, None, name))
-        elif event.get("name") == "thread_name" and isinstance(tid, int):
+        elif event.get("name") == "thread_name" and tid != MISSING:
             found.append((pid, tid, name))
     return found

@@ -43,8 +43,10 @@ def copies_told(names: pl.Series, *, memset: bool) -> pl.DataFrame:
     if memset:
         target = pl.col("text").str.extract(r"\((.+)\)")
         made = made.select(
-            shown=pl.lit("[CUDA memset]"), direction=pl.lit(None, dtype=pl.String),
-            source_memory=pl.lit(None, dtype=pl.String), target_memory=target,
+            shown=pl.lit("[CUDA memset]"),
+            direction=pl.lit(None, dtype=pl.String),
+            source_memory=pl.lit(None, dtype=pl.String),
+            target_memory=target,
         )
     else:
         direction = pl.col("way").replace(_DIRECTIONS)

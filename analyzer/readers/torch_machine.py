@@ -8,6 +8,8 @@ import polars as pl
 
 from kanalyze.capabilities import capabilities, memory_bandwidth_bytes_per_s
 from kanalyze.model import DEVICES, PROCESSES
+from kanalyze.readers.trace_events import MISSING
+from kanalyze.readers.trace_loose import number
 
 if TYPE_CHECKING:
     from kanalyze.readers.torch_frames import Frames
@@ -23,6 +25,9 @@ _LIMITS: Final = {
     "threads_per_warp": "warpSize",
 }
 
+#: Frames whose events say which process they happened in.
+_ON_HOST: Final = ("Call", "Op", "Annotation")
+
 
 def devices(frames: Frames) -> pl.DataFrame:
     """The GPUs that did anything, as :data:`kanalyze.model.DEVICES`; all of the machine where none did."""
@@ -37,22 +42,32 @@ def devices(frames: Frames) -> pl.DataFrame:
 
 
 def _device(told: Any) -> dict[str, Any] | None:  # noqa: ANN401 - what a file says
-    if not isinstance(told, dict) or not isinstance(told.get("id"), int):
+    device = whole(told.get("id")) if isinstance(told, dict) else None
+    if device is None:
         return None
     row: dict[str, Any] = {name: _positive(told.get(key)) for name, key in _LIMITS.items()}
-    row["device"] = told["id"]
+    row["device"] = device
     row["name"] = told["name"] if isinstance(told.get("name"), str) else None
     row["memory_bandwidth_bytes_per_s"] = memory_bandwidth_bytes_per_s(row["name"])
-    major, minor = told.get("computeMajor"), told.get("computeMinor")
-    if isinstance(major, int) and isinstance(minor, int):
+    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+    if major is not None and minor is not None:
         row["compute_capability"] = f"{major}.{minor}"
     threads, warp = _positive(told.get("maxThreadsPerMultiprocessor")), row["threads_per_warp"]
     row["max_warps_per_sm"] = threads // warp if threads and warp else None
     return row
 
 
+def whole(value: object) -> int | None:
+    """A whole number of 64 bits in a trace's properties, also where it was written as text or with decimals."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    found = MISSING if isinstance(value, bool) else number(value)
+    return None if found == MISSING else found
+
+
 def _positive(value: object) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None
+    found = whole(value)
+    return found if found is not None and found > 0 else None
 
 
 def _used(frames: Frames) -> set[int]:
@@ -64,19 +79,18 @@ def _used(frames: Frames) -> set[int]:
     return found
 
 
-def processes(frames: Frames, main: int | None) -> pl.DataFrame:
+def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     """The processes of the trace and the GPUs that they used, as :data:`kanalyze.model.PROCESSES`.
 
-    `main` is the process that device events belong to.
+    `used` has the pairs of both: process_id and device.
     """
-    found: set[int] = set() if main is None else {main}
-    for name in ("Call", "Op", "Annotation"):
-        frame = frames.events.get(name)
-        if frame is not None:
-            found.update(frame.get_column("pid").unique().drop_nulls())
-    names = {pid: name for pid, thread, name in frames.names if thread is None}
-    used = sorted(_used(frames)) or [None]
-    rows = [
-        (pid, names.get(pid), device, device) for pid in sorted(found) for device in (used if pid == main else [None])
-    ]
-    return PROCESSES.select(pl.DataFrame(rows, schema=PROCESSES.schema, orient="row"))
+    found = used.drop_nulls().unique().sort("process_id", "device").select("process_id", cuda_ordinal="device", device="device")
+    named = pl.DataFrame(
+        [(pid, name) for pid, thread, name in frames.names if thread is None],
+        schema={"process_id": pl.Int64, "name": pl.String},
+        orient="row",
+    ).unique("process_id", keep="last")
+    hosts = [frames.events[name].select(process_id="pid") for name in _ON_HOST if name in frames.events]
+    every = pl.concat([found.select("process_id"), *hosts, used.select("process_id")]).unique().drop_nulls().sort("process_id")
+    rows = every.join(found, on="process_id", how="left", maintain_order="left")
+    return PROCESSES.select(rows.join(named, on="process_id", how="left", maintain_order="left"))

@@ -17,6 +17,7 @@ from kanalyze.model import (
     COLLECTIVE_DETAIL,
     COMPILED_KERNELS,
     COPY_DETAIL,
+    EVENT_RECORDS,
     EVENTS,
     KERNEL_CONFIG,
     KINDS,
@@ -26,9 +27,13 @@ from kanalyze.model import (
     READER_TABLES,
     SYNC_DETAIL,
 )
+from kanalyze.readers.torch_kinds import FRAME_KINDS, FRAME_OF, ON_DEVICE
 from kanalyze.readers.torch_labels import copies_told, launch_shapes, memory_name
+from kanalyze.readers.torch_links import Links
 from kanalyze.readers.torch_machine import devices, processes
 from kanalyze.readers.torch_notes import notes
+from kanalyze.readers.torch_owners import Owners
+from kanalyze.readers.torch_syncs import event_records, known_id, sync_detail, sync_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,25 +42,10 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch_frames import Frames
     from kanalyze.schema import Table
 
-#: The kind of event that each frame holds, in the order of event ids.
-_KIND_OF: Final = {
-    "Kernel": "kernel",
-    "Copy": "memcpy",
-    "Memset": "memset",
-    "Call": "api",
-    "Sync": "sync",
-    "Annotation": "range",
-    "Op": "op",
-    "Python": "python",
-    "Overhead": "overhead",
-    "Memory": "memory",
-}
-_FRAME_OF: Final = {kind: frame for frame, kind in _KIND_OF.items()}
+#: Where one of these occurs, all of them were recorded. Calls tell nothing: they are recorded with the host, too.
+_TOGETHER: Final = (("kernel", "memcpy", "memset"), ("op", "range"))
 
-#: Where one of these was recorded, all of them were.
-_TOGETHER: Final = (("kernel", "memcpy", "memset", "api"), ("op", "range"))
-
-_ON_DEVICE: Final = ("Kernel", "Copy", "Memset", "Sync")
+_USED: Final = {"process_id": pl.Int64, "device": pl.Int64}
 
 #: What `device_type` is in an allocation on a GPU, as c10::DeviceType numbers it: CUDA, HIP, XPU.
 _GPUS: Final = (1, 6, 12)
@@ -72,7 +62,7 @@ class TorchTables:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that were recorded: those that occur, and those that are recorded together with them."""
-        found = {kind for frame, kind in _KIND_OF.items() if frame in self._frames.events}
+        found = {kind for frame, kind in FRAME_KINDS.items() if frame in self._frames.events}
         for kinds in _TOGETHER:
             if found.intersection(kinds):
                 found.update(kinds)
@@ -80,19 +70,19 @@ class TorchTables:
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
-        frame = self._frames.events.get(_FRAME_OF.get(kind, ""))
+        frame = self._frames.events.get(FRAME_OF.get(kind, ""))
         if frame is None or frame.is_empty():
             return EVENTS.empty()
-        name = _FRAME_OF[kind]
+        name = FRAME_OF[kind]
         made = self._placed(name, frame)
         own: dict[str, pl.Expr | pl.Series] = {
             "event_id": self._ids(name),
             "kind": pl.lit(kind),
             "name": self._names(name, frame),
             "dur_ns": pl.col("dur_ns").fill_null(0) if "dur_ns" in made.columns else pl.lit(0),
-            "correlation_id": pl.col("correlation") if "correlation" in made.columns else pl.lit(None),
+            "correlation_id": _correlation() if "correlation" in made.columns else pl.lit(None),
             "context_id": pl.col("context") if "context" in made.columns else pl.lit(None),
-            "parent_id": self._parents(name, frame),
+            "parent_id": self._links.parents(name),
         }
         present = {column: pl.col(column) for column in made.columns if column in EVENTS.schema}
         columns = {name: own.get(name, present.get(name, pl.lit(None))) for name in EVENTS.schema}
@@ -106,12 +96,13 @@ class TorchTables:
             COPY_DETAIL.name: self._copy_detail,
             RANGE_DETAIL.name: self._range_detail,
             SYNC_DETAIL.name: self._sync_detail,
+            EVENT_RECORDS.name: self._event_records,
             MEMORY_DETAIL.name: self._memory_detail,
             OP_DETAIL.name: self._op_detail,
             COLLECTIVE_DETAIL.name: self._collective_detail,
             COMPILED_KERNELS.name: self._no_capture,
             "devices": lambda: devices(self._frames),
-            "processes": lambda: processes(self._frames, self._process_of_devices),
+            "processes": lambda: processes(self._frames, self._used),
             "notes": lambda: notes(self._frames),
         }
         return tables[name]() if name in tables else READER_TABLES[name].empty()
@@ -122,26 +113,16 @@ class TorchTables:
     def _frame(self, name: str) -> pl.DataFrame:
         return self._frames.events.get(name, pl.DataFrame())
 
-    @cached_property
-    def _first_ids(self) -> dict[str, int]:
-        first, ids = 0, {}
-        for name in _KIND_OF:
-            ids[name] = first
-            first += self._frame(name).height
-        return ids
-
     def _ids(self, name: str) -> pl.Expr:
-        first = self._first_ids[name]
-        return pl.int_range(first, first + pl.len(), dtype=pl.Int64)
+        return self._links.ids(name)
 
     def _placed(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
         """The events with `process_id` and, on the host, `thread_id`; on a device, `device` and `stream`."""
-        if name not in _ON_DEVICE:
+        if name not in ON_DEVICE:
             moved = frame.with_columns(process_id="pid", thread_id="tid")
             return moved.with_columns(device=_device_of_memory()) if name == "Memory" else moved
-        process = self._process_by_correlation(frame)
-        device, stream = pl.coalesce("device", "pid"), pl.coalesce("stream", "tid")
-        return frame.with_columns(process_id=process, device=device, stream=stream)
+        device, stream = pl.coalesce("device", "pid"), known_id(pl.coalesce("stream", "tid"))
+        return frame.with_columns(process_id=self._owners.processes(frame), device=device, stream=stream)
 
     @cached_property
     def _process_of_devices(self) -> int | None:
@@ -154,14 +135,25 @@ class TorchTables:
         named = [pid for pid, _, _ in self._frames.names]
         return max(named, default=None)
 
-    def _process_by_correlation(self, frame: pl.DataFrame) -> pl.Expr | pl.Series:
-        calls = self._frame("Call")
-        only = pl.lit(self._process_of_devices, dtype=pl.Int64)
-        if calls.is_empty() or calls.get_column("pid").n_unique() == 1 or "correlation" not in frame.columns:
-            return only
-        known = calls.select("correlation", process="pid").drop_nulls().unique("correlation", keep="none")
-        joined = frame.select("correlation").join(known, on="correlation", how="left", maintain_order="left")
-        return joined.select(pl.col("process").fill_null(only)).to_series()
+    @cached_property
+    def _owners(self) -> Owners:
+        work = [frame for frame in map(self._frame, ON_DEVICE) if frame.height]
+        return Owners.of(self._process_of_devices, self._frame("Call"), work)
+
+    @property
+    def _used(self) -> pl.DataFrame:
+        """Which process used which device; the one that device events would belong to, where there are none."""
+        main = pl.DataFrame({"process_id": [self._process_of_devices], "device": None}, schema=_USED)
+        work = [
+            self._placed(name, self._frame(name)).select(pl.col(column).cast(pl.Int64) for column in _USED)
+            for name in ("Kernel", "Copy", "Memset")
+            if self._frame(name).height
+        ]
+        return pl.concat([main, *work])
+
+    @cached_property
+    def _links(self) -> Links:
+        return Links(self._frames, self._owners)
 
     def _names(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
         if name in {"Copy", "Memset"}:
@@ -169,43 +161,9 @@ class TorchTables:
             return texts.get_column("shown")
         if name == "Memory":
             return memory_name()
+        if name == "Sync":
+            return sync_name()
         return pl.col("name")
-
-    def _parents(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
-        """The event that each is part of: by External id the operator or annotation, by Python id the caller."""
-        if name == "Python":
-            known = pl.DataFrame({"caller": frame.get_column("python_id"), "pid": frame.get_column("pid")})
-            known = known.with_columns(parent=self._ids(name)).drop_nulls().unique(["caller", "pid"], keep="first")
-            keys = frame.select("caller", "pid")
-            return keys.join(known, on=["caller", "pid"], how="left", maintain_order="left").get_column("parent")
-        if name in {"Op", "Annotation"} or "external_id" not in frame.columns:
-            return pl.lit(None, dtype=pl.Int64)
-        return self._makers(name, frame)
-
-    def _makers(self, name: str, frame: pl.DataFrame) -> pl.Series:
-        """The operator or annotation that made each call or device event.
-
-        From torch 1.11 to 2.2 (2.5 where there was no operator) `External id` is the event's own correlation id, which
-        says nothing.
-        """
-        told = pl.col("external_id") != pl.col("correlation").fill_null(-1)
-        keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pl.col("pid"))
-        if name in _ON_DEVICE:
-            keys = keys.with_columns(self._placed(name, frame).get_column("process_id").alias("pid"))
-        return keys.join(self._by_external_id, on=["external_id", "pid"], how="left", maintain_order="left").get_column(
-            "event_id"
-        )
-
-    @cached_property
-    def _by_external_id(self) -> pl.DataFrame:
-        """The operators and annotations by External id and process; 0 is nobody's."""
-        parts = [pl.DataFrame(schema={"external_id": pl.Int64, "pid": pl.Int64, "event_id": pl.Int64})]
-        for name in ("Op", "Annotation"):
-            frame = self._frame(name)
-            if frame.height:
-                parts.append(frame.select("external_id", "pid", event_id=self._ids(name)))
-        every = pl.concat(parts).filter(pl.col("external_id") != 0)
-        return every.unique(["external_id", "pid"], keep="first")
 
     def _kernel_config(self) -> pl.DataFrame:
         frame = self._frame("Kernel")
@@ -242,10 +200,10 @@ class TorchTables:
 
     def _sync_detail(self) -> pl.DataFrame:
         frame = self._frame("Sync")
-        if frame.is_empty():
-            return SYNC_DETAIL.empty()
-        event = pl.when(pl.col("cuda_event_id") >= 0).then("cuda_event_id")
-        return _completed(SYNC_DETAIL, frame.select(event_id=self._ids("Sync"), cuda_event_id=event))
+        return SYNC_DETAIL.empty() if frame.is_empty() else sync_detail(frame, self._ids("Sync"))
+
+    def _event_records(self) -> pl.DataFrame:
+        return event_records(self._frame("Sync"), self._frame("Record"), self._owners)
 
     def _memory_detail(self) -> pl.DataFrame:
         frame = self._frame("Memory")
@@ -270,34 +228,23 @@ class TorchTables:
         if op.height:
             numbered = pl.when(pl.col("sequence_number") >= 0).then("sequence_number")
             made = op.with_columns(
-                event_id=self._ids("Op"), sequence_number=numbered, forward_id=self._forwards(op)
+                event_id=self._ids("Op"), sequence_number=numbered, forward_id=self._links.forwards()
             )
             found.append(_completed(OP_DETAIL, made))
         return pl.concat(found)
-
-    def _forwards(self, op: pl.DataFrame) -> pl.Series:
-        """For each operator the one that the trace links it to as its forward operator; null for none."""
-        links = self._frame("Link")
-        if links.is_empty():
-            return pl.Series([None], dtype=pl.Int64).new_from_index(0, op.height)
-        place = ["pid", "tid", "start_ns"]
-        # of the operators that start together on a thread the innermost one, which is recorded last, has the link
-        at = op.select(*place, event_id=self._ids("Op")).unique(place, keep="last")
-        ends = {ph: links.filter(pl.col("ph") == ph).select("id", *place) for ph in ("s", "f")}
-        linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_forward")
-        before = [f"{name}_forward" for name in place]
-        known = linked.join(at, left_on=before, right_on=place).select(*place, forward_id="event_id")
-        known = known.unique(place, keep="first").join(at, on=place).select("event_id", "forward_id")
-        ids = op.select(event_id=self._ids("Op"))
-        return ids.join(known, on="event_id", how="left", maintain_order="left").get_column("forward_id")
 
     def _collective_detail(self) -> pl.DataFrame:
         rows = self._frames.collectives
         if rows.is_empty():
             return COLLECTIVE_DETAIL.empty()
-        first = pl.col("kind").replace_strict(self._first_ids, default=None, return_dtype=pl.Int64)
+        first = pl.col("kind").replace_strict(self._links.first_ids, default=None, return_dtype=pl.Int64)
         made = rows.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
         return _completed(COLLECTIVE_DETAIL, made)
+
+
+def _correlation() -> pl.Expr:
+    """What joins an event to others; CUPTI's 0 joins it to none."""
+    return pl.when(pl.col("correlation") > 0).then("correlation")
 
 
 def _device_of_memory() -> pl.Expr:

@@ -99,12 +99,23 @@ class SyncArgs(
     DeviceArgs,
     frozen=True,
     gc=False,
-    rename={"cuda_event_id": "wait_on_cuda_event_id", "record_correlation": "wait_on_cuda_event_record_corr_id"},
+    rename={
+        "cuda_event_id": "wait_on_cuda_event_id",
+        "record_correlation": "wait_on_cuda_event_record_corr_id",
+        "record_stream": "wait_on_stream",
+    },
 ):
-    """Arguments of a synchronisation."""
+    """Arguments of a synchronisation; -1 is nothing."""
 
     cuda_event_id: Number = MISSING
     record_correlation: Number = MISSING
+    record_stream: Number = MISSING
+
+
+class RecordArgs(DeviceArgs, frozen=True, gc=False, rename={"cuda_event_id": "event_id"}):
+    """Arguments of the recording of a CUDA event."""
+
+    cuda_event_id: Number = MISSING
 
 
 class PythonArgs(Struct, frozen=True, gc=False, rename={"python_id": "Python id", "caller": "Python parent id"}):
@@ -202,6 +213,12 @@ class Sync(Timed[T], gc=False, tag="cuda_sync"):
     args: SyncArgs | None = None
 
 
+class Record(Timed[T], gc=False, tag="cuda_event"):
+    """The recording of a CUDA event into a stream."""
+
+    args: RecordArgs | None = None
+
+
 class Overhead(Timed[T], gc=False, tag="overhead"):
     """The profiler's own work."""
 
@@ -226,6 +243,10 @@ class Link(Struct, Generic[T], gc=False, tag_field="cat", tag="fwdbwd"):
     id: Number = MISSING
     pid: Number = MISSING
     tid: Number = MISSING
+
+
+class Launch(Link[T], gc=False, tag="cpu_to_cuda"):
+    """One end of the link from an operator to its work on a device, in traces of the first profilers."""
 
 
 class Projection(Timed[T], gc=False, tag="gpu_user_annotation"):

@@ -11,166 +11,264 @@ import pickle
 import subprocess
 import sys
 from collections import deque
+from contextlib import closing, suppress
+from pathlib import Path
 from subprocess import PIPE
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, NamedTuple
+from threading import Condition, Lock, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
-from msgspec import DecodeError
+import msgspec
 
+from kanalyze.errors import DecoderEndedError
 from kanalyze.readers.trace_decode import Decoder
+from kanalyze.readers.trace_mend import Part, columns_of, mended, part_of
 from kanalyze.readers.trace_text import PlainText
 from kanalyze.readers.trace_worker import PIECE, PLACE, SPAN, receive, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from kanalyze.readers import Progress
-    from kanalyze.readers.trace_decode import Columns
-    from kanalyze.readers.trace_text import GzipText
-
-    Piece = bytes | tuple[int, int]
+    from kanalyze.readers.trace_text import GzipText, Piece
 
 #: Compressed and plain files smaller than this are decoded here: starting a process takes as long as a few MiB.
-_SMALL_GZIP_BYTES: Final = 1 << 20
-_SMALL_PLAIN_BYTES: Final = 12 << 20
+SMALL_GZIP_BYTES: Final = 1 << 20
+SMALL_PLAIN_BYTES: Final = 12 << 20
 
 #: Places of pieces that a process has before it at once, so that it need not wait for the next. Of pieces themselves it
 #: is one: the process reads no second one while it writes what it made of the first.
 _AHEAD: Final = 2
 
+#: Pieces that are decoded while the one before them is waited for; those that cannot be are kept until then.
+_UNORDERED: Final = 64
+
 _MOST: Final = 8
 
+#: How far it is, is told where it takes longer than this.
+_PATIENCE_S: Final = 1.0
 
-#: Damaged pieces beside each other that are looked at together.
-_TOGETHER: Final = 16
-
-
-class Part(NamedTuple):
-    """The columns of one piece.
-
-    Attributes:
-        columns: The columns; None where the piece cannot be decoded as it is.
-        texts: What the codes in them stand for; grows while the trace is read.
-        piece: The piece, where it cannot be decoded.
-    """
-
-    columns: Columns | None
-    texts: list[str]
-    piece: Piece
+#: What a process is told to run. It finds our modules where they are, under no other name, without running what
+#: :mod:`kanalyze` runs when it is imported, and before anything else that may be called like them.
+_PROGRAM: Final = """
+import sys
+from types import ModuleType
+sys.path.append({path!r})
+for name, places in {packages!r}.items():
+    sys.modules[name] = ModuleType(name)
+    sys.modules[name].__path__ = places
+from kanalyze.readers.trace_worker import main
+main()
+"""
 
 
 def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
-    """The columns of every piece of a trace, in order; of what cannot be decoded those of what can be read."""
+    """The columns of every piece of a trace, in order; of what cannot be decoded those of what can be read.
+
+    Raises:
+        DecoderEndedError: A process that decoded was ended from outside.
+    """
     size = text.path.stat().st_size
-    small = size < (_SMALL_PLAIN_BYTES if isinstance(text, PlainText) else _SMALL_GZIP_BYTES)
+    small = size < (SMALL_PLAIN_BYTES if isinstance(text, PlainText) else SMALL_GZIP_BYTES)
     workers = min(os.cpu_count() or 1, _MOST)
-    alone = small or workers == 1 or not sys.executable
-    return _mended(text, _here(text) if alone else _Pool(text, workers, progress).run())
+    read = _reader(text.path)
+    parts = _here(text, read) if small or workers == 1 else _in_processes(text, read, workers, progress)
+    with closing(parts):
+        return list(mended(parts, read, text.around))
 
 
-def _here(text: PlainText | GzipText) -> list[Part]:
-    decoder, found = Decoder(), []
-    for piece in text.pieces():
-        columns = _columns(decoder, _bytes(text.path, piece))
-        found.append(Part(columns, decoder.texts.known, piece if columns is None else b""))
-    return found
-
-
-def _columns(decoder: Decoder, piece: bytes) -> Columns | None:
-    try:
-        return decoder.columns(piece)
-    except (DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _bytes(path: Path, piece: Piece) -> bytes:
-    if isinstance(piece, bytes):
-        return piece
-    start, stop = piece
-    with path.open("rb", buffering=0) as file:
-        file.seek(start)
-        return file.read(stop - start)
-
-
-def _mended(text: PlainText | GzipText, parts: Iterable[Part]) -> list[Part]:
-    """All `parts`, those that could not be decoded put together with their neighbours, or salvaged."""
-    found: list[Part] = []
-    broken: list[bytes] = []
+def _here(text: PlainText | GzipText, read: Callable[[Piece], bytes]) -> Iterator[Part]:
     decoder = Decoder()
-    for part in [*parts, None]:
-        if broken and (part is None or part.columns is not None or len(broken) == _TOGETHER):
-            joined = b"".join(broken)
-            broken.clear()
-            columns = _columns(decoder, joined) or decoder.salvaged(joined)
-            found.append(Part(columns, decoder.texts.known, b""))
-        if part is not None and part.columns is None:
-            broken.append(_bytes(text.path, part.piece))
-        elif part is not None:
-            found.append(part)
-    return found
+    for piece in text.pieces():
+        yield _decoded(decoder, piece, read)
+
+
+def _decoded(decoder: Decoder, piece: Piece, read: Callable[[Piece], bytes]) -> Part:
+    return part_of(columns_of(decoder, read(piece)), decoder.texts.known, piece)
+
+
+def _reader(path: Path) -> Callable[[Piece], bytes]:
+    """What gives the text of a piece of the file at `path`."""
+
+    def read(piece: Piece) -> bytes:
+        if isinstance(piece, bytes):
+            return piece
+        start, stop = piece
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(stop - start)
+
+    return read
+
+
+def _in_processes(
+    text: PlainText | GzipText, read: Callable[[Piece], bytes], workers: int, progress: Progress
+) -> Iterator[Part]:
+    """What :func:`_here` gives, from as many processes; those that cannot be started are done without."""
+    pool, decoder = _Pool(text, workers), Decoder()
+    what, begun, told = f"reading {text.path.name}", monotonic(), False
+    with closing(pool.parts()) as parts:
+        for part in parts:
+            if told or monotonic() - begun > _PATIENCE_S:
+                progress(what, min(text.share, 0.99))
+                told = True
+            yield part if isinstance(part, Part) else _decoded(decoder, part, read)
+    if told:
+        progress(what, 1.0)
 
 
 class _Pool:
     """Processes that decode the pieces of one trace, each fed by a thread."""
 
-    def __init__(self, text: PlainText | GzipText, workers: int, progress: Progress) -> None:
-        """`workers` processes, none of them started yet."""
-        self._text = text
+    def __init__(self, text: PlainText | GzipText, workers: int) -> None:
+        """Start up to `workers` processes: none where no program can be started."""
+        self._path = text.path
+        self._ahead = _AHEAD if isinstance(text, PlainText) else 1
         self._pieces = enumerate(text.pieces())
-        self._workers = workers
-        self._progress = progress
-        self._lock = Lock()
-        self._found: dict[int, Part] = {}
-        self._failed: list[BaseException] = []
+        self._taking = Lock()
+        self._changed = Condition()
+        self._found: dict[int, Part | Piece] = {}
+        self._next = 0  # to be given out in order
+        self._failure: BaseException | None = None
+        self._stopped = False
+        self._processes: list[subprocess.Popen[bytes]] = []
+        with suppress(OSError, ValueError):
+            for _ in range(workers):
+                self._processes.append(_started(self._path))
+        self._busy = len(self._processes)
 
-    def run(self) -> list[Part]:
-        """Decode all pieces."""
-        threads = [Thread(target=self._feed, daemon=True) for _ in range(self._workers)]
+    def parts(self) -> Iterator[Part | Piece]:
+        """What was made of each piece, in order; pieces themselves where no process could be started.
+
+        Raises:
+            DecoderEndedError: A process was ended from outside.
+        """
+        threads = [Thread(target=self._feed, args=(process,), daemon=True) for process in self._processes]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
-        if self._failed:
-            raise self._failed[0]
-        return [self._found[number] for number in sorted(self._found)]
+        try:
+            while (part := self._await()) is not None:
+                yield part
+        finally:
+            self._stop()
+            for process in self._processes:
+                process.kill()
+            for thread in threads:
+                thread.join()
 
-    def _next(self) -> tuple[int, Piece] | None:
-        with self._lock:
+    def _await(self) -> Part | Piece | None:
+        """What comes next; None after the last."""
+        with self._changed:
+            while self._next not in self._found and self._busy and self._failure is None:
+                self._changed.wait()
+            if self._failure is not None:
+                raise self._failure
+            part = self._found.pop(self._next, None)
+            if part is None:  # no process is left, and the pieces that none took remain
+                given = next(self._pieces, None)
+                part = None if given is None else given[1]
+            self._next += 1
+            self._changed.notify_all()
+            return part
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def _take(self, *, wait: bool) -> tuple[int, Piece] | None:
+        """The next piece and its number; None where there is none, or where too many wait for an earlier one."""
+        with self._changed:
+            while wait and not self._stopped and len(self._found) >= _UNORDERED:
+                self._changed.wait()
+            if self._stopped or len(self._found) >= _UNORDERED:
+                return None
+        with self._taking:
             return next(self._pieces, None)
 
-    def _feed(self) -> None:
+    def _feed(self, process: subprocess.Popen[bytes]) -> None:
         """Keep one process busy until there are no pieces left."""
         try:
-            with subprocess.Popen(_command(self._text.path), stdin=PIPE, stdout=PIPE) as process:  # noqa: S603 - ours
-                self._exchange(process)
-        except BaseException as error:  # noqa: BLE001 - raised again where the pool was started
-            self._failed.append(error)
+            self._exchange(process)
+        except BaseException as error:  # noqa: BLE001 - raised again where the parts are taken
+            self._failure = self._failure or error
+        finally:
+            _close(process)
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
 
     def _exchange(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None  # noqa: S101 - for the type checker: both are pipes
-        assert process.stdout is not None  # noqa: S101
         texts: list[str] = []
         waiting: deque[tuple[int, Piece]] = deque()
-        ahead = _AHEAD if isinstance(self._text, PlainText) else 1
+        answered = False
         while True:
-            while len(waiting) < ahead and not self._failed and (given := self._next()) is not None:
+            while len(waiting) < self._ahead and (given := self._take(wait=not waiting)) is not None:
                 waiting.append(given)
-                piece = given[1]
-                send(process.stdin, PIECE + piece if isinstance(piece, bytes) else PLACE + SPAN.pack(*piece))
+                _ask(process, given[1])
             if not waiting:
-                break
-            number, piece = waiting.popleft()
-            answer = receive(process.stdout)
+                return
+            answer = _answer(process)
+            if self._stopped:
+                return
             if answer is None:
-                raise RuntimeError(f"a process that decodes {self._text.path} ended")
+                self._ended(process, waiting, answered=answered)
+                return
+            answered = True
+            number, piece = waiting.popleft()
             columns, new = pickle.loads(answer)  # noqa: S301 - our own process wrote it
             texts += new
-            self._found[number] = Part(columns, texts, piece if columns is None else b"")
-        process.stdin.close()
+            self._put(number, part_of(columns, texts, piece))
+
+    def _ended(self, process: subprocess.Popen[bytes], waiting: deque[tuple[int, Piece]], *, answered: bool) -> None:
+        """Give back what is `waiting` for a process that never got to work.
+
+        Raises:
+            DecoderEndedError: The process worked, or was ended from outside.
+        """
+        status = process.wait()
+        if answered or status < 0:
+            raise DecoderEndedError.of(self._path, status)
+        for number, piece in waiting:
+            self._put(number, piece)
+
+    def _put(self, number: int, part: Part | Piece) -> None:
+        with self._changed:
+            self._found[number] = part
+            self._changed.notify_all()
 
 
-def _command(path: Path) -> list[str]:
-    """What starts a worker: with the modules that this process finds, and nothing that a user's site would add."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from kanalyze.readers.trace_worker import main; main()"
-    return [sys.executable, "-I", "-S", "-c", code, str(path)]
+def _started(path: Path) -> subprocess.Popen[bytes]:
+    """A process that decodes pieces of the file at `path`.
+
+    Raises:
+        OSError: No program can be started, or Python itself is not where it says.
+        ValueError: It does not say where it is.
+    """
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise ValueError
+    packages = {name: [str(place) for place in sys.modules[name].__path__] for name in ("kanalyze", "kanalyze.readers")}
+    program = _PROGRAM.format(path=str(Path(msgspec.__file__).parents[1]), packages=packages)
+    command = [sys.executable, "-I", "-S", "-c", program, str(path)]
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL)  # noqa: S603 - ourselves
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    """Let a process end, which it does when nothing comes any more, and wait for that."""
+    for pipe in (process.stdin, process.stdout):
+        with suppress(BrokenPipeError):  # there was something that it did not read
+            if pipe is not None:
+                pipe.close()
+    process.wait()
+
+
+def _ask(process: subprocess.Popen[bytes], piece: Piece) -> None:
+    """Hand a piece to a process; one that has ended shows when its answer is awaited."""
+    assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
+    with suppress(BrokenPipeError):
+        send(process.stdin, PIECE + piece if isinstance(piece, bytes) else PLACE + SPAN.pack(*piece))
+
+
+def _answer(process: subprocess.Popen[bytes]) -> bytes | None:
+    assert process.stdout is not None  # noqa: S101
+    return receive(process.stdout)

@@ -6,10 +6,12 @@ Run by :mod:`kanalyze.readers.trace_pool`, never by hand.
 from __future__ import annotations
 
 import gc
-import os
 import pickle
+import signal
 import struct
 import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec import DecodeError
@@ -30,37 +32,47 @@ SPAN: Final = struct.Struct("<qq")
 
 def main() -> None:
     """Decode what comes until nothing comes any more. The first argument is the file that places are in."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this ends it, by closing its input
     gc.disable()  # the columns hold no cycles, and there is nothing else
+    with suppress(BrokenPipeError):
+        _serve(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
+
+
+def _serve(path: Path, source: BinaryIO, target: BinaryIO) -> None:
     decoder, told = Decoder(), 0
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    file = os.open(sys.argv[1], os.O_RDONLY)
-    while (message := receive(source)) is not None:
-        piece = message[1:]
-        if message.startswith(PLACE):
-            start, stop = SPAN.unpack(piece)
-            piece = os.pread(file, stop - start, start)
-        columns: Columns | None
-        try:
-            columns = decoder.columns(piece)
-        except (DecodeError, UnicodeDecodeError):
-            columns = None
-        answer = pickle.dumps((columns, decoder.texts.known[told:]), protocol=pickle.HIGHEST_PROTOCOL)
-        told = len(decoder.texts.known)
-        send(target, answer)
+    with path.open("rb") as file:
+        while (message := receive(source)) is not None:
+            piece = message[1:]
+            if message.startswith(PLACE):
+                start, stop = SPAN.unpack(piece)
+                file.seek(start)
+                piece = file.read(stop - start)
+            columns: Columns | None
+            try:
+                columns = decoder.columns(piece)
+            except (DecodeError, UnicodeDecodeError, RecursionError):
+                columns = None
+            answer = pickle.dumps((columns, decoder.texts.known[told:]), protocol=pickle.HIGHEST_PROTOCOL)
+            told = len(decoder.texts.known)
+            send(target, answer)
 
 
 def send(target: BinaryIO, message: bytes) -> None:
-    """Write one message."""
+    """Write one message.
+
+    Raises:
+        BrokenPipeError: Nobody reads any more.
+    """
     target.write(LENGTH.pack(len(message)))
     target.write(message)
     target.flush()
 
 
 def receive(source: BinaryIO) -> bytes | None:
-    """Read one message; None at the end."""
+    """Read one message; None where there is none any more, or not all of it."""
     head = source.read(LENGTH.size)
-    return source.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
-
-
-if __name__ == "__main__":
-    main()
+    if len(head) < LENGTH.size:
+        return None
+    size = LENGTH.unpack(head)[0]
+    message = source.read(size)
+    return message if len(message) == size else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import polars as pl
 
 from kanalyze import units
-from kanalyze.named_ranges import plain
+from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
 from kanalyze.renderers.grid import Grid, Head, Section, of, operation
 from kanalyze.renderers.kernel_names import shorten
 
@@ -23,8 +24,13 @@ T = TypeVar("T")
 _FEWER: Final = 5
 #: The CUDA version of a call's form, which says nothing here.
 _VERSION: Final = re.compile(r"_v\d{4,5}\b")
+#: Folders of the file of a Python function, such as ``train/steps.py(31): step``; and such a function around something.
+_FOLDERS: Final = re.compile(r"[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
+_AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
 #: nsys' word for overhead of no particular kind, and ours.
 UNNAMED: Final = {"Unknown": "unnamed"}
+#: What stands before the names of ranges in the default domain.
+_DEFAULT_DOMAIN: Final = ":"
 #: Kernel names among culprits get so much space.
 _SHORT: Final = 40
 
@@ -74,6 +80,16 @@ def culprits(tables: Tables, top: int) -> Section:
     return Section("WHY IT WAITED", remark, Grid(heads, rows, cut=True))
 
 
+def without_folders(culprit: str) -> str:
+    """A culprit with its Python functions in files without the folders that these are in."""
+    return _FOLDERS.sub("", culprit)
+
+
+def without_function(culprit: str) -> str:
+    """What a culprit was in, without the Python function around it; that function where there is nothing else."""
+    return without_folders(_AROUND.sub("", culprit))
+
+
 def unversioned(call: str) -> str:
     """A call without the version of its interface, as it can be printed."""
     return units.printable(_VERSION.sub("", call))
@@ -84,6 +100,8 @@ def _culprit(row: dict[str, str | None], short: Mapping[str, str], *, several: b
     culprit = row["culprit"] or "(no name)"
     if row["bucket"] == "host" and culprit == row["range"]:
         return f"in {culprit}"
+    if row["bucket"] == "host" and not several:
+        return located(_VERSION.sub("", without_folders(culprit)), row["range"])
     where = (f"in {row['range']}: " if row["range"] else "in no range: ") if several else ""
     if row["bucket"] == "profiler":
         return where + UNNAMED.get(culprit, culprit)
@@ -98,6 +116,7 @@ def ranges(tables: Tables, top: int) -> Section:
         table = table.join(work, on=keys, how="left", maintain_order="left")
     else:
         table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
+    table = _steps_together(table)
     heads = (
         Head("host time"),
         Head("count"),
@@ -111,7 +130,7 @@ def ranges(tables: Tables, top: int) -> Section:
         (
             units.time(row["total_ns"]),
             units.count(row["count"]),
-            units.time(row["median_ns"]),
+            known(units.time, row["median_ns"]),
             *(known(units.time, row[name]) for name in ("projected_ns", "busy_ns")),
             known(units.count, row["gpu_ops"]),
             plain(row["range"]) or "(no name)",
@@ -121,6 +140,19 @@ def ranges(tables: Tables, top: int) -> Section:
     return Section(
         "NVTX RANGES", of(len(rows), table.height, "on GPU: first to last operation"), Grid(heads, rows, cut=True)
     )
+
+
+def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
+    """The ranges with those of a profiler's steps, each of which has its own name, in one row."""
+    steps = pl.col("range").str.starts_with(_DEFAULT_DOMAIN + STEP_PREFIX).fill_null(value=False)
+    if not table.select(steps.any()).item():
+        return table
+    sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops")
+    known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums]
+    together = table.filter(steps).select(pl.lit(_DEFAULT_DOMAIN + ALL_STEPS).alias("range"), *known)
+    others = table.filter(~steps).select("range", "median_ns", *sums)
+    rows = pl.concat([together, others], how="diagonal_relaxed")
+    return rows.sort("total_ns", descending=True, maintain_order=True)
 
 
 def graphs(tables: Tables, top: int) -> Section:
@@ -172,8 +204,8 @@ def unified_memory(tables: Tables, top: int) -> Section:
     return Section("UNIFIED MEMORY", "again: moved more than once in a direction", Grid(heads, rows))
 
 
-def memory(tables: Tables, top: int) -> Section:
-    """Memory by kind: the peak, and what came and went."""
+def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
+    """Memory by kind: the peak, and what came and went; times are counted from `zero_ns`."""
     table = tables["memory"]
     heads = (
         Head("peak"),
@@ -187,12 +219,12 @@ def memory(tables: Tables, top: int) -> Section:
     rows = [
         (
             known(units.size, row["peak_bytes"]),
-            known(units.instant, row["peak_at_ns"]),
+            known(partial(units.instant, zero_ns=zero_ns), row["peak_at_ns"]),
             known(units.size, row["allocated_bytes"]),
             units.count(row["allocations"]),
             known(units.count, row["loop_allocations"]),
             known(units.size, row["held_bytes"]),
-            f"{row['memory']}, GPU {row['device']}",
+            f"{row['memory']}, {'host' if row['device'] is None else 'GPU ' + str(row['device'])}",
         )
         for row in table.head(min(top, _FEWER)).iter_rows(named=True)
     ]

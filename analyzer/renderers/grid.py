@@ -97,11 +97,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A titled table, with a remark beside the title."""
+    """A titled table, with a remark beside the title, and perhaps a line below."""
 
     title: str
     remark: str
     grid: Grid
+    foot: str = ""
 
     @property
     def plain_title(self) -> str:

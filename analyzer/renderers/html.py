@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
+from kanalyze.renderers.chapters import LEGEND
 from kanalyze.renderers.frame import laid_out
 from kanalyze.renderers.kernel_names import shorten
 from kanalyze.renderers.page import short_names
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Grid, Section
     from kanalyze.renderers.page import Ledger, Page, Topic
     from kanalyze.renderers.pages import Shown
@@ -63,6 +65,7 @@ def page(shown: Shown, top: int) -> str:
     blocks = [f"<div>{head}</div>", f"<p><b>{escape(found.answer)}</b></p>", *map(_ledger, found.ledgers)]
     blocks += [_section(section, names) for section in found.sections]
     blocks += _findings(found, names)
+    blocks += [_chapter(chapter, names[chapter.name]) for chapter in found.chapters]
     blocks += [f"<p class='dim'>{escape(reason)}</p>" for reason in found.cannot_tell]
     return f"{_STYLE}<div class='kanalyze'>{''.join(blocks)}</div>"
 
@@ -99,7 +102,8 @@ def _ledger(ledger: Ledger) -> str:
 
 def _section(section: Section, names: Mapping[str, str]) -> str:
     remark = f" <span class='dim'>{escape(section.remark)}</span>" if section.remark else ""
-    return f"<h4>{escape(section.plain_title)}{remark}</h4>{_grid(section.grid, names)}"
+    foot = f"<p class='dim'>{escape(section.foot)}</p>" if section.foot else ""
+    return f"<h4>{escape(section.plain_title)}{remark}</h4>{_grid(section.grid, names)}{foot}"
 
 
 def _grid(grid: Grid, names: Mapping[str, str]) -> str:
@@ -130,3 +134,22 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
     finding = topic.finding
     remedy = escape(f"{finding.remedy} → {finding.table}, {finding.definition}")
     return f"<b>{stake}</b> {escape(topic.sentence(names))} <span class='dim'>{remedy}</span>"
+
+
+def _chapter(chapter: Chapter, name: str) -> str:
+    """What is said of one kernel."""
+    whole = escape(units.printable(chapter.name), quote=True)
+    title = f"<h4><span title='{whole}'>{escape(name)}</span> <span class='dim'>{escape(chapter.launch)}</span></h4>"
+    conclusion = f"<p>{escape(chapter.conclusion)}</p>" if chapter.conclusion else ""
+    facts = "".join(
+        f"<tr><td class='l dim'>{escape(label)}</td><td class='l'>{escape(text)}</td></tr>"
+        for label, text in chapter.facts
+    )
+    items = "".join(
+        f"<li><b>{escape(one.worth)}</b> {escape(units.printable(one.sentence))} "
+        f"<span class='dim'>{escape(one.remedy)}</span></li>"
+        for one in chapter.advice
+    )
+    advice = f"<div class='dim'>Advice, {escape(LEGEND)}</div><ul>{items}</ul>" if items else ""
+    more = f"<div class='dim'>{escape(chapter.more)}</div>" if chapter.more else ""
+    return f"{title}{conclusion}<table>{facts}</table>{advice}{more}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
+from kanalyze.renderers.chapters import LEGEND
 from kanalyze.renderers.page import short_names
 from kanalyze.renderers.pages import closing, page_of_any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Grid, Section
     from kanalyze.renderers.page import Ledger, Page, Topic
     from kanalyze.renderers.pages import Shown
@@ -43,6 +45,8 @@ def _page(page: Page) -> str:
     if page.topics:
         lines += ["", "#### Findings", "", "Time at stake; at most this much can be gained.", ""]
         lines += [_topic(topic, names) for topic in page.topics]
+    for chapter in page.chapters:
+        lines += ["", *_chapter(chapter, names)]
     for reason in page.cannot_tell:
         lines += ["", reason]
     return "\n".join(lines) + "\n"
@@ -62,7 +66,8 @@ def _ledger(ledger: Ledger) -> list[str]:
 
 def _section(section: Section, names: dict[str, str]) -> list[str]:
     remark = f" ({section.remark})" if section.remark else ""
-    return [f"#### {section.plain_title}{remark}", "", *_grid(section.grid, names)]
+    foot = ["", section.foot] if section.foot else []
+    return [f"#### {section.plain_title}{remark}", "", *_grid(section.grid, names), *foot]
 
 
 def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
@@ -80,6 +85,22 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
     stake = units.time(topic.finding.at_stake_ns)
     finding = topic.finding
     return f"- **{stake}** {topic.sentence(names)} {finding.remedy} ({_code(finding.table)}, {finding.definition})"
+
+
+def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
+    """What is said of one kernel."""
+    facts = [f"| {label} | {_cell(text)} |" for label, text in chapter.facts]
+    table = ["", "| | |", "| :-- | :-- |", *facts] if facts else []
+    advice = [
+        f"- {f'**{one.worth}** ' if one.worth else ''}{units.printable(one.sentence)} {one.remedy}".rstrip()
+        for one in chapter.advice
+    ]
+    title = [
+        f"#### {names[chapter.name]} ({chapter.launch})",
+        *(["", chapter.conclusion] if chapter.conclusion else []),
+    ]
+    legend = ["", f"Advice, {LEGEND}:", "", *advice] if advice else []
+    return [*title, *table, *legend, *(["", chapter.more] if chapter.more else [])]
 
 
 def _cell(text: str) -> str:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import units
+from kanalyze.named_ranges import located
 from kanalyze.renderers import deep_sections as deep
 from kanalyze.renderers import sections
 from kanalyze.renderers.kernel_names import shorten
+from kanalyze.renderers.operator_sections import operators
+from kanalyze.renderers.steps_section import steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kanalyze.analyses.rules import Finding
     from kanalyze.analyses.summary import Summary
+    from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Section
     from kanalyze.report import Meta
 
@@ -34,9 +39,11 @@ _BY_CULPRIT: Final = ("host",)
 #: The page's tables in order, each with the table that it needs; one without rows is left out.
 _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Section]], ...]] = (
     ("culprits", deep.culprits),
+    ("steps", steps),
     ("ranges", deep.ranges),
     ("exposure", sections.exposure),
     ("hot_kernels", sections.kernels),
+    ("ops", operators),
     ("graphs", deep.graphs),
     ("copies", sections.copies),
     ("migration_totals", deep.unified_memory),
@@ -45,6 +52,11 @@ _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Se
     ("launch_summary", sections.launches),
     ("api", sections.calls),
 )
+
+
+#: Ranges are NVTX's where nsys records them; of another tool the section has another title.
+_NVTX_TOOL: Final = "nsys"
+_OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Page:
-    """The page: heading lines, the answer, ledgers, tables, findings, and a closing line."""
+    """The page: heading lines, the answer, ledgers, tables, findings, a closing line, and a chapter per kernel."""
 
     heading: list[str]
     health: str
@@ -103,6 +115,7 @@ class Page:
     topics: list[Topic]
     cannot_tell: list[str]
     more: str
+    chapters: list[Chapter] = field(default_factory=list)
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:
@@ -111,14 +124,20 @@ def short_names(page: Page, width: int) -> dict[str, str]:
     Two kernels that differ never have the same short form.
     """
     tables = [name for section in page.sections for name in section.grid.names()]
-    names = list(dict.fromkeys([*tables, *(name for topic in page.topics for name in topic.finding.names)]))
+    told = [name for topic in page.topics for name in topic.finding.names]
+    names = list(dict.fromkeys([*tables, *told, *(chapter.name for chapter in page.chapters)]))
     return dict(zip(names, shorten(names, width), strict=True))
 
 
 def page_of(summary: Summary, top: int) -> Page:
     """The page of a summary, with at most `top` rows in each table."""
-    made = [(name, make) for name, make in _SECTIONS if name in summary.tables and summary.tables[name].height]
-    sections = [make(summary.tables, top) for _, make in made]
+    since = {"memory": partial(deep.memory, zero_ns=summary.zero_ns)}
+    made = [
+        (name, since.get(name, make))
+        for name, make in _SECTIONS
+        if name in summary.tables and summary.tables[name].height
+    ]
+    sections = [_told(name, make(summary.tables, top), summary) for name, make in made]
     topics, name = _topics(summary.findings), units.printable(summary.meta.path.name)
     hidden = len(topics) - top
     rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
@@ -132,6 +151,12 @@ def page_of(summary: Summary, top: int) -> Page:
         cannot_tell=list(summary.cannot_tell.values()),
         more=f"{rest}kanalyze show TABLE {name}; `kanalyze tables` lists the tables",
     )
+
+
+def _told(name: str, section: Section, summary: Summary) -> Section:
+    """A section in the words of the report's tool, with what the summary has to say about it."""
+    title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
+    return replace(section, title=title, foot=summary.remarks.get(name, section.foot))
 
 
 def heading(meta: Meta, parts: list[str]) -> list[str]:
@@ -151,6 +176,8 @@ def _heading(summary: Summary) -> list[str]:
     if meta.driver_version:
         parts.append(f"driver {meta.driver_version}")
     parts.append(units.plural(summary.process_count, "process"))
+    if meta.rank is not None:
+        parts.append(f"rank {meta.rank}" + (f" of {meta.world_size}" if meta.world_size else ""))
     if summary.scope.window is not None and summary.scope.window.name:
         parts.append(f"window {summary.scope.window.name}")
     return heading(meta, parts)
@@ -193,7 +220,7 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
         )
         for (bucket, ns), text in zip(sums.iter_rows(), texts, strict=True)
     ]
-    span = f"{units.instant(window['start_ns'])} to {units.instant(window['end_ns'])}"
+    span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
     return Ledger(
         f"GPU {window['device']}, {span}",
         length,
@@ -213,8 +240,12 @@ def _named(bucket: str, rows: pl.DataFrame, reasons: pl.DataFrame) -> pl.DataFra
     """What a bucket's time was: columns detail and ns, the most first; host by its culprits."""
     if bucket not in _BY_CULPRIT:
         return rows.filter(pl.col("bucket") == bucket).select("detail", "ns")
-    where = pl.when(pl.col("culprit") == pl.col("range")).then("in " + pl.col("culprit")).otherwise("culprit")
-    own = reasons.filter(pl.col("bucket") == bucket).group_by(detail=where).agg(pl.col("ns").sum())
+    rows = reasons.filter(pl.col("bucket") == bucket)
+    told = [
+        culprit and located(deep.without_function(culprit), where)
+        for culprit, where in rows.select("culprit", "range").iter_rows()
+    ]
+    own = rows.group_by(detail=pl.Series("detail", told, dtype=pl.String)).agg(pl.col("ns").sum())
     return own.sort("ns", "detail", descending=[True, False])
 
 

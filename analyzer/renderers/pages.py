@@ -1,11 +1,13 @@
-"""What `summarize` shows, one or several: the page of a report, or that of all instances of a range."""
+"""What `summarize` shows, one or several: the page of a report, of all instances of a range, or of counters."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kanalyze.analyses.comparison import comparison
+from kanalyze.analyses.counter_summary import CounterSummary
 from kanalyze.analyses.summary import Summary
+from kanalyze.renderers.counters_page import counters_page
 from kanalyze.renderers.instances_page import instances_page
 from kanalyze.renderers.page import page_of
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances
     from kanalyze.renderers.page import Page
 
-    Shown = Summary | Instances
+    Shown = Summary | Instances | CounterSummary
 
 
 def page_of_any(shown: Shown, top: int) -> Page:
-    """The page of either, with at most `top` rows in each table."""
+    """The page of any of them, with at most `top` rows in each table."""
+    if isinstance(shown, CounterSummary):
+        return counters_page(shown, top)
     return page_of(shown, top) if isinstance(shown, Summary) else instances_page(shown, top)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Tables = Mapping[str, pl.DataFrame]
+
+_FOOT: Final = 78  # characters of a line below a table, in the narrowest page that is common
 
 
 def exposure(tables: Tables, top: int) -> Section:
@@ -69,7 +71,26 @@ def kernels(tables: Tables, top: int) -> Section:
         "KERNELS",
         of(len(rows), table.height, "share of window and of busy time"),
         Grid(heads, rows, named=True),
+        _families(table),
     )
+
+
+def _families(table: pl.DataFrame) -> str:
+    """What kernels do by their names, as shares of kernel time; that of names that do not say is always told."""
+    known = table.filter(pl.col("family").is_not_null())
+    sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort(["exclusive_ns", "family"], descending=True)
+    whole = sums.get_column("exclusive_ns").sum()
+    if not whole:
+        return ""
+    shares = {family: ns / whole for family, ns in sums.iter_rows()}
+    other = shares.pop("other", 0.0)
+    told = [f"{family} {units.percent(share)}" for family, share in shares.items()]
+    texts = []
+    for named in range(len(shares) + 1):
+        rest = list(shares.values())[named:]
+        more = [f"{len(rest)} more {units.percent(sum(rest))}"] if rest else []
+        texts.append(f"families: {', '.join([*told[:named], *more, f'other {units.percent(other)}'])}")
+    return next(text for text in reversed(texts) if len(text) <= _FOOT)
 
 
 def _shape(row: dict[str, int]) -> str:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from kanalyze.analyses.counter_summary import CounterSummary
 from kanalyze.analyses.summary import Summary
 from kanalyze.renderers.pages import closing
 from kanalyze.units import printable
@@ -50,6 +51,8 @@ def content(shown: Shown) -> dict[str, Any]:
         },
         "answer": shown.answer,
     }
+    if isinstance(shown, CounterSummary):
+        return head | _counters(shown)
     return head | (_summary(shown) if isinstance(shown, Summary) else _instances(shown))
 
 
@@ -66,6 +69,11 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "cannot_tell": summary.cannot_tell,
         "not_recorded": summary.not_recorded,
     }
+
+
+def _counters(found: CounterSummary) -> dict[str, Any]:
+    names = ("devices", "kernels", "groups", "stalls", "advice", "health")
+    return {name: _rows(getattr(found, name)) for name in names}
 
 
 def _instances(found: Instances) -> dict[str, Any]:

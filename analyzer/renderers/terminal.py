@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
+from kanalyze.renderers.chapters import LEGEND
 from kanalyze.renderers.grid import LEAST_NAME
 from kanalyze.renderers.page import short_names
 from kanalyze.renderers.pages import closing, page_of_any
@@ -16,6 +17,7 @@ from kanalyze.renderers.pages import closing, page_of_any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Section
     from kanalyze.renderers.page import Ledger, Page, Topic
     from kanalyze.renderers.pages import Shown
@@ -95,13 +97,15 @@ def render(shown: Sequence[Shown], look: Look, top: int) -> str:
 
 def _page(page: Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
-    names = short_names(page, max(LEAST_NAME, min([*room, _NAME_MOST])))
+    names = short_names(page, max(LEAST_NAME, min([*room, _NAME_MOST, look.width])))
     blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
     for ledger in page.ledgers:
         blocks += ["", *_ledger(ledger, look)]
     for section in page.sections:
         blocks += ["", *_section(section, look, names)]
     blocks += _findings(page, look, names)
+    for chapter in page.chapters:
+        blocks += ["", *_chapter(chapter, look, names[chapter.name])]
     for reason in page.cannot_tell:
         blocks += ["", *_wrapped(reason, look.width)]
     blocks += ["", *(look.paint(line, _DIM) for line in _wrapped(f"More: {page.more}", look.width))]
@@ -186,6 +190,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
         _title(section.title, section.remark, look),
         look.paint(_INDENT + head, _DIM),
         *(_INDENT + row for row in rows),
+        *(look.paint(line, _DIM) for line in _wrapped(section.foot, look.width, _INDENT)),
     ]
 
 
@@ -208,3 +213,27 @@ def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
     stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
     pad = " " * (_STAKE + 2)
     return [f"{stake}  {body[0]}", *(pad + text for text in body[1:])]
+
+
+def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
+    """What is said of one kernel: labels stand left, advice with what it is worth."""
+    wide = max((len(label) for label, _ in chapter.facts), default=0)
+    beside = len(name) + 2 + len(chapter.launch) <= look.width
+    lines = [_title(name, chapter.launch if beside else "", look)]
+    lines += _wrapped("" if beside else chapter.launch, look.width, _INDENT)
+    lines += _wrapped(chapter.conclusion, look.width, _INDENT)
+    lines += [""] * bool(chapter.facts and chapter.conclusion)
+    for label, text in chapter.facts:
+        first, *more = _wrapped(text, look.width - wide - 2 * len(_INDENT))
+        lines.append(f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}{_INDENT}{first}")
+        lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
+    lines += ["", _INDENT + _title("ADVICE", LEGEND, Look(look.width - len(_INDENT), look.colour))] * bool(
+        chapter.advice
+    )
+    for advice in chapter.advice:
+        space = look.width - _STAKE - 2
+        remedy = (look.paint(line, _DIM) for line in _wrapped(advice.remedy, space))
+        first, *more = [*_wrapped(advice.sentence, space), *remedy]
+        lines.append(f"{look.paint(advice.worth.rjust(_STAKE), _BOLD)}  {first}")
+        lines += [" " * (_STAKE + 2) + line for line in more]
+    return [*lines, *(look.paint(line, _DIM) for line in _wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]

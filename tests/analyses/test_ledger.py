@@ -165,6 +165,19 @@ def test_6_without_the_profilers_word_a_long_first_call_made_the_context():
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "makes"),
+    [("cudaDeviceGetStreamPriorityRange", True), ("cudaDeviceGetAttribute", False), ("cudaGetDeviceCount", False)],
+)
+def test_6_a_call_that_needs_no_context_made_none_however_long_it_took(name, makes):
+    events = [
+        call(name, 0, 20_000_000),
+        call("cudaLaunchKernel", 30_000_000, 30_000_010, correlation=1),
+        kernel(30_000_010, 30_000_020, correlation=1),
+    ]
+    assert (("loading", "context", 20_000_000) in rows(report(events))) == makes
+
+
 def test_6_a_short_first_call_made_no_context():
     events = [
         call("cudaMalloc", 0, 9_999_999),

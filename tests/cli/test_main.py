@@ -17,7 +17,7 @@ import pytest
 import kanalyze.cli
 from support.command import ADD, ADD_UM, TORCH, command_line, environment, refused, run, spawn
 
-COMMANDS = ("collect", "doctor", "redact", "show", "summarize", "tables", "workloads")
+COMMANDS = ("collect", "doctor", "name", "redact", "show", "source", "summarize", "tables", "tree", "workloads")
 ESCAPE = "\x1b["
 
 

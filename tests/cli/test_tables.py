@@ -54,9 +54,9 @@ def test_units_are_in_names():
 
 
 def test_groupings_and_equals_are_told():
-    assert declared()["kernels"]["by"] == ["launch-shape"]
+    assert declared()["kernels"]["by"] == list(catalog.table("kernels").groupings)
     assert "cuda_gpu_kern_sum" in declared()["kernels"]["equals"]
-    assert "  --by launch-shape\n" in printed("kernels")
+    assert "  --by launch-shape, family, " in printed("kernels")
     assert "Equals nsys stats cuda_api_sum.\n" in printed("api")
 
 
@@ -92,6 +92,8 @@ def columns_of_forms(table):
         ("cold", ["--by", "kernel"]),
         ("graphs", ["--by", "kernel"]),
         ("range_gpu", ["--trace"]),
+        *(("ops", ["--by", grouping]) for grouping in ("shape", "module", "phase", "stack")),
+        ("ops", ["--as-torch"]),
     ],
 )
 def test_columns_of_another_form_are_those_declared_for_it(name, options):
@@ -125,7 +127,7 @@ def test_markdown_has_a_section_and_a_row_per_column():
 def test_an_unknown_table_is_told_with_the_nearest():
     message, remedy = refused(run("tables", "kernel"))
     assert message == "no table 'kernel'."
-    assert remedy.startswith("Did you mean kernels? There are: api, cold, compiled, concurrency, copies, ")
+    assert remedy.startswith("Did you mean kernels? There are: advice, api, cold, compiled, concurrency, ")
     assert remedy.endswith("[unknown-name]")
 
 

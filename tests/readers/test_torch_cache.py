@@ -6,15 +6,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support.command import run
 
 import kanalyze
 from kanalyze.model import KINDS
 from kanalyze.readers import read_torch_json, torch_cache
+from support.command import run
 
 TRACE = Path(__file__).parents[2] / "sample_reports" / "mlp_train" / "torch.json.gz"
 
-TABLES = ("kernel_config", "copy_detail", "range_detail", "op_detail", "collective_detail", "devices", "processes", "notes")
+TABLES = (
+    "kernel_config",
+    "copy_detail",
+    "range_detail",
+    "op_detail",
+    "collective_detail",
+    "devices",
+    "processes",
+    "notes",
+)
 
 
 @pytest.fixture

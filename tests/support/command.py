@@ -48,11 +48,14 @@ _TRACES = {
     "op_detail": REPORTS / "torch" / "with_modules.json.gz",
     "collective_detail": REPORTS / "torch" / "ddp.json.gz",
     "op_kernels": SAMPLES / "mlp_train" / "torch.json.gz",
+    "fusion": SAMPLES / "gelu" / "torch.json.gz",
+    "steps": SAMPLES / "mlp_train" / "torch.json.gz",
     "tree": SAMPLES / "mlp_train" / "torch.json.gz",
 }
 
 #: The tables of counters, which only reports of ncu have.
-_COUNTERS = dict.fromkeys(("counters", "stalls", "roofline", "advice", "metrics"), REPORTS / "ncu" / "add.details.csv")
+_OF_NCU = ("counters", "stalls", "roofline", "advice", "hot_lines", "metrics", "instructions")
+_COUNTERS = dict.fromkeys(_OF_NCU, REPORTS / "ncu" / "add.details.csv")
 
 #: What in the environment of a test run would change what the commands print.
 _UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONWARNINGS")

@@ -99,7 +99,9 @@ NASTY = (
     "",
 )
 TEXTS = st.sampled_from(NASTY) | st.text(max_size=6)
-NAMES = st.sampled_from(["aten::mm", "gemm", "ProfilerStep#3", "Memcpy HtoD (Pageable -> Device)", "Stream Sync"]) | TEXTS
+NAMES = (
+    st.sampled_from(["aten::mm", "gemm", "ProfilerStep#3", "Memcpy HtoD (Pageable -> Device)", "Stream Sync"]) | TEXTS
+)
 SMALL = st.integers(0, 3)
 IDS = st.none() | SMALL | st.integers(-1, 1 << 40) | SMALL.map(str)
 
@@ -166,7 +168,9 @@ PROPERTIES = st.fixed_dictionaries(
     optional={
         "schemaVersion": st.just(1),
         "deviceProperties": st.lists(st.fixed_dictionaries({"id": SMALL, "name": TEXTS}), max_size=2),
-        "distributedInfo": st.fixed_dictionaries({"rank": SMALL, "groups": st.lists(st.just({"ph": "X", "cat": "kernel"}))}),
+        "distributedInfo": st.fixed_dictionaries(
+            {"rank": SMALL, "groups": st.lists(st.just({"ph": "X", "cat": "kernel"}))}
+        ),
         "traceName": TEXTS,
         "displayTimeUnit": st.just("ms"),
     },

@@ -15,7 +15,7 @@ from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
-from kanalyze.units import count, plural, time
+from kanalyze.units import count, moment, plural, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -60,7 +60,7 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     made = _of_processes(report, device, unrecorded_contexts(report))
     made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("at")
-    which = "; ".join(map(_sides, made.head(_NAMED).iter_rows(named=True)))
+    which = "; ".join(_sides(row, report.zero_ns) for row in made.head(_NAMED).iter_rows(named=True))
     more = f"; and {count(made.height - _NAMED)} more" if made.height > _NAMED else ""
     text = (
         f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
@@ -70,9 +70,9 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     return [Finding("unrecorded-context", device, stake, text, remedy, "cold")]
 
 
-def _sides(made: dict[str, Any]) -> str:
+def _sides(made: dict[str, Any], zero_ns: int) -> str:
     before, after = (literal(made[side] or edge) for side, edge in (("before", "the start"), ("after", "the end")))
-    return f"at {time(made['at'])}, between {before} and {after}"
+    return f"at {moment(made['at'], zero_ns)}, between {before} and {after}"
 
 
 def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:

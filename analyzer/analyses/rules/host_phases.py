@@ -20,7 +20,8 @@ from kanalyze.analyses._windows import WORTH_SAYING, windows
 from kanalyze.analyses.culprits import culprits
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
-from kanalyze.units import percent, plural, time
+from kanalyze.named_ranges import located
+from kanalyze.units import moment, percent, plural, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,11 +51,11 @@ def _finding(report: Report, device: int, stake: int, share: float) -> Finding:
     named = "; ".join(map(_phase, notable.head(_NAMED).iter_rows(named=True)))
     faulting = _faulting(report, device)
     most = f"Most {named}. " if named else ""
-    making = walk.unrecorded_ns
+    making, since = walk.unrecorded_ns, moment(start, report.zero_ns)
     besides = f", besides {time(making)} around the making of contexts" if making else ""
     text = (
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "
-        f"window{besides}. {most}The longest stretch is {time(length)}, from {time(start)} on.{faulting}"
+        f"window{besides}. {most}The longest stretch is {time(length)}, from {since} on.{faulting}"
     )
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return Finding("host-computes", device, stake, text, remedy, "culprits")
@@ -99,8 +100,7 @@ def _by_culprit(report: Report, making: pl.DataFrame) -> pl.DataFrame:
 
 
 def _phase(row: dict[str, Any]) -> str:
-    name = literal(str(row["culprit"]))
-    where = name if row["range"] is None else f"in {name}"
+    where = literal(located(str(row["culprit"]), row["range"]))
     several = row["gaps"] > 1 and row["longest_ns"] is not None
     longest = f" in {plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if several else ""
     return f"{where}: {time(row['ns'])}{longest}"

@@ -16,7 +16,7 @@ from kanalyze.analyses._ranges import named_ranges, ranges_at
 from kanalyze.analyses._windows import worth_saying
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
-from kanalyze.named_ranges import plain
+from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 from kanalyze.units import plural, rate, size, time
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ _NS_PER_S: Final = 1_000_000_000
 
 #: The buckets in which a device waits for the calls that copy.
 _WAITS: Final = ("launch", "queued", "sync", "api")
+
+#: The range of a step of a profiler, as `named_ranges` names it.
+_STEP: Final = rf"^:?{STEP_PREFIX}\d+$"
 
 
 def find(report: Report) -> list[Finding]:
@@ -103,7 +106,7 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
         return text
     inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start"))
     rows = inside.drop_nulls()
-    names = named_ranges(report).get_column("range").gather(rows)
+    names = named_ranges(report).get_column("range").gather(rows).str.replace(_STEP, ALL_STEPS)
     if names.is_empty():
         return text
     common = names.alias("range").to_frame().group_by("range").len().sort("len", "range", descending=[True, False])

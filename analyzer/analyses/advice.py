@@ -1,0 +1,107 @@
+"""What to do about the kernels that ncu measured: its own rules, as they are, and ours, each with its evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import analysis, once_per_report
+from kanalyze.analyses._decoded import families
+from kanalyze.analyses._kernel_rules import RULES
+from kanalyze.analyses._metrics import require_counters
+from kanalyze.analyses.counters import counters
+from kanalyze.analyses.roofline import roofline
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Families of kernels whose work tensor cores can do.
+_PRODUCTS: Final = ("gemm", "convolution", "attention")
+
+TABLE: Final = Table(
+    "advice",
+    "One thing worth knowing about one kernel, by a rule of ncu or one of ours.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column("name", pl.String, "Its name.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
+        Column("source", pl.String, "Whose rule it is: ncu or kanalyze."),
+        Column("rule", pl.String, "Name of the rule."),
+        Column("kind", pl.String, "What it is: optimization, information, warning, error."),
+        Column("sentence", pl.String, "What was found."),
+        Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
+        Column("scope", pl.String, "What the estimate is of: global (the duration) or local.", nullable=True),
+        Column("speedup_share", pl.Float64, "The part of it that can be saved at most, 0..1.", nullable=True),
+        Column("at_stake_ns", pl.Int64, "For a global estimate: that part of the kernel's duration.", nullable=True),
+        Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
+    ),
+)
+
+
+@analysis
+def advice(report: Report) -> pl.DataFrame:
+    """All advice about the kernels, those first that can gain most; local estimates come after global ones.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+    """
+    require_counters(report, TABLE.name)
+    kernels = counters(report).select("event_id", "name", "device", "dur_ns")
+    ours = pl.DataFrame(_ours(report), schema=_OURS, orient="row")
+    theirs = report.table("rule_results").select(
+        "event_id", "rule", pl.col("kind").cast(pl.String), "scope", "speedup_share", sentence="message"
+    )
+    every = pl.concat(
+        [ours.with_columns(source=pl.lit("kanalyze")), theirs.with_columns(source=pl.lit("ncu"))], how="diagonal"
+    ).join(kernels, on="event_id")
+    stake = pl.when(pl.col("scope") == "global").then(pl.col("speedup_share") * pl.col("dur_ns"))
+    order = ["at_stake_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
+    return TABLE.select(
+        every.with_columns(at_stake_ns=stake).sort(
+            order, descending=[True, True, *(False for _ in order[2:])], nulls_last=True
+        )
+    )
+
+
+_OURS: Final = {
+    "event_id": pl.Int64,
+    **dict.fromkeys(("rule", "kind", "sentence", "remedy", "scope"), pl.String),
+    "speedup_share": pl.Float64,
+    "evidence": pl.String,
+}
+
+
+@once_per_report
+def kernel_facts(report: Report) -> pl.DataFrame:
+    """The columns of `counters` and `roofline`, and blocks (of the grid), family, product (it multiplies matrices)."""
+    found = counters(report)
+    known = ["event_id", *(name for name in roofline(report).columns if name not in found.columns)]
+    beside = found.join(roofline(report).select(known), on="event_id", how="left", maintain_order="left")
+    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
+    named = beside.with_columns(families(beside.get_column("name")), blocks=blocks)
+    return named.with_columns(product=pl.col("family").is_in(_PRODUCTS))
+
+
+def _ours(report: Report) -> list[tuple[object, ...]]:
+    """What our rules say of each kernel."""
+    rows = kernel_facts(report).to_dicts()
+    return [
+        (
+            row["event_id"],
+            rule.name,
+            "optimization" if (estimate := rule.estimate(row)) is not None else "information",
+            rule.sentence(row),
+            rule.remedy,
+            None if estimate is None else rule.scope,
+            estimate,
+            rule.evidence(row),
+        )
+        for row in rows
+        for rule in RULES
+        if rule.found(row)
+    ]

@@ -1,0 +1,80 @@
+"""The tables that only reports of ncu fill: counters of kernels, and what ncu's own rules say.
+
+Definitions: docs/definitions.md, sections 2 and 8.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.schema import Column, Table
+
+METRICS = Table(
+    "metrics",
+    "One counter of one kernel that ncu collected, in the base unit of ncu.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column(
+            "section",
+            pl.String,
+            "Section of ncu whose details page prints it, as `ncu --section` takes it; null where none does.",
+            nullable=True,
+        ),
+        Column("metric", pl.String, "Its name in ncu."),
+        Column("value", pl.Float64, "Its value; null where that is no number.", nullable=True),
+        Column("text", pl.String, "Its value where that is no number, such as CachePreferNone.", nullable=True),
+        Column("unit", pl.String, "Unit in ncu's own words: ns, byte/s, %, cycle…; null for none.", nullable=True),
+    ),
+)
+
+#: What ncu means by a result of a rule: OPT, INF, WRN and ERR on its pages.
+RULE_KINDS: Final = ("optimization", "information", "warning", "error")
+
+RULE_RESULTS = Table(
+    "rule_results",
+    "One thing that a rule of ncu says of one kernel.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column("section", pl.String, "Section of ncu that the rule belongs to.", nullable=True),
+        Column("rule", pl.String, "Its name in ncu, such as SOLBottleneck."),
+        Column("kind", pl.Enum(RULE_KINDS), "What it is: " + ", ".join(RULE_KINDS) + "."),
+        Column("message", pl.String, "What it says."),
+        Column(
+            "scope",
+            pl.String,
+            "What the estimate is of: global (the kernel's duration) or local (one part of the hardware).",
+            nullable=True,
+        ),
+        Column("speedup_share", pl.Float64, "The part that ncu estimates can be saved, 0..1.", nullable=True),
+    ),
+)
+
+INSTRUCTIONS = Table(
+    "instructions",
+    "One instruction of one kernel, with what ncu counted there.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column("number", pl.Int64, "Its place in the kernel, from 0 on."),
+        Column("sass", pl.String, "The instruction, in the GPU's assembly."),
+        Column("ptx", pl.String, "The PTX that it was made of.", nullable=True),
+        Column("file", pl.String, "The source file, where the kernel was compiled with -lineinfo.", nullable=True),
+        Column("line", pl.Int64, "The line there.", nullable=True),
+        Column("samples", pl.Int64, "Samples of warps that were at it.", nullable=True),
+        Column("stalled_samples", pl.Int64, "Those of them in which its scheduler issued nothing.", nullable=True),
+        Column("instructions", pl.Int64, "How often a warp executed it.", nullable=True),
+        Column("thread_instructions", pl.Int64, "How often a thread did, where its predicate let it.", nullable=True),
+        Column("sectors", pl.Int64, "Sectors that its global accesses touch in L2.", nullable=True),
+        Column("ideal_sectors", pl.Int64, "Sectors that they would touch side by side.", nullable=True),
+    ),
+)
+
+SOURCE_FILES = Table(
+    "source_files",
+    "One source file that was imported into the report (`ncu --import-source yes`).",
+    (
+        Column("file", pl.String, "Its path, as in `instructions`."),
+        Column("text", pl.String, "What is in it."),
+    ),
+)

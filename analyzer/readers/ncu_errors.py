@@ -1,0 +1,53 @@
+"""What can be wrong with a report of ncu, and what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.errors import DamagedReportError, ExportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+#: So much of what a program said is shown.
+_LINES: Final = 3
+_WIDE: Final = 200
+
+
+def damaged(path: Path, where: str, what: str) -> DamagedReportError:
+    """In what ncu wrote at `path`, at `where` (page or file), `what` was found."""
+    return DamagedReportError(
+        f"{path}: damaged at {where}: {what}.",
+        "Copy the file again, or print it again: `ncu --import REPORT --csv --page details --print-units base`.",
+    )
+
+
+def mixed(path: Path, other: Path, what: str) -> DamagedReportError:
+    """The files `path` and `other`, which should be pages of one report, are of two: `what` differs."""
+    return DamagedReportError(
+        f"{path}: not of the same run as {other} ({what}).",
+        "Give the pages that were printed of one report, or each alone.",
+    )
+
+
+def unreadable_here(path: Path) -> ExportError:
+    """There is neither the module ncu_report nor an ncu to read `path` with."""
+    return ExportError(
+        f"{path}: an Nsight Compute report, and there is nothing here that can read it (no module ncu_report, no ncu).",
+        "Install the module, `pip install 'kanalyze[ncu]'` (it needs no GPU and no toolkit); or put its ncu "
+        "on PATH; or print the report where it was recorded and give that: `ncu --import "
+        f"{shlex.quote(str(path))} --csv --page raw --print-units base`.",
+    )
+
+
+def refused(path: Path, program: str, said: Iterable[str]) -> ExportError:
+    """The `program`, a module or an ncu, cannot read `path`, and `said` this."""
+    lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()][-_LINES:]
+    reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in lines)
+    return ExportError(
+        f"{path}: {program} cannot read it: {reason or 'it says nothing'}.",
+        "A report of a newer ncu needs a module or an ncu as new (`pip install --upgrade ncu-report`); a file that was "
+        "cut off has to be copied again.",
+    )

@@ -1,0 +1,123 @@
+"""The instructions of kernels and their sources, of a report of ncu through its module, or of its page of sources."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
+from kanalyze.readers.ncu_module import actions
+from kanalyze.readers.ncu_names import names_of_sources, places
+from kanalyze.readers.ncu_numbers import POINT, numbers
+from kanalyze.readers.ncu_pages import content, pages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+    from kanalyze.readers.ncu_pages import Page
+
+#: Columns, with the metric that has a value per instruction, and the heading of the page.
+_COUNTED: Final = {
+    "samples": ("smsp__pcsamp_sample_count", "# Samples"),
+    "instructions": ("inst_executed", "Instructions Executed"),
+    "thread_instructions": ("thread_inst_executed_true", "Predicated-On Thread Instructions Executed"),
+    "sectors": ("memory_l2_theoretical_sectors_global", "L2 Theoretical Sectors Global"),
+    "ideal_sectors": ("memory_l2_theoretical_sectors_global_ideal", "L2 Theoretical Sectors Global Ideal"),
+}
+_STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
+_STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
+
+
+def instructions_of_report(path: Path, library: ModuleType) -> pl.DataFrame:
+    """The instructions of every kernel in the report at `path`, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
+
+    Raises:
+        ExportError: The module cannot read it.
+    """
+    rows = [row for event_id, action in enumerate(actions(path, library)) for row in _instructions(event_id, action)]
+    return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))
+
+
+def files_of_report(path: Path, library: ModuleType) -> pl.DataFrame:
+    """The sources in the report at `path`, as :data:`kanalyze.counter_model.SOURCE_FILES`; errors as above."""
+    found: dict[str, str] = {}
+    for action in actions(path, library):
+        found |= {str(name): str(text) for name, text in dict(action.source_files()).items() if text}
+    return pl.DataFrame([*found.items()], schema=SOURCE_FILES.schema, orient="row")
+
+
+def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
+    """Rows of one kernel."""
+    counted = {column: _by_address(action, metric) for column, (metric, _) in _COUNTED.items()}
+    stalled: dict[int, int] = {}
+    for metric in filter(_STALLED.match, action.metric_names()):
+        for address, value in _by_address(action, metric).items():
+            stalled[address] = stalled.get(address, 0) + value
+    for number, address in enumerate(_addresses(action, sorted(counted["instructions"] or counted["samples"]))):
+        place = action.source_info(address)
+        yield {
+            "event_id": event_id,
+            "number": number,
+            "sass": str(action.sass_by_pc(address)).strip(),
+            "ptx": str(action.ptx_by_pc(address)).strip() or None,
+            "file": str(place.file_name()) if place and place.file_name() else None,
+            "line": int(place.line()) if place and place.file_name() else None,
+            "stalled_samples": stalled.get(address, 0) if stalled else None,
+            **{column: values.get(address, 0) if values else None for column, values in counted.items()},
+        }
+
+
+def _addresses(action: Any, counted: list[int]) -> Iterator[int]:  # noqa: ANN401 - as above
+    """All instructions of a kernel, also those behind its end, of which nothing is counted."""
+    if len(counted) > 1:
+        step = min(after - before for before, after in pairwise(counted))
+        address = counted[0]
+        while action.sass_by_pc(address):
+            yield address
+            address += step
+
+
+def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as above
+    """The values of a metric by the address of their instruction; none where it was not collected."""
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
+        return {}
+    places = metric.correlation_ids()
+    return {int(places.as_uint64(i)): int(metric.as_uint64(i)) for i in range(metric.num_instances())}
+
+
+def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
+    """The instructions of the kernels called `names` on the page of sources at `path`.
+
+    Empty where the page does not have these kernels in this order.
+
+    Raises:
+        UnknownFormatError: It is no such page.
+        DamagedReportError: It is no CSV.
+    """
+    text = content(path)
+    blocks = pages_of(path, text).of("source")
+    found = places(names, names_of_sources(text))
+    if found is None:
+        return INSTRUCTIONS.empty()
+    parts = [_of_block(event_id, blocks[place]) for event_id, place in enumerate(found)]
+    return pl.concat([INSTRUCTIONS.empty(), *parts])
+
+
+def _of_block(event_id: int, page: Page) -> pl.DataFrame:
+    headings = {column: heading for column, (_, heading) in _COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
+    known = {
+        column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
+        for column, heading in headings.items()
+        if heading in page.rows.columns
+    }
+    unknown = {name: pl.lit(None) for name in ("ptx", "file", "line", *headings) if name not in known}
+    rows = page.rows.with_row_index("number")
+    return INSTRUCTIONS.select(
+        rows.select("number", event_id=pl.lit(event_id), sass=pl.col("Source").str.strip_chars(), **known, **unknown)
+    )

@@ -1,0 +1,51 @@
+"""Decoded kernel names: the fields that a name gives, one per line, or all of them as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from textwrap import wrap
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.decoder.fields import OTHER
+from kanalyze.units import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.decoder.fields import KernelName
+
+#: Fields whose parts are sizes, and are printed as 128 × 64 × 32.
+_SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
+
+
+def terminal(names: Sequence[tuple[str, KernelName]], width: int) -> str:
+    """Each name, in full, and below it what it says; what it does not say is left out."""
+    return "\n".join(_block(name, said, width) for name, said in names)
+
+
+def _block(name: str, said: KernelName, width: int) -> str:
+    lines = wrap(printable(name), width, break_on_hyphens=False) or ["(no name)"]
+    fields = {field: _text(field, value) for field, value in asdict(said).items() if value not in (None, ())}
+    if fields["function"] in {"", name}:
+        del fields["function"]
+    column = max(map(len, fields)) + 2
+    for field, text in fields.items():
+        first, *rest = wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
+        lines.append(f"  {field.replace('_', ' '):<{column}}{first}")
+        lines += [" " * (column + 2) + line for line in rest]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return (" × " if field in _SIZES else ", ").join(printable(str(part)) for part in value)
+    return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else printable(str(value))
+
+
+def as_json(names: Sequence[tuple[str, KernelName]]) -> str:
+    """A list with one object per name: the name, and every field; null or an empty list where it does not say."""
+    found = [{"name": name.encode("utf-8", "replace").decode(), **asdict(said)} for name, said in names]
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"

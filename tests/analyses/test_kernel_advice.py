@@ -1,0 +1,101 @@
+"""Our advice about kernels: each rule on what it is about, silent elsewhere; ncu's results as they are."""
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses._kernel_rules import RULES
+from kanalyze.analyses._verdict import bound, paragraph
+from kanalyze.analyses.advice import kernel_facts
+from support.command import REPORTS, SAMPLES
+from support.counters import measured
+
+PAGES = [REPORTS / "ncu" / "add.details.csv", *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
+
+
+def ours(path) -> set[tuple[str, str]]:
+    """The rules that speak of a sample, with the kernels' short names."""
+    found = kanalyze.advice(kanalyze.read(SAMPLES / path)).filter(pl.col("source") == "kanalyze")
+    return set(found.select(pl.col("name").str.extract(r"(\w+)(?:<|\(|$)"), "rule").iter_rows())
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("add/ncu.details.csv", {("add", "too-few-blocks")}),
+        ("add_parallel/ncu.details.csv", {("add", "low-achieved-occupancy"), ("add", "latency-bound")}),
+    ],
+)
+def test_samples_get_the_advice_that_fits(path, expected):
+    assert ours(path) == expected
+
+
+def test_one_thread_is_told_with_its_proof():
+    (row,) = (
+        kanalyze.advice(kanalyze.read(SAMPLES / "add" / "ncu.details.csv"))
+        .filter(pl.col("source") == "kanalyze")
+        .to_dicts()
+    )
+    assert row["sentence"] == "1 block for 132 SMs: 131 SMs have nothing to do."
+    assert row["evidence"] == "blocks=1, sms=132"
+    assert (row["kind"], row["scope"]) == ("optimization", "global")
+    assert row["speedup_share"] == pytest.approx(131 / 132)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_results_of_ncu_are_kept_as_they_are(path):
+    report = kanalyze.read(path)
+    found = kanalyze.advice(report).filter(pl.col("source") == "ncu").sort("event_id", "rule", "sentence")
+    told = report.table("rule_results").sort("event_id", "rule", "message")
+    for column, theirs in {
+        "event_id": "event_id",
+        "sentence": "message",
+        "scope": "scope",
+        "speedup_share": "speedup_share",
+    }.items():
+        assert found.get_column(column).to_list() == told.get_column(theirs).to_list()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_advice_is_ranked_by_what_it_gains(path):
+    stakes = kanalyze.advice(kanalyze.read(path)).get_column("at_stake_ns")
+    known = stakes.drop_nulls()
+    assert known.to_list() == sorted(known, reverse=True)
+    assert stakes.head(len(known)).null_count() == 0  # those without come last
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_every_sentence_can_be_said_of_every_real_kernel(path):
+    """A rule that needs a column names it, so that no sentence meets a null."""
+    for row in kernel_facts(kanalyze.read(path)).to_dicts():
+        assert paragraph(row)
+        for rule in RULES:
+            if rule.found(row):
+                assert rule.sentence(row)
+                assert rule.evidence(row).count("=") == len(rule.needs)
+
+
+@pytest.mark.parametrize(
+    ("compute", "memory", "grid", "expected"),
+    [
+        (30, 20, (1000, 1, 1), "latency-bound"),
+        (70, 65, (1000, 1, 1), "compute-bound"),
+        (70, 75, (1000, 1, 1), "memory-bound"),
+        (70, 75, (66, 1, 1), "too few blocks"),
+        (70, 75, (67, 1, 1), "memory-bound"),
+    ],
+)
+def test_verdict(compute, memory, grid, expected):
+    metrics = {
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed": compute,
+        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory,
+        "launch__sm_count": 132,
+    }
+    assert bound(kernel_facts(measured(metrics, grid=grid)).row(0, named=True)) == expected
+
+
+def test_without_the_speed_of_light_nothing_is_claimed():
+    row = kernel_facts(measured({"gpu__time_duration.sum": 5})).row(0, named=True)
+    assert bound(row) == "unknown"
+    assert paragraph(row).startswith("What holds it back cannot be told")
+    assert kanalyze.advice(measured({"gpu__time_duration.sum": 5})).is_empty()

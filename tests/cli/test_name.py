@@ -1,0 +1,106 @@
+"""`kanalyze name`: one name decoded, several, or those on standard input."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from kanalyze.renderers.decoded import terminal
+from support.command import run
+
+GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
+POINTWISE = "triton_poi_fused_add_mul_tanh_0"
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Make a text the standard input."""
+
+    def become(text):
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+
+    return become
+
+
+def test_the_fields_that_names_give_are_printed_below_them():
+    ran = run("name", GEMM, POINTWISE, "my_kernel")
+    assert (ran.status, ran.error) == (0, "")
+    assert ran.text == (
+        "cutlass_80_simt_sgemm_256x128_8x4_tn_align1\n"
+        "  family            gemm\n"
+        "  library           cutlass\n"
+        "  operation         gemm\n"
+        "  arch              sm80\n"
+        "  input types       f32, f32\n"
+        "  output type       f32\n"
+        "  accumulator type  f32\n"
+        "  layout            tn\n"
+        "  tile              256 × 128 × 8\n"
+        "  stages            4\n"
+        "  alignment         1\n"
+        "  tensor core       no\n"
+        "\n"
+        "triton_poi_fused_add_mul_tanh_0\n"
+        "  family   elementwise\n"
+        "  library  inductor\n"
+        "  kind     pointwise\n"
+        "  fused    add, mul, tanh\n"
+        "  ordinal  0\n"
+        "\n"
+        "my_kernel\n"
+        "  family  other (the name does not say)\n"
+    )
+
+
+def test_a_long_name_is_wrapped_and_its_function_told():
+    name = "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *, int, long, long, long)"
+    assert run("name", name).lines == [
+        "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *,",
+        "int, long, long, long)",
+        "  function   at::native::vectorized_gather_kernel",
+        "  family     index",
+        "  library    aten",
+        "  operation  index_select",
+    ]
+
+
+def test_json_has_every_field_of_every_name():
+    found = json.loads(run("name", POINTWISE, "my_kernel", "--format", "json").text)
+    assert [one["name"] for one in found] == [POINTWISE, "my_kernel"]
+    assert {field: value for field, value in found[0].items() if value not in (None, [])} == {
+        "name": POINTWISE,
+        "function": POINTWISE,
+        "family": "elementwise",
+        "library": "inductor",
+        "kind": "pointwise",
+        "fused": ["add", "mul", "tanh"],
+        "ordinal": 0,
+    }
+    assert list(found[0]) == list(found[1])
+    assert found[1]["library"] is None
+
+
+def test_a_dash_is_the_lines_of_standard_input(typed):
+    typed(b"\n  triton_poi_fused_0 \r\n\nmy_\xff_kernel\n")
+    found = json.loads(run("name", "-", GEMM, "--format", "json").text)
+    assert [(one["name"], one["family"]) for one in found] == [
+        ("triton_poi_fused_0", "elementwise"),
+        ("my_\ufffd_kernel", "other"),
+        (GEMM, "gemm"),
+    ]
+
+
+def test_no_lines_are_no_names(typed):
+    typed(b"")
+    assert run("name", "-").text == ""
+
+
+def test_no_name_is_refused():
+    ran = run("name")
+    assert (ran.status, "Missing argument 'KERNEL...'" in ran.error) == (2, True)
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    assert run("name", "a\x1b[31m").lines[0] == "a?[31m"
+    assert terminal([], 80) == ""

@@ -1,0 +1,90 @@
+"""`kanalyze source`: figures beside lines where the module can read the report, beside SASS of any page."""
+
+import json
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.readers import ncu_module
+from support.command import REPORTS, SAMPLES, refused, run
+
+PAGE = REPORTS / "ncu" / "add.details.csv"
+REPORT = SAMPLES / "add_parallel" / "ncu.ncu-rep"
+
+needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
+
+
+def test_sass_has_its_figures_beside_it():
+    ran = run("source", PAGE, "add", "--sass")
+    assert (ran.status, ran.error) == (0, "")
+    assert ran.lines[:4] == [
+        "add(int, float *, float *)",
+        " samples  executed thr.   coal.  sass",
+        "   3.6 %    32.8 k 32.0          LDC R1, c[0x0][0x28]",
+        "            32.8 k 32.0          S2R R3, SR_CTAID.X",
+    ]
+    executed = [line for line in ran.lines if "32.8 k" in line and ("LDG.E" in line or "STG.E" in line)]
+    assert len(executed) == 3
+    assert all("100.0 %" in line for line in executed)
+    assert all(len(line) <= 80 for line in ran.lines)
+
+
+def test_instructions_are_those_of_the_page_of_sources():
+    found = kanalyze.read(PAGE).table("instructions")
+    assert found.height == 96
+    # each of 4096 blocks of 8 warps executes the first instruction once, and each thread does
+    first = found.row(0, named=True)
+    assert (first["instructions"], first["thread_instructions"]) == (4096 * 8, 4096 * 256)
+    assert found.get_column("instructions").sum() == kanalyze.counters(kanalyze.read(PAGE)).item(0, "instructions")
+
+
+def test_json_has_the_rows():
+    told = json.loads(run("source", PAGE, "0", "--sass", "--format", "json").text)
+    assert told["kernel"] == "add(int, float *, float *)"
+    assert told["rows"] == kanalyze.read(PAGE).table("instructions").to_dicts()
+
+
+def test_without_lines_the_remedy_is_named():
+    message, remedy = refused(run("source", PAGE, "add"))
+    assert message == f"{PAGE}: cannot tell source, because the report has no source lines of this kernel."
+    assert "-lineinfo" in remedy
+    assert "--sass" in remedy
+    assert "has no PTX" in refused(run("source", PAGE, "add", "--ptx"))[0]
+
+
+def test_a_kernel_that_is_not_there_is_told_with_those_that_are():
+    message, remedy = refused(run("source", PAGE, "sub"))
+    assert message == "no kernel 'sub'."
+    assert "add(int, float *, float *)" in remedy
+
+
+@needs_module
+def test_lines_have_their_figures_beside_them():
+    ran = run("source", REPORT, "add", columns=100)
+    assert (ran.status, ran.error) == (0, "")
+    (line,) = [line for line in ran.lines if line.endswith("y[i] = x[i] + y[i];")]
+    assert line.split()[:2] == ["51.3", "%"]
+    assert "100.0 %" in line
+    assert "mov.u32" in run("source", REPORT, "add", "--ptx").text
+
+
+@needs_module
+def test_the_module_and_the_page_count_the_same_at_each_instruction():
+    ours = kanalyze.read(REPORT).table("instructions")
+    theirs = kanalyze.read(REPORT.with_name("ncu.details.csv")).table("instructions")
+    same = [name for name in ours.columns if name not in ("sass", "ptx", "file", "line")]
+    assert ours.select(same).equals(theirs.select(same))
+    # another version of the disassembler names labels, and nothing else here
+    plain = pl.col("sass").str.replace(r"`\(\.L_x_\d+\) ", "")
+    assert ours.select(plain).equals(theirs.select("sass"))
+
+
+@needs_module
+def test_lines_add_up_to_the_kernel():
+    report = kanalyze.read(REPORT)
+    lines, every = kanalyze.hot_lines(report), report.table("instructions")
+    for column in ("samples", "instructions", "sectors"):
+        assert lines.get_column(column).sum() == every.get_column(column).sum()
+    assert lines.get_column("share").sum() == pytest.approx(1)
+    assert lines.item(0, "text") == "    y[i] = x[i] + y[i];"

@@ -1,0 +1,64 @@
+"""Windows of a trace on the command line: steps of the profiler, and times since the first event."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command import refused, run
+
+TRACE = Path(__file__).parents[2] / "sample_reports" / "mlp_train" / "torch.json.gz"
+
+
+def ran(*arguments):
+    done = run(*arguments)
+    assert (done.status, done.error) == (0, "")
+    return done.text
+
+
+def content(*arguments):
+    return json.loads(ran(*arguments, "--format", "json"))
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return content("show", "steps", TRACE)
+
+
+def test_a_step_by_its_number(steps):
+    third = steps[2]
+    found = content("summarize", TRACE, "--window", f"step:{third['step']}")
+    assert found["scope"]["window"] == f"step:{third['step']}"
+    assert sum(row["ns"] for row in found["ledger"]) == third["dur_ns"]
+    assert sum(row["ns"] for row in found["ledger"] if row["bucket"] == "host") == third["host_ns"]
+
+
+def test_all_steps(steps):
+    found = content("summarize", TRACE, "--window", "steps")
+    assert found["range"] == "steps"
+    assert [row["window"] for row in found["instances"]] == [f"step:{row['step']}" for row in steps]
+    assert [row["dur_ns"] for row in found["instances"]] == [row["dur_ns"] for row in steps]
+
+
+def test_a_table_of_all_steps_names_them(steps):
+    rows = content("show", "ledger", TRACE, "--window", "steps")
+    assert {row["instance"] for row in rows} == {f"step:{row['step']}" for row in steps}
+
+
+def test_a_step_that_is_not_there(steps):
+    numbers = ", ".join(str(row["step"]) for row in steps)
+    message, remedy = refused(run("summarize", TRACE, "--window", "step:999"))
+    assert message == "no step '999'."
+    assert f"There are: {numbers}." in remedy
+
+
+def test_times_since_the_first_event():
+    first = min(row["start_ns"] for row in content("show", "events", TRACE))
+    found = content("summarize", TRACE, "--window", "+1ms..+2ms")["scope"]
+    assert (found["window_start_ns"] - first, found["window_end_ns"] - first) == (1_000_000, 2_000_000)
+
+
+def test_what_torch_has_to_record_is_said():
+    _, remedy = refused(run("show", "memory", TRACE))
+    assert "profile_memory=True" in remedy
+    assert "nsys" not in remedy

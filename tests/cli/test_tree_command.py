@@ -1,0 +1,55 @@
+"""`kanalyze tree` as a program runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.command import ADD, refused, run
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+TRAINING = SAMPLES / "mlp_train" / "torch.json.gz"
+
+
+def test_the_kernels_of_a_training_step_by_what_led_to_them():
+    ran = run("tree", TRAINING)
+    assert (ran.status, ran.error) == (0, "")
+    assert ran.lines[0] == "CALL TREE"
+    assert max(map(len, ran.lines)) <= 80
+    called = [line[36:] for line in ran.lines]
+    backward = next(place for place, line in enumerate(called) if line.endswith("autograd: AddmmBackward0"))
+    assert [line.lstrip("│├└ ")[:15] for line in called[backward : backward + 4]] == [
+        "autograd: Addmm",
+        "AddmmBackward0",
+        "aten::mm",
+        "sm80_xmma_gemm…",
+    ]
+
+
+def test_by_host_down_to_a_depth():
+    ran = run("tree", TRAINING, "--by", "host", "--depth", 2, "--min-share", "0%")
+    assert [line.split()[-1] for line in ran.lines[2:]] == ["ProfilerStep*", "step", "cudaDeviceSynchronize"]
+
+
+def test_json():
+    (root,) = [node for node in json.loads(run("tree", TRAINING, "--format", "json").text) if node["kind"] != "rest"]
+    assert root["name"] == "ProfilerStep*"
+    assert {child["name"] for child in root["children"]} == {"step"}
+
+
+def test_each_instance_of_a_range():
+    ran = run("tree", TRAINING, "--window", "step#*", "--min-share", "50%")
+    assert [line for line in ran.lines if line.startswith("CALL")] == [f"CALL TREE  step#{n}" for n in range(1, 8)]
+
+
+@pytest.mark.parametrize("share", ["1", "much", "-1%"])
+def test_a_share_is_percent(share):
+    ran = run("tree", TRAINING, f"--min-share={share}")
+    assert ran.status == 2
+    assert "is not a share, such as 1%" in ran.error
+
+
+def test_a_report_without_operators_has_no_tree():
+    message, remedy = refused(run("tree", ADD))
+    assert "cannot tell tree" in message
+    assert "torch.profiler" in remedy

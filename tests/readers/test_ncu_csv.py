@@ -1,0 +1,292 @@
+"""CSV pages of ncu in every layout: details, raw, a log with other lines, scaled units, locales, several files."""
+
+import shutil
+from contextlib import suppress
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+import kanalyze
+from kanalyze.analyses.counter_summary import summarize_counters
+from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
+from kanalyze.model import EVENTS
+from kanalyze.readers import read
+from support.command import REPORTS, SAMPLES
+
+ADD = REPORTS / "ncu" / "add.details.csv"
+
+HEAD = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
+    '"CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description",'
+    '"Estimated Speedup Type","Estimated Speedup"'
+)
+LAUNCH = '"{id}","{process}","app","127.0.0.1","{name}","1","7","(256, 1, 1)","(4096, 1, 1)","0","9.0"'
+
+
+def launch(number=0, process=1, name="k(int)"):
+    return LAUNCH.format(id=number, process=process, name=name)
+
+
+def metric(section, label, unit, value, **of):
+    return f'{launch(**of)},"{section}","{label}","{unit}","{value}",'
+
+
+def rule(section, *said, **of):
+    """A result of a rule: its name, kind and message, and the scope and share of an estimate."""
+    fields = ",".join(f'"{text}"' for text in [*said, "", ""][:5])
+    return f'{launch(**of)},"{section}","","","",{fields}'
+
+
+DURATION = metric("GPU Speed Of Light Throughput", "Duration", "us", "5.89")
+
+
+def page(*lines):
+    return "\n".join([HEAD, *lines, ""])
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.fixture
+def details(tmp_path):
+    return lambda *lines: read(write(tmp_path / "k.csv", page(*lines)))
+
+
+def metrics(report):
+    return report.table("metrics").rows()
+
+
+def test_details_page_gives_kernels_metrics_and_rules(details):
+    report = details(
+        DURATION,
+        metric("Launch Statistics", "Function Cache Configuration", "", "CachePreferNone"),
+        metric("Launch Statistics", "Dynamic Shared Memory Per Block", "Kbyte/block", "2.05"),
+        metric("Command line profiler metrics", "sm__cycles_active.avg", "cycle", "1,234.50"),
+        metric("My Section", "My Label", "", "7"),
+        metric("Memory Workload Analysis", "L2 Hit Rate", "%", "n/a"),
+        rule("SpeedOfLight", "SOLBottleneck", "OPT", "Do better."),
+        rule("LaunchStats", "LaunchConfiguration", "OPT", "A tail, a tail.", "global", "25"),
+    )
+    assert metrics(report) == [
+        (0, "My Section", "My Label", 7.0, None, None),
+        (0, "SpeedOfLight", "gpu__time_duration.sum", 5890.0, None, "ns"),
+        (0, "LaunchStats", "launch__func_cache_config", None, "CachePreferNone", None),
+        (0, "LaunchStats", "launch__shared_mem_per_block_dynamic", 2050.0, None, "byte/block"),
+        (0, "SpeedOfLight", "sm__cycles_active.avg", 1234.5, None, "cycle"),
+    ]
+    assert report.table("rule_results").rows() == [
+        (0, "LaunchStats", "LaunchConfiguration", "optimization", "A tail, a tail.", "global", 0.25),
+        (0, "SpeedOfLight", "SOLBottleneck", "optimization", "Do better.", None, None),
+    ]
+    assert report.kernel_config.row(0) == (0, 4096, 1, 1, 256, 1, 1, None, None, 2050, None, None, None, None)
+    assert report.processes.rows() == [(1, "app", None, 0)]
+    assert report.devices.select("device", "compute_capability").rows() == [(0, "9.0")]
+    assert report.table("notes").select("check", "count").rows() == [
+        ("metrics of unknown label", 1),
+        ("missing page", 1),
+    ]
+
+
+def test_kernels_follow_one_another_and_have_no_place_in_time(details):
+    report = details(DURATION, metric("GPU Speed Of Light Throughput", "Duration", "ns", "110", number=1, name="j"))
+    kernels = report.kind("kernel")
+    assert kernels.select("event_id", "name", "start_ns", "dur_ns").rows() == [
+        (0, "k(int)", 0, 5890),
+        (1, "j", 5890, 110),
+    ]
+    assert report.kinds == ("kernel",)
+    assert report.kind("api").equals(EVENTS.empty())
+    assert report.meta.timeless
+
+
+def test_a_log_with_lines_of_others_is_the_same_as_its_page(tmp_path):
+    lines = ADD.read_text().splitlines()
+    noise = [
+        'he said "hello',
+        "==PROF== Connected to process 1319 (add)",
+        "==WARNING== Note: Running with unmodified GPU clocks.",
+        "==WARNING== Unable to access the following 2 metrics: a, b.",
+        "",
+        *lines[:3],
+        "Max error: 0",
+        "==PROF== Disconnected from process 1319",
+        *lines[3:],
+        "bye, bye",
+    ]
+    found = read(write(tmp_path / "add.log", "\r\n".join(noise)))
+    shutil.copy(ADD, tmp_path / "alone.csv")
+    alone = read(tmp_path / "alone.csv")
+    for name in ("events", "metrics", "rule_results", "kernel_config", "devices", "processes"):
+        assert_frame_equal(found.table(name), alone.table(name), categorical_as_str=True)
+    assert found.table("notes").select("check", "count").rows() == [
+        ("missing page", 1),
+        ("run with clocks that vary", 1),
+        ("metrics that ncu could not collect", 2),
+    ]
+
+
+def test_a_message_may_go_on_over_several_lines(details):
+    report = details(DURATION, rule("SpeedOfLight", "R", "WRN", "one\n==two==\n, three"))
+    assert report.table("rule_results").select("kind", "message").rows() == [("warning", "one\n==two==\n, three")]
+
+
+def test_powershell_writes_utf_16(tmp_path):
+    path = write(tmp_path / "k.csv", page(DURATION), "utf-16")
+    assert read(path).kind("kernel").get_column("dur_ns").to_list() == [5890]
+
+
+@pytest.mark.parametrize("swapped", [",.", ".,"], ids=["English", "German"])
+def test_scaled_units_and_separators_of_a_locale_are_undone(tmp_path, swapped):
+    """The page in scaled units, in two locales, has the values of the raw page within its two decimals."""
+    table = str.maketrans({",": swapped[0], ".": swapped[1]})
+    rows = pl.read_csv(ADD, infer_schema=False).with_columns(
+        pl.col("Metric Value").map_elements(
+            lambda text: text.translate(table) if text and text[0].isdigit() else text, return_dtype=pl.String
+        )
+    )
+    rows.write_csv(tmp_path / "add.csv", quote_style="always")
+    found = read(tmp_path / "add.csv").table("metrics")
+    exact = read(ADD).table("metrics")
+    both = found.join(exact, on=["event_id", "metric"], suffix="_exact")
+    assert both.height == found.height == 86
+    assert both.get_column("unit").equals(both.get_column("unit_exact"), null_equal=True)
+    assert both.get_column("text").equals(both.get_column("text_exact"), null_equal=True)
+    # two decimals of a unit 1000 times or, with bytes, a million times as large
+    steps = {"ns": 1e3, "byte": 1e6, "hz": 1e9, "byte/s": 1e12, "byte/block": 1e3}
+    least = pl.col("unit").replace_strict(steps, default=1.0) * 0.0051
+    off = both.filter((pl.col("value") - pl.col("value_exact")).abs() > least)
+    assert off.is_empty(), off
+
+
+def test_the_raw_page_beside_the_details_page_has_the_values():
+    report = read(ADD)
+    found = report.table("metrics")
+    duration = found.filter(pl.col("metric") == "gpu__time_duration.sum")
+    assert duration.rows() == [(0, "SpeedOfLight", "gpu__time_duration.sum", 5888.0, None, "ns")]
+    assert found.height == 2212
+    assert report.table("rule_results").height == 12
+    assert report.table("notes").is_empty()
+    assert report.devices.select("name", "sm_count", "memory_bandwidth_bytes_per_s").rows() == [
+        ("NVIDIA H200", 132, 4_814_304_000_000)
+    ]
+
+
+@pytest.mark.parametrize("given", ["add.details.csv", "add.raw.csv", ""])
+def test_either_page_and_their_folder_give_the_same(tmp_path, given):
+    for ending in ("details", "raw"):
+        shutil.copy(REPORTS / "ncu" / f"add.{ending}.csv", tmp_path)
+    found, expected = read(tmp_path / given), read(ADD)
+    for name in ("events", "metrics", "rule_results", "kernel_config", "devices", "processes"):
+        assert_frame_equal(found.table(name), expected.table(name), categorical_as_str=True)
+
+
+def test_runs_of_a_capture_follow_one_another(tmp_path):
+    capture = SAMPLES / "launch_bound_graph"
+    for path in capture.glob("ncu*.csv"):
+        shutil.copy(path, tmp_path)
+    shutil.copy(capture / "manifest.json", tmp_path)
+    both, first, second = read(tmp_path), read(capture / "ncu.details.csv"), read(capture / "ncu-2.details.csv")
+    assert both.meta.tool == "ncu"
+    counts = [report.kind("kernel").height for report in (both, first, second)]
+    assert counts == [5, 2, 3]
+    assert both.kind("kernel").get_column("event_id").to_list() == [0, 1, 2, 3, 4]
+    assert both.kind("kernel").get_column("start_ns").is_sorted()
+    later = both.table("metrics").filter(pl.col("event_id") >= 2).with_columns(pl.col("event_id") - 2)
+    assert_frame_equal(later, second.table("metrics"))
+
+
+def test_a_page_of_another_run_beside_is_left_out_and_told(tmp_path):
+    write(tmp_path / "k.details.csv", page(DURATION))
+    shutil.copy(REPORTS / "ncu" / "add.raw.csv", tmp_path / "k.raw.csv")
+    report = read(tmp_path / "k.details.csv")
+    assert report.kind("kernel").get_column("dur_ns").to_list() == [5890]
+    (note,) = report.table("notes").filter(pl.col("check") == "page beside it left out").get_column("effect")
+    assert "not of the same run" in note
+    with pytest.raises(DamagedReportError, match=r"not of the same run .* \(process 1 here, 1319 there\)"):
+        read(tmp_path)
+
+
+def test_a_file_that_is_cut_off_gives_what_is_whole(tmp_path):
+    whole = page(DURATION, rule("SpeedOfLight", "R", "OPT", "said"))
+    report = read(write(tmp_path / "k.csv", whole[:-8]))
+    assert report.kind("kernel").height == 1
+    assert report.table("rule_results").is_empty()
+    assert ("record cut off", 1) in report.table("notes").select("check", "count").rows()
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "remedy"),
+    [
+        (
+            "==PROF== Connected\n==WARNING== No kernels were profiled.\n",
+            "a log of ncu, which profiled no kernel",
+            "--kernel-name",
+        ),
+        (HEAD + "\n", "a log of ncu, which profiled no kernel", "--kernel-name"),
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access performance counters\n",
+            "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)",
+            "NVreg_RestrictProfilingToAdminUsers=0",
+        ),
+        ("==ERROR== Unknown metrics.\n", "a log of ncu, which failed (Unknown metrics)", "run ncu again"),
+        ("==PROF== Connected\nhello\n", "a log of ncu without a page in CSV", "--page details"),
+        ("a,b\n1,2\n", "a file in an unknown format", ""),
+    ],
+)
+def test_logs_without_kernels_say_why(tmp_path, text, found, remedy):
+    path = write(tmp_path / "k.log", text)
+    with pytest.raises(UnknownFormatError) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: {found}, not a report that kanalyze reads."
+    assert remedy in caught.value.remedy
+
+
+def test_numbers_that_can_be_read_in_two_ways_are_refused_unless_the_launch_decides(details):
+    with pytest.raises(DamagedReportError, match=r"'16\.896' can be a number of thousands"):
+        details(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896"))
+    report = details(
+        metric("Instruction Statistics", "Executed Instructions", "inst", "16.896"),
+        metric("Launch Statistics", "Grid Size", "", "4.096"),
+    )
+    assert [row[3] for row in metrics(report)] == [4096, 16896]
+
+
+def test_a_page_of_sources_alone_tells_no_counters(tmp_path):
+    source = SAMPLES / "add" / "ncu.source.csv"
+    shutil.copy(source, tmp_path / "k.source.csv")
+    with pytest.raises(UnknownFormatError, match="page of sources"):
+        read(tmp_path / "k.source.csv")
+    assert read(source).kind("kernel").height == 1  # with those beside it
+
+
+def test_what_needs_time_cannot_be_told(details):
+    report = details(DURATION)
+    with pytest.raises(CannotTellError, match="ncu measures kernels one by one"):
+        kanalyze.ledger(report)
+    with pytest.raises(CannotTellError, match="cannot tell counters of a window, because ncu measures"):
+        kanalyze.counters(report, window="0ns..1ns")
+
+
+@given(st.sampled_from(["details", "raw", "source"]), st.data())
+@settings(max_examples=25, deadline=None)
+def test_whatever_is_wrong_with_a_page_is_told_or_left_out(tmp_path_factory, kind, data):
+    folder = tmp_path_factory.mktemp("any")
+    for ending in ("details", "raw", "source"):
+        text = (REPORTS / "ncu" / f"add.{ending}.csv").read_bytes()
+        if ending == kind:
+            begin = data.draw(st.integers(0, len(text)), "begin")
+            length = data.draw(st.sampled_from([0, 1, 10, 1000, 100_000]), "length")
+            put = data.draw(
+                st.sampled_from([b"", b'"', b",", b"\n", b"\n==PROF== x\n", b"9" * 30, b"\xff", b"nan"]), "put"
+            )
+            text = text[:begin] + put + text[begin + length :]
+        (folder / f"k.{ending}.csv").write_bytes(text)
+    with suppress(KanalyzeError):  # any other error fails
+        report = read(folder)
+        summarize_counters(report)
+        report.table("instructions")

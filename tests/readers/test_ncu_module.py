@@ -1,0 +1,137 @@
+"""Reports in ncu's own format: through NVIDIA's module, which gives the same as the pages, or an installed ncu."""
+
+import shutil
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from kanalyze.errors import ExportError
+from kanalyze.readers import ncu_module, ncu_program, ncu_runs, read
+from support.command import SAMPLES
+
+REPORTS = sorted(SAMPLES.glob("*/ncu*.ncu-rep"))
+
+needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
+
+#: Metrics of which the module has a unit that ncu 2025.3 did not print.
+UNITS_SINCE = {"idc__requests.sum"}
+
+
+@pytest.fixture
+def without_module(monkeypatch):
+    """No module, and no ncu of this machine."""
+    monkeypatch.setattr(ncu_module, "module", lambda: None)
+    monkeypatch.setattr(ncu_program, "find", lambda: None)
+
+
+def test_there_is_a_report_to_read():
+    assert REPORTS
+
+
+@needs_module
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
+def test_the_module_gives_what_the_pages_give(path, tmp_path):
+    shutil.copy(path, tmp_path)
+    found, printed = read(tmp_path / path.name), read(path.with_name(path.name.replace(".ncu-rep", ".details.csv")))
+    assert_frame_equal(found.kernel_config, printed.kernel_config)
+    assert_frame_equal(found.devices, printed.devices)
+    keep = ["event_id", "section", "rule", "kind", "message", "scope"]
+    ours, theirs = found.table("rule_results"), printed.table("rule_results")
+    assert_frame_equal(ours.select(keep), theirs.select(keep))
+    # ncu prints estimates with four digits
+    assert_frame_equal(ours.select("speedup_share"), theirs.select("speedup_share"), rel_tol=5e-4, abs_tol=0)
+    _same_metrics(found.table("metrics"), printed.table("metrics"))
+
+
+def _same_metrics(ours, theirs):
+    keys = ["event_id", "section", "metric", "text"]
+    assert_frame_equal(ours.select(keys), theirs.select(keys))
+    known = ~pl.col("metric").is_in(UNITS_SINCE)
+    assert_frame_equal(ours.filter(known).select("unit"), theirs.filter(known).select("unit"))
+    # pages in base units have two decimals, and some print what is below 0 by an error of measurement as 0
+    value, printed = ours.get_column("value"), theirs.get_column("value")
+    close = (value - printed).abs() <= 0.00501 + 1e-6 * value.abs()
+    assert (close | ((value < 0) & (printed == 0)) | value.is_null()).all()
+
+
+@needs_module
+def test_a_report_that_is_cut_off_is_refused(tmp_path):
+    path = tmp_path / "cut.ncu-rep"
+    path.write_bytes(REPORTS[0].read_bytes()[:200])
+    with pytest.raises(
+        ExportError, match=r"the module ncu_report cannot read it: no kernel is in it, or it is cut off"
+    ):
+        read(path).table("metrics")
+
+
+@pytest.mark.usefixtures("without_module")
+def test_without_anything_to_read_it_both_ways_are_named(tmp_path):
+    shutil.copy(REPORTS[0], tmp_path / "k.ncu-rep")
+    with pytest.raises(ExportError) as caught:
+        read(tmp_path / "k.ncu-rep")
+    assert "no module ncu_report, no ncu" in str(caught.value)
+    assert "pip install 'kanalyze[ncu]'" in caught.value.remedy
+    assert "--csv --page raw --print-units base" in caught.value.remedy
+
+
+@pytest.mark.usefixtures("without_module")
+def test_without_anything_to_read_it_the_pages_beside_are_read():
+    found, printed = read(REPORTS[0]), read(REPORTS[0].with_suffix(".details.csv"))
+    assert_frame_equal(found.table("metrics"), printed.table("metrics"))
+
+
+class FakeNcu:
+    """A runner that prints the pages of a sample, and what it was asked."""
+
+    def __init__(self, sample, refuses=""):
+        self.sample, self.refuses, self.asked = sample, refuses, []
+
+    def __call__(self, command, said, errors):
+        self.asked.append(list(command))
+        if self.refuses and self.refuses in command:
+            errors.write(f"==ERROR== unrecognised option '{self.refuses}'.\n".encode())
+            return 1
+        page = command[command.index("--page") + 1]
+        said.write((self.sample / f"ncu.{page}.csv").read_bytes())
+        return 0
+
+
+@pytest.mark.usefixtures("without_module")
+@pytest.mark.parametrize("refuses", ["", "--rename-kernels"])
+def test_an_installed_ncu_prints_the_pages(monkeypatch, tmp_path, refuses):
+    monkeypatch.setattr(ncu_program, "find", lambda: tmp_path / "ncu")
+    fake, sample = FakeNcu(SAMPLES / "add", refuses), SAMPLES / "add" / "ncu.details.csv"
+    told = []
+    found = ncu_runs.through_program(tmp_path / "k.ncu-rep", lambda *said: told.append(said), fake)
+    assert_frame_equal(found.metrics, read(sample).table("metrics"))
+    assert fake.asked[0] == [
+        *(str(tmp_path / "ncu"), "--import", str(tmp_path / "k.ncu-rep"), "--csv", "--page", "details"),
+        *("--print-units", "base", "--rename-kernels", "off"),
+    ]
+    assert told[-1][1] == 1.0
+
+
+@pytest.mark.usefixtures("without_module")
+def test_an_ncu_that_cannot_read_it_is_quoted(monkeypatch, tmp_path):
+    def refuse(command, said, errors):
+        del command, said
+        errors.write(b"==ERROR== Failed to load report: newer version.\n")
+        return 1
+
+    monkeypatch.setattr(ncu_program, "find", lambda: tmp_path / "ncu")
+    with pytest.raises(ExportError, match="Failed to load report: newer version"):
+        ncu_runs.through_program(tmp_path / "k.ncu-rep", lambda *_: None, refuse)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("See the @url:Guide:https://a.b/c.html#d@ for more.", "See the Guide (https://a.b/c.html#d) for more."),
+        ("Check the @section:LaunchStats:Launch Statistics@.", "Check the Launch Statistics."),
+        ("at @sass:12:this@ and @source:a.cu:7:that@", "at this and that"),
+        ("mail@host", "mail@host"),
+    ],
+)
+def test_links_in_messages_are_printed_as_ncu_prints_them(message, expected):
+    assert ncu_module.plain(message) == expected

@@ -1,0 +1,70 @@
+"""The page of a report of ncu: whole, in every format, within its width."""
+
+import json
+
+import pytest
+
+import kanalyze
+from kanalyze.analyses.counter_summary import summarize_counters
+from kanalyze.renderers import html, markdown, summary_json
+from kanalyze.renderers.terminal import Look, render
+from support.command import REPORTS, ROOT, SAMPLES, run
+from support.counters import measured
+
+ADD = REPORTS / "ncu" / "add.details.csv"
+GOLD = ROOT / "tests" / "gold"
+PAGES = [ADD, *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
+
+
+def page(path, width=80, top=8):
+    return render([summarize_counters(kanalyze.read(path))], Look(width), top)
+
+
+def test_the_page_of_one_kernel():
+    assert page(ADD) == (GOLD / "summarize_ncu_add_80.txt").read_text()
+
+
+def test_the_page_of_several_kernels():
+    assert page(SAMPLES / "cdist" / "ncu.details.csv", top=2) == (GOLD / "summarize_ncu_cdist_80.txt").read_text()
+
+
+def test_the_page_for_issues():
+    found = summarize_counters(kanalyze.read(ADD))
+    assert markdown.render([found], 8) == (GOLD / "summarize_ncu_add.md").read_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 130])
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_every_page_fits_its_width(path, width):
+    assert [line for line in page(path, width).splitlines() if len(line) > width] == []
+
+
+def test_json_holds_every_table():
+    found = summarize_counters(kanalyze.read(ADD))
+    told = json.loads(summary_json.render([found]))
+    assert told["answer"] == found.answer
+    assert told["report"]["tool"] == "ncu"
+    (kernel,) = told["kernels"]
+    assert (kernel["verdict"], kernel["dur_ns"], kernel["family"]) == ("latency-bound", 5888, "other")
+    assert len(told["advice"]) == found.advice.height
+    assert set(told) >= {"devices", "kernels", "groups", "stalls", "advice", "health"}
+
+
+def test_notebooks_show_the_page():
+    report = kanalyze.read(ADD)
+    shown = kanalyze.summarize(report)._repr_html_()
+    assert shown == report._repr_html_() == html.page(summarize_counters(report), 8)
+    assert "Latency-bound" in shown
+
+
+def test_launches_of_one_kernel_are_one_line():
+    one = {"gpu__time_duration.sum": 10}
+    found = summarize_counters(measured(one, {"gpu__time_duration.sum": 30}, one, names=["a", "b", "a"]))
+    assert found.groups.rows() == [(1, 1, 30), (0, 2, 20)]
+    assert found.answer.startswith("3 kernels, 2 different, 50 ns in all, each measured alone.")
+
+
+def test_the_command_prints_it():
+    ran = run("summarize", ADD)
+    assert (ran.status, ran.error) == (0, "")
+    assert ran.lines == page(ADD).splitlines()

@@ -1,0 +1,47 @@
+"""Reports of ncu made by hand: a test lists the metrics of each kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze.counter_model import RULE_RESULTS
+from kanalyze.readers.ncu_tables import LAUNCHES, Measured, NcuTables, metrics_frame
+from kanalyze.report import Meta, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def measured(
+    *kernels: Mapping[str, float],
+    names: Sequence[str] = (),
+    grid: tuple[int, int, int] = (1, 1, 1),
+    rules: Sequence[tuple[object, ...]] = (),
+) -> Report:
+    """A report of kernels with these metrics; called k where `names` does not say."""
+    launches = [
+        {
+            **dict.fromkeys(LAUNCHES),
+            "event_id": number,
+            "name": names[number] if names else "k",
+            "device": 0,
+            **dict(zip(("grid_x", "grid_y", "grid_z"), grid, strict=True)),
+            **dict.fromkeys(("block_x", "block_y", "block_z"), 1),
+        }
+        for number in range(len(kernels))
+    ]
+    values = [
+        (number, metric, float(value), None, "")
+        for number, metrics in enumerate(kernels)
+        for metric, value in metrics.items()
+    ]
+    schema = {"event_id": pl.Int64, "metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
+    found = Measured(
+        pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
+        metrics_frame(pl.DataFrame(values, schema=schema, orient="row")),
+        pl.DataFrame(list(rules), schema=RULE_RESULTS.schema, orient="row"),
+    )
+    return Report(Meta(Path("made by hand"), "ncu"), NcuTables(Path("made by hand"), found))

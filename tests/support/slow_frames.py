@@ -1,0 +1,149 @@
+"""What the host was in, said a second time: instant by instant, with operators and Python functions.
+
+Written from the description of :mod:`kanalyze.analyses._host_names`; which functions are whose is read off a list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from support.build import host, nvtx
+from support.slow_gaps import SlowGaps, gap_reports
+from support.slow_model import thread_of
+
+if TYPE_CHECKING:
+    from support.slow_model import Item
+
+#: Whose each Python function of the strategy below is.
+WHOSE = {
+    "train.py(1): step": "program",
+    "mine/data.py(9): load": "program",
+    "torch/a.py(3): f": "library",
+    "json/decoder.py(7): decode": "library",
+    "<built-in function sleep>": "library",
+    "torch/nn/modules/module.py(5): _call_impl": "passing",
+    "<built-in function len>": "passing",
+    "nn.Module: Net_0": "module",
+}
+
+#: From the outermost to the innermost of things that start and end together.
+_ORDER = ("range", "python", "op", "api")
+
+
+class SlowFrames(SlowGaps):
+    """The culprits of a report in which a framework recorded operators or Python functions."""
+
+    def __init__(self, events, window=(None, None), records=()) -> None:
+        super().__init__(events, window, records)
+        self.python = [item for item in self.items if item.event.kind == "python"]
+        self.functions = [item for item in self.python if WHOSE[item.event.name] == "program"]
+        named = [item for item in self.items if item.event.kind in ("range", "op")]
+        inner = [item for item in self.python if WHOSE[item.event.name] == "module" or self._called(item)]
+        self.things = [*(item for item in named if not _nameless(item)), *inner]
+
+    def _called(self, item: Item) -> bool:
+        """Whether the program called a library's function, directly or through what passes calls on."""
+        if WHOSE[item.event.name] != "library":
+            return False
+        caller = item.event.parent
+        while caller is not None and WHOSE[self.items[caller].event.name] == "passing":
+            caller = self.items[caller].event.parent
+        return caller is not None and WHOSE[self.items[caller].event.name] == "program"
+
+    def _blamed(self, wait, ender, told, place):
+        at, bucket, culprit, around = super()._blamed(wait, ender, told, place)
+        if around is not None and around.startswith("ProfilerStep#"):
+            around = "ProfilerStep*"
+        if bucket == "host":
+            culprit = self._in(wait.thread, at) or self._beside(wait, told, place)
+        return at, bucket, culprit, around
+
+    def _in(self, thread, at) -> str | None:
+        """What a thread was in, as it is told; None for nothing."""
+        thing = _innermost(self.things, thread, at)
+        function = _innermost(self.functions, thread, at)
+        if function is not None:
+            inside = thing is not None and _within(thing, function)
+            return f"{thing.event.name} in {function.event.name}" if inside else function.event.name
+        other = _innermost(self.python, thread, at)
+        if other is not None and (thing is None or _within(other, thing)):
+            thing = other
+        return thing and thing.event.name
+
+    def _beside(self, wait, told, place) -> str | None:
+        """What a stretch in nothing lies between; it ends where the innermost range changes."""
+
+        def alike(number):
+            at, bucket, _ = told[number]
+            here = bucket == "host" and self._in(wait.thread, at) is None
+            return here and self._range(wait.thread, at) is self._range(wait.thread, told[place][0])
+
+        first, last = place, place
+        while first > 0 and alike(first - 1):
+            first -= 1
+        while last + 1 < len(told) and alike(last + 1):
+            last += 1
+        start, end = told[first][0], told[last][0] + 1
+        every = [item for item in (*self.things, *self.calls) if thread_of(item) == wait.thread]
+        before = [item for item in every if item.start <= start]
+        after = [item for item in every if item.start >= end]
+        left = max(before, key=lambda item: (item.event.end, *(-part for part in _depth(item))), default=None)
+        right = min(after, key=_depth, default=None)
+        if left is None:
+            return right and f"before {self._named(right)}"
+        ended = f"after {self._named(left)}"
+        return ended if right is None else f"between {self._named(left)} and {self._named(right)}"
+
+    def _range(self, thread, at) -> Item | None:
+        """The range that a thread was in, as :meth:`SlowGaps.innermost` finds it."""
+        here = [item for item in self.ranges if thread_of(item) == thread and item.covers(at)]
+        nesting = [item for item in here if item.event.side.get("style", "PushPop") == "PushPop"]
+        pairs = [item for item in here if item not in nesting]
+        inner = max(nesting, key=lambda item: (item.start, -item.end, item.event_id), default=None)
+        return inner or min(pairs, key=lambda item: (item.start, item.event_id), default=None)
+
+
+def _nameless(item: Item) -> bool:
+    return item.event.name is None or item.event.name.startswith("ProfilerStep#")
+
+
+def _depth(item: Item) -> tuple[int, int, int, int]:
+    return item.start, -item.event.end, _ORDER.index(item.event.kind), item.event_id
+
+
+def _innermost(items, thread, at) -> Item | None:
+    here = [item for item in items if thread_of(item) == thread and item.covers(at)]
+    return max(here, key=_depth, default=None)
+
+
+def _within(inner: Item, outer: Item) -> bool:
+    return inner.start > outer.start or (inner.start == outer.start and inner.end < outer.end)
+
+
+# Reports for it
+
+_OPERATORS = st.sampled_from(["aten::mm", "aten::to", "Backward0", None])
+_STEPS = st.sampled_from(["ProfilerStep#1", "ProfilerStep#2"])
+
+
+@st.composite
+def _frames(draw, kinds=("op", "python", "python", "step")):
+    kind = draw(st.sampled_from(kinds))
+    start, keys = draw(st.integers(0, 40)), {"thread": draw(st.sampled_from([1, 1, 2]))}
+    end = start + draw(st.integers(0, 40))
+    if kind == "step":
+        return nvtx(draw(_STEPS), start, end, **keys)
+    return host(kind, draw(_OPERATORS if kind == "op" else st.sampled_from(sorted(WHOSE))), start, end, **keys)
+
+
+@st.composite
+def frame_reports(draw):
+    """Reports with waits, ranges, operators, Python functions that called each other, and steps; and the records."""
+    events, records = draw(gap_reports())
+    every = draw(st.permutations([*events, draw(_frames(("op",))), *draw(st.lists(_frames(), max_size=8))]))
+    python = [number for number, event in enumerate(every) if event.kind == "python"]
+    callers = {number: draw(st.sampled_from([None, *python[:place]])) for place, number in enumerate(python)}
+    return [replace(event, parent=callers.get(number)) for number, event in enumerate(every)], records
