@@ -80,8 +80,8 @@ class UnknownFormatError(KanalyzeError):
     def of(cls, path: Path, found: str, remedy: str = "") -> UnknownFormatError:
         """`path` holds `found`, a noun phrase, instead of a report."""
         usual = (
-            "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir; or a trace "
-            "of torch.profiler (.json, .json.gz); or a .ncu-rep file of Nsight Compute, or its CSV pages."
+            "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir; or a "
+            "trace of torch.profiler (.json, .json.gz); or a .ncu-rep file of Nsight Compute, or its CSV pages."
         )
         return cls(f"{path}: {found}, not a report that kanalyze reads.", remedy or usual)
 

@@ -52,7 +52,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     refuse_overwriting(report, output)
     known = catalog.table(table).options
     keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold, known)
-    parts = opened_parts(report, Where(**{name: options[name] for name in Where.__required_keys__}))
+    window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
+    parts = opened_parts(report, Where(window=window, device=device, process=process, no_cache=no_cache))
     rows = rendered.joined({name: catalog.make(part, table, **keywords) for name, part in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":

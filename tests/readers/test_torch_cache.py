@@ -68,7 +68,8 @@ def test_without_cache_nothing_is_kept_or_taken(kept, tmp_path, monkeypatch):
         kanalyze.read(kept, cache=False)
 
 
-def test_another_file_in_its_place_is_read_even_with_size_and_times_set_back(tmp_path, kept):
+@pytest.mark.usefixtures("kept")
+def test_another_file_in_its_place_is_read_even_with_size_and_times_set_back(tmp_path):
     plain = tmp_path / "plain.json"
     events = [{"ph": "X", "cat": "cpu_op", "name": "aten::one", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]
     text = json.dumps({"traceEvents": events})
