@@ -128,12 +128,10 @@ def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[_Tensor]:  # no
         if not isinstance(dim, list) or not all(isinstance(one, int) and one >= 0 for one in dim):
             continue
         step = steps[at] if isinstance(steps, list) and at < len(steps) else None
-        once = [1 if jump == 0 else length for length, jump in zip(dim, step, strict=True)] if _fits(dim, step) else dim
+        once = dim
+        if isinstance(step, list) and len(step) == len(dim):
+            once = [1 if jump == 0 else length for length, jump in zip(dim, step, strict=True)]
         yield _Tensor(tuple(dim), math.prod(once), size)
-
-
-def _fits(dim: list[int], step: object) -> bool:
-    return isinstance(step, list) and len(step) == len(dim)
 
 
 def _bytes_of(name: object) -> int | None:
