@@ -136,6 +136,7 @@ OPTIONAL = {
     "range_gpu": "range",
     "range_kernels": "range",
     "libraries": "library, osrt, range",
+    "fusion": "op",
     "ops": "op",
     "op_kernels": "op",
     "steps": "range, op",
