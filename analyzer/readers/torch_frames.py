@@ -217,7 +217,7 @@ def _moved(collectives: pl.DataFrame, kind: str, order: pl.Series | None) -> pl.
 
 
 def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:
-    found = []
+    found: list[tuple[int, int | None, str]] = []
     for event in meta:
         args, pid, tid = event.get("args"), number(event.get("pid")), number(event.get("tid"))
         name = args.get("name") if isinstance(args, dict) else None

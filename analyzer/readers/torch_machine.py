@@ -84,13 +84,23 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
 
     `used` has the pairs of both: process_id and device.
     """
-    found = used.drop_nulls().unique().sort("process_id", "device").select("process_id", cuda_ordinal="device", device="device")
+    found = (
+        used.drop_nulls()
+        .unique()
+        .sort("process_id", "device")
+        .select("process_id", cuda_ordinal="device", device="device")
+    )
     named = pl.DataFrame(
         [(pid, name) for pid, thread, name in frames.names if thread is None],
         schema={"process_id": pl.Int64, "name": pl.String},
         orient="row",
     ).unique("process_id", keep="last")
     hosts = [frames.events[name].select(process_id="pid") for name in _ON_HOST if name in frames.events]
-    every = pl.concat([found.select("process_id"), *hosts, used.select("process_id")]).unique().drop_nulls().sort("process_id")
+    every = (
+        pl.concat([found.select("process_id"), *hosts, used.select("process_id")])
+        .unique()
+        .drop_nulls()
+        .sort("process_id")
+    )
     rows = every.join(found, on="process_id", how="left", maintain_order="left")
     return PROCESSES.select(rows.join(named, on="process_id", how="left", maintain_order="left"))

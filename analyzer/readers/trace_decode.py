@@ -133,7 +133,7 @@ class Decoder:
         if changed == text.count(b'"ts"'):
             try:
                 better = self._filled(self._exact.decode(whole), text)
-            except (msgspec.ValidationError, OverflowError):
+            except (msgspec.DecodeError, OverflowError):  # a time below 1 has no digits before its point but 0
                 pass
             else:
                 if better.widest_us < EXACT_US:
@@ -224,8 +224,8 @@ class Decoder:
 
 def _events(times: type) -> Any:  # noqa: ANN401 - a type that is made at run time
     """Any event, its start being a float of microseconds or an int of nanoseconds."""
-    kinds: list[Any] = [kind if issubclass(kind, of.Flow) else kind[times] for kind in MEANT]  # type: ignore[index]
-    return Union[tuple(kinds)]  # type: ignore[misc]  # noqa: UP007 - made at run time
+    kinds: list[Any] = list(MEANT)
+    return Union[tuple(kind if issubclass(kind, of.Flow) else kind[times] for kind in kinds)]  # noqa: UP007 - see above
 
 
 def _widest(times: Sequence[float]) -> float:

@@ -131,7 +131,7 @@ MEANT: Final[dict[type, type]] = {
 }
 
 #: What an event is, by its category.
-KIND_OF: Final[dict[str, type]] = {**{kind.__struct_config__.tag: kind for kind in _MAIN}, **_SPELLINGS}
+KIND_OF: Final[dict[str, type]] = {**{str(kind.__struct_config__.tag): kind for kind in _MAIN}, **_SPELLINGS}
 
 #: A word that a text with events of :func:`modern` has in it.
 OLD_WORD: Final = b'"Operator"'

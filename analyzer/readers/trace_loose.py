@@ -33,8 +33,11 @@ _LATEST_NS: Final = 1 << 62
 _DIGITS: Final = 20
 _WHOLE: Final = re.compile(rf"(?:stream )?\s*(-?\d{{1,{_DIGITS}}}|0[xX][0-9a-fA-F]{{1,16}})\s*", re.ASCII)
 
-#: A name as Kineto writes it, also where it has quotes in it, which its versions until 2026 do not escape; but no keys.
-_NAME: Final = re.compile(rb'("name": ")((?:(?!"\s*:)[^\n]){0,2000}?)(",(?= "pid": ))')
+#: The line with the name of an event as Kineto wrote it until 2026, when quotes in it were not escaped.
+_NAME: Final = re.compile(
+    rb'(\n\s*(?:"ph": "X", "cat": "[^"\n]*", )?"name": ")([^\n]*)'
+    rb'(",(?: "pid": -?\d+, "tid": "?[^"\n]*"?,\s*\n|\s*\n\s*"pid": -?\d))'
+)
 
 #: Words that some writers have for numbers that JSON does not know.
 _NO_NUMBER: Final = re.compile(
@@ -239,7 +242,8 @@ def repaired(text: bytes) -> tuple[bytes, int]:
         better = text.decode("utf-8", "replace")
         count += better.count("\N{REPLACEMENT CHARACTER}") - text.count("\N{REPLACEMENT CHARACTER}".encode())
         text = better.encode()
-    for mend in (_numbers_mended, _controls_mended, _escapes_mended, _names_mended):
+    # names first, while lines tell where they are; then quotes tell what is text
+    for mend in (_names_mended, _numbers_mended, _escapes_mended, _controls_mended):
         if _is_json(text):
             break
         text, found = mend(text)
@@ -280,7 +284,7 @@ def _controls_mended(text: bytes) -> tuple[bytes, int]:
 
 
 def _escapes_mended(text: bytes) -> tuple[bytes, int]:
-    if text.count(b"\\") > len(text) // 8:
+    if text.count(b"\\") > max(1000, len(text) // 8):
         return text, 0  # that is no text that anybody wrote
     text, count = _replaced(_ESCAPE, text, lambda match: b"\\\\" if match[0] == b"\\" else match[0])
     text, halves = _replaced(_HALF, text, lambda match: b"\\ufffd" if len(match[0]) == len(b"\\ud800") else match[0])

@@ -27,7 +27,7 @@ from kanalyze.readers.trace_text import PlainText
 from kanalyze.readers.trace_worker import PIECE, PLACE, SPAN, receive, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from kanalyze.readers import Progress
     from kanalyze.readers.trace_text import GzipText, Piece
@@ -77,7 +77,7 @@ def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
         return list(mended(parts, read, text.around))
 
 
-def _here(text: PlainText | GzipText, read: Callable[[Piece], bytes]) -> Iterator[Part]:
+def _here(text: PlainText | GzipText, read: Callable[[Piece], bytes]) -> Generator[Part]:
     decoder = Decoder()
     for piece in text.pieces():
         yield _decoded(decoder, piece, read)
@@ -103,7 +103,7 @@ def _reader(path: Path) -> Callable[[Piece], bytes]:
 
 def _in_processes(
     text: PlainText | GzipText, read: Callable[[Piece], bytes], workers: int, progress: Progress
-) -> Iterator[Part]:
+) -> Generator[Part]:
     """What :func:`_here` gives, from as many processes; those that cannot be started are done without."""
     pool, decoder = _Pool(text, workers), Decoder()
     what, begun, told = f"reading {text.path.name}", monotonic(), False
@@ -124,7 +124,7 @@ class _Pool:
         """Start up to `workers` processes: none where no program can be started."""
         self._path = text.path
         self._ahead = _AHEAD if isinstance(text, PlainText) else 1
-        self._pieces = enumerate(text.pieces())
+        self._pieces: Iterator[tuple[int, Piece]] = enumerate(text.pieces())
         self._taking = Lock()
         self._changed = Condition()
         self._found: dict[int, Part | Piece] = {}
@@ -134,10 +134,10 @@ class _Pool:
         self._processes: list[subprocess.Popen[bytes]] = []
         with suppress(OSError, ValueError):
             for _ in range(workers):
-                self._processes.append(_started(self._path))
+                self._processes.append(started(self._path))
         self._busy = len(self._processes)
 
-    def parts(self) -> Iterator[Part | Piece]:
+    def parts(self) -> Generator[Part | Piece]:
         """What was made of each piece, in order; pieces themselves where no process could be started.
 
         Raises:
@@ -193,7 +193,7 @@ class _Pool:
         except BaseException as error:  # noqa: BLE001 - raised again where the parts are taken
             self._failure = self._failure or error
         finally:
-            _close(process)
+            close(process)
             with self._changed:
                 self._busy -= 1
                 self._changed.notify_all()
@@ -205,10 +205,10 @@ class _Pool:
         while True:
             while len(waiting) < self._ahead and (given := self._take(wait=not waiting)) is not None:
                 waiting.append(given)
-                _ask(process, given[1])
+                ask(process, given[1])
             if not waiting:
                 return
-            answer = _answer(process)
+            answer = answer_of(process)
             if self._stopped:
                 return
             if answer is None:
@@ -238,7 +238,7 @@ class _Pool:
             self._changed.notify_all()
 
 
-def _started(path: Path) -> subprocess.Popen[bytes]:
+def started(path: Path) -> subprocess.Popen[bytes]:
     """A process that decodes pieces of the file at `path`.
 
     Raises:
@@ -253,7 +253,7 @@ def _started(path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL)  # noqa: S603 - ourselves
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
+def close(process: subprocess.Popen[bytes]) -> None:
     """Let a process end, which it does when nothing comes any more, and wait for that."""
     for pipe in (process.stdin, process.stdout):
         with suppress(BrokenPipeError):  # there was something that it did not read
@@ -262,13 +262,14 @@ def _close(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _ask(process: subprocess.Popen[bytes], piece: Piece) -> None:
+def ask(process: subprocess.Popen[bytes], piece: Piece) -> None:
     """Hand a piece to a process; one that has ended shows when its answer is awaited."""
     assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
     with suppress(BrokenPipeError):
         send(process.stdin, PIECE + piece if isinstance(piece, bytes) else PLACE + SPAN.pack(*piece))
 
 
-def _answer(process: subprocess.Popen[bytes]) -> bytes | None:
+def answer_of(process: subprocess.Popen[bytes]) -> bytes | None:
+    """What a process made of the piece that it was handed first; None where it has ended."""
     assert process.stdout is not None  # noqa: S101
     return receive(process.stdout)

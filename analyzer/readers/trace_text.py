@@ -104,13 +104,18 @@ def _properties(inside: bytes) -> dict[str, Any] | None:
     """The object between whose brackets this stands, with commas around; None where there is none."""
     text = b"{" + inside.strip(b", \t\r\n") + b"}"
     # until 2026 Kineto wrote the quotes in metadata as /", where JSON has \"
-    for mended in (lambda: text, lambda: repaired(text)[0], lambda: text.replace(b'/"', b'\\"')):
+    mends: tuple[Callable[[bytes], bytes], ...] = (bytes, _repaired, lambda given: given.replace(b'/"', b'\\"'))
+    for mended in mends:
         try:
-            found: dict[str, Any] = _LENIENT.decode(mended().decode("utf-8", "replace"))
+            found: dict[str, Any] = _LENIENT.decode(mended(text).decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             continue
         return found
     return None
+
+
+def _repaired(text: bytes) -> bytes:
+    return repaired(text)[0]
 
 
 def _value(text: str, name: str) -> object:

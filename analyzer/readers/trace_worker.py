@@ -6,6 +6,7 @@ Run by :mod:`kanalyze.readers.trace_pool`, never by hand.
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import signal
 import struct
@@ -19,7 +20,7 @@ from msgspec import DecodeError
 from kanalyze.readers.trace_decode import Columns, Decoder
 
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from typing import IO
 
 #: What stands before each message: its length.
 LENGTH: Final = struct.Struct("<q")
@@ -36,9 +37,10 @@ def main() -> None:
     gc.disable()  # the columns hold no cycles, and there is nothing else
     with suppress(BrokenPipeError):
         _serve(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
+    os._exit(0)  # there is nothing to tidy up, and who started this waits for its end
 
 
-def _serve(path: Path, source: BinaryIO, target: BinaryIO) -> None:
+def _serve(path: Path, source: IO[bytes], target: IO[bytes]) -> None:
     decoder, told = Decoder(), 0
     with path.open("rb") as file:
         while (message := receive(source)) is not None:
@@ -57,7 +59,7 @@ def _serve(path: Path, source: BinaryIO, target: BinaryIO) -> None:
             send(target, answer)
 
 
-def send(target: BinaryIO, message: bytes) -> None:
+def send(target: IO[bytes], message: bytes) -> None:
     """Write one message.
 
     Raises:
@@ -68,7 +70,7 @@ def send(target: BinaryIO, message: bytes) -> None:
     target.flush()
 
 
-def receive(source: BinaryIO) -> bytes | None:
+def receive(source: IO[bytes]) -> bytes | None:
     """Read one message; None where there is none any more, or not all of it."""
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:

@@ -1,4 +1,4 @@
-"""The same tiny program as older versions of torch wrote it (tests/reports/torch_versions): the same figures from all."""
+"""The same tiny program as older versions of torch wrote it (tests/reports/torch_versions): the same figures."""
 
 import json
 

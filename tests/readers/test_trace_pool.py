@@ -111,8 +111,8 @@ def test_a_process_that_is_killed_ends_the_reading_with_a_word(tmp_path, monkeyp
                 process.kill()
         send(target, message)
 
-    pool, start = [], trace_pool._started
-    monkeypatch.setattr(trace_pool, "_started", lambda path: pool.append(start(path)) or pool[-1])
+    pool, start = [], trace_pool.started
+    monkeypatch.setattr(trace_pool, "started", lambda path: pool.append(start(path)) or pool[-1])
     monkeypatch.setattr(trace_pool, "send", sending)
     with pytest.raises(DecoderEndedError, match=f"{path.name}: a process that decoded it was ended by signal 9"):
         decoded(open_text(path), no_progress)
@@ -155,7 +155,7 @@ def test_modules_of_the_user_do_not_stand_in_for_ours(tmp_path):
     program = (
         f"import sys; sys.path[:] = [{str(package)!r}, *sys.path[1:]]\n{SCRIPT}\nprint(sys.modules['pickle'].__file__)"
     )
-    ran = subprocess.run(
+    ran = subprocess.run(  # noqa: S603 - it starts this very package
         [sys.executable, "-c", program, path], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )
     assert int(ran.stdout.split()[0]) > 50
@@ -163,21 +163,21 @@ def test_modules_of_the_user_do_not_stand_in_for_ours(tmp_path):
 
 
 def test_a_process_ends_with_the_one_that_started_it(tmp_path):
-    process = trace_pool._started(written_to(tmp_path, trace(EVENTS)))
+    process = trace_pool.started(written_to(tmp_path, trace(EVENTS)))
     process.stdin.close()
     assert process.wait(timeout=30) == 0
     process.stdout.close()
 
 
 def test_a_process_lets_the_user_interrupt_only_the_one_that_started_it(tmp_path):
-    process = trace_pool._started(written_to(tmp_path, trace(EVENTS)))
-    trace_pool._ask(process, b'{"cat": "cpu_op", "ts": 1}')
-    assert trace_pool._answer(process) is not None
+    process = trace_pool.started(written_to(tmp_path, trace(EVENTS)))
+    trace_pool.ask(process, b'{"cat": "cpu_op", "ts": 1}')
+    assert trace_pool.answer_of(process) is not None
     process.send_signal(signal.SIGINT)
     time.sleep(0.05)
-    trace_pool._ask(process, b'{"cat": "cpu_op", "ts": 1}')
-    assert trace_pool._answer(process) is not None
-    trace_pool._close(process)
+    trace_pool.ask(process, b'{"cat": "cpu_op", "ts": 1}')
+    assert trace_pool.answer_of(process) is not None
+    trace_pool.close(process)
     assert process.returncode == 0
 
 

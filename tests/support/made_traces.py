@@ -32,7 +32,9 @@ def dumps(value: object, separator: str = ", ", colon: str = ": ") -> str:
     return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
 
 
-def trace(events, layout="kineto", head=None, tail=None, *, bare=False, crlf=False, mark=False) -> bytes:
+def trace(  # noqa: PLR0913 - all that a trace can be
+    events, layout="kineto", head=None, tail=None, *, bare=False, crlf=False, mark=False
+) -> bytes:
     """The text of a trace, its properties before (`head`) and after the events (`tail`)."""
     separator, colon, between, opening, closing = LAYOUTS[layout]
 
@@ -75,7 +77,7 @@ def counted(report) -> dict[str, int]:
     return dict(report.table("notes").select("check", "count").iter_rows())
 
 
-def x(category, name, start, length, args=None, pid=4000, tid=4001, **more) -> dict:
+def x(category, name, start, length, args=None, pid=4000, tid=4001, **more) -> dict:  # noqa: PLR0913
     """A complete event, its times in microseconds."""
     event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, **more}
     return event if args is None else {**event, "args": args}
@@ -107,7 +109,7 @@ IDS = st.none() | SMALL | st.integers(-1, 1 << 40) | SMALL.map(str)
 
 
 @st.composite
-def decimals(draw, wide=False) -> Decimal | int:
+def decimals(draw, *, wide=False) -> Decimal | int:
     """A time in microseconds with 0 to 3 decimals."""
     largest = (1 << 62) // 1000 - 1 if wide else 5000
     whole = draw(st.integers(-largest if wide else 0, largest))
@@ -148,7 +150,7 @@ def events(draw, times=None) -> dict:
         "ph": "X",
         "cat": category,
         "name": draw(NAMES),
-        "pid": draw(st.sampled_from([7, 7, 7, "7"])) if category not in {"Trace"} else "Spans",
+        "pid": draw(st.sampled_from([7, 7, 7, "7"])) if category != "Trace" else "Spans",
         "tid": draw(st.sampled_from([1, 2, "2", "stream 7", -1])),
         "ts": draw(times),
     }

@@ -84,7 +84,7 @@ def kind_of(event: object) -> str | None:
 def nanoseconds(value: object) -> int | None:
     if value is None:
         return None
-    found = int(round(Decimal(value) * 1000))
+    found = round(Decimal(value) * 1000)
     return found if abs(found) < 1 << 62 else None
 
 
