@@ -291,3 +291,20 @@ def test_a_large_file_of_anything_ends_soon(tmp_path, filler, closed):
     assert report.kind("op").height == 1
     assert time.monotonic() - begun < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_event_larger_than_a_piece_is_read(folder, monkeypatch, compressed):
+    monkeypatch.setattr(trace_text, "PIECE_BYTES", 1000)
+    large = {
+        "Input Dims": [[number] for number in range(2000)],
+        "list": [{"ph": "X", "cat": "odd"}] * 500,
+        "text": "}, {" * 500,
+    }
+    events = [*EVENTS, x("cpu_op", "large", 5, 6, large), *EVENTS]
+    report = report_of(folder, trace(events, "compact", HEAD, TAIL), compressed=compressed)
+    assert report.kind("op").get_column("name").to_list() == ["large", "aten::mm", "aten::mm"]
+    shapes = report.table("op_detail").filter(report.table("op_detail")["event_id"] == report.kind("op")["event_id"][0])
+    assert len(shapes.get_column("input_shapes").item().split(",")) == 2000
+    assert counted(report)["events in the trace"] == len(events)
+    assert not {LOST, CUT}.intersection(counted(report))
