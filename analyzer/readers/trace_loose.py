@@ -121,7 +121,9 @@ def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN4
     if not isinstance(category, str):
         return _uncategorised(event)
     kind = KIND_OF.get(category)
-    return f"category {category}" if kind is None else _of_kind(kind, event, raw)
+    if kind is None:
+        return f"category {category}" if "ts" in event else "no time"
+    return _of_kind(kind, event, raw)
 
 
 def _category_of(event: Mapping[str, Any]) -> str | None:

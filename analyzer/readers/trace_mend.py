@@ -76,7 +76,7 @@ def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around
     run, cut = _ended(run, around)
     yield from _whole(decoder, run, cut=cut)
     if around.tail is None:
-        around.damage.append("the list of events has no end")
+        around.damage.append("missing end of the list of events")
     else:
         around.add_tail(around.tail)
 

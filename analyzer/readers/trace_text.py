@@ -96,7 +96,7 @@ class Around:
         if found is None:
             text = inside.decode("utf-8", "replace")
             found = {name: value for name in _NEEDED if (value := _value(text, name)) is not None}
-            self.damage.append(f"properties {where} the events cannot be read")
+            self.damage.append(f"unreadable properties {where} the events")
         self.properties |= found
 
 
@@ -233,7 +233,8 @@ class GzipText:
                     try:
                         part = inflater.decompress(data, _READ_BYTES)
                     except zlib.error as error:
-                        self.around.damage.append(f"compressed data damaged before byte {file.tell():,} ({error})")
+                        where = f"before byte {file.tell():,} ({error})"
+                        self.around.damage.append(f"damage in the compressed data {where}")
                         yield from _until_error(saved, data)
                         return
                     begun, data = not inflater.eof, inflater.unconsumed_tail or inflater.unused_data
@@ -244,7 +245,7 @@ class GzipText:
         while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
             yield part
         if begun and not inflater.eof:
-            self.around.damage.append("compressed data ends early")
+            self.around.damage.append("early end of the compressed data")
 
 
 def open_text(path: Path) -> PlainText | GzipText:

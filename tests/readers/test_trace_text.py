@@ -120,12 +120,12 @@ def test_properties_stand_before_and_after(tmp_path, head):
         (
             b'{"deviceProperties": [{"id": 0}], "a": {{, "schemaVersion": 1',
             {"deviceProperties": [{"id": 0}], "schemaVersion": 1},
-            ["properties before the events cannot be read"],
+            ["unreadable properties before the events"],
         ),
         (
             b'{"a": ' + b"[" * 100_000 + b', "schemaVersion": 1',
             {"schemaVersion": 1},
-            ["properties before the events cannot be read"],
+            ["unreadable properties before the events"],
         ),
     ],
 )
