@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: To be raised when frames change: what older versions kept is then not read any more.
-_SCHEMA: Final = 1
+_SCHEMA: Final = 2
 
 #: Traces smaller than this are decoded as quickly as they are found here.
 _LEAST_BYTES: Final = 2 << 20
