@@ -39,7 +39,7 @@ from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
-from kanalyze.units import percent, time
+from kanalyze.units import percent, plural, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -232,7 +232,9 @@ def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
     if "ledger" not in tables:
-        return "The report records no CUDA activity, so there is no GPU time to account for."
+        calls = report.kind("api").height
+        what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
+        return f"The report records {what}, so there is no GPU time to account for."
     if spans.is_empty():
         calls = report.kind("api").height
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
