@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kanalyze.analyses.advice import advice
+    from kanalyze.analyses.agreement import agreement
     from kanalyze.analyses.api import api
     from kanalyze.analyses.cold import cold
     from kanalyze.analyses.compiled import compiled
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from kanalyze.analyses.faults import faults
     from kanalyze.analyses.findings import findings
     from kanalyze.analyses.fusion import fusion
+    from kanalyze.analyses.gains import gains
     from kanalyze.analyses.gaps import gaps
     from kanalyze.analyses.gpu import gpu
     from kanalyze.analyses.graphs import graphs
     from kanalyze.analyses.health import health
     from kanalyze.analyses.hot_kernels import hot_kernels
     from kanalyze.analyses.hot_lines import hot_lines
+    from kanalyze.analyses.joined import joined
     from kanalyze.analyses.kernels import kernels
     from kanalyze.analyses.launch_summary import launch_summary
     from kanalyze.analyses.launches import launches
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.syncs import syncs
     from kanalyze.analyses.tree import tree
     from kanalyze.analyses.utilisation import utilisation
+    from kanalyze.analyses.variants import variants
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import read
     from kanalyze.report import Report, Window
@@ -64,6 +68,7 @@ __all__ = [
     "Summary",
     "Window",
     "advice",
+    "agreement",
     "api",
     "cold",
     "compiled",
@@ -75,12 +80,14 @@ __all__ = [
     "faults",
     "findings",
     "fusion",
+    "gains",
     "gaps",
     "gpu",
     "graphs",
     "health",
     "hot_kernels",
     "hot_lines",
+    "joined",
     "kernels",
     "launch_summary",
     "launches",
@@ -103,6 +110,7 @@ __all__ = [
     "syncs",
     "tree",
     "utilisation",
+    "variants",
 ]
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.

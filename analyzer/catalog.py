@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary", "counter_summary", "comparison", "instances", "repeats")
+_NO_TABLE: Final = (
+    "rules",
+    "summary",
+    "counter_summary",
+    "roof_points",
+    "joint_summary",
+    "comparison",
+    "instances",
+    "repeats",
+)
+
+#: A part of the report that gives the time, which tables of several reports take as keywords.
+WHERE: Final = ("window", "device", "process")
 
 #: These are part of the tables `health`, `compiled` and `advice`, or of the command `source`, and no tables to a user.
 _PARTS: Final = (NOTES.name, COMPILED_KERNELS.name, RULE_RESULTS.name, SOURCE_FILES.name)
@@ -55,8 +67,10 @@ def forms(name: str) -> list[Table]:
     return list({form.when: form for form in declared if form.when}.values())  # one may have two names in a module
 
 
-def make(report: Report, name: str, **options: object) -> pl.DataFrame:
+def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:
     """The table called `name` of a report; `options` are keywords of its function, ``by`` among them.
+
+    With `others`, reports of the same program by other tools, it joins them all; only tables that say so can.
 
     Raises:
         UnknownNameError: There is no such table, or it has no such option or grouping.
@@ -67,10 +81,10 @@ def make(report: Report, name: str, **options: object) -> pl.DataFrame:
     if by is not None and by not in declared.groupings:
         raise UnknownNameError.of(f"grouping of {name}", by, declared.groupings)
     for option in options:
-        if option != "by" and option not in declared.options:
+        if option not in ("by", *declared.options, *(WHERE if declared.together else ())):
             raise UnknownNameError.of(f"option of {name}", flag(option), declared.flags)
     if name in _READER_TABLES:
         return report.table(name)
     function = getattr(import_module(f"{analyses.__name__}.{name}"), name)
-    frame: pl.DataFrame = function(report, **options)
+    frame: pl.DataFrame = function(report, *others, **options)
     return frame

@@ -246,6 +246,11 @@ class OutputError(KanalyzeError):
         """The format `form` is binary and goes to a file only."""
         return cls(f"--format {form} is binary and is not printed.", "Say where it goes: -o FILE.")
 
+    @classmethod
+    def without_package(cls, what: str, package: str, extra: str) -> OutputError:
+        """Making `what` needs a `package` that is not installed, and that the `extra` of kanalyze brings."""
+        return cls(f"{what} needs {package}, which is not installed.", f"Install it: pip install 'kanalyze[{extra}]'.")
+
 
 class CannotTellError(KanalyzeError):
     """The report does not hold what the question needs; not the same as an empty answer."""
@@ -289,6 +294,30 @@ class CannotTellError(KanalyzeError):
         return cls(
             f"{path}: cannot tell {table}, because nothing was recorded of what Triton and inductor compiled.",
             "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
+        )
+
+    @classmethod
+    def of_one_tool(cls, table: str, tool: str, path: Path) -> CannotTellError:
+        """The `table` joins reports of different tools, and the one at `path` is the second of `tool`."""
+        return cls(
+            f"{path}: cannot tell {table}, because it is not the only report of {tool}.",
+            "Give one report of each tool, all of the same program; `kanalyze summarize` compares several of one tool.",
+        )
+
+    @classmethod
+    def without_second(cls, table: str, path: Path) -> CannotTellError:
+        """The `table` compares reports of one program, and only the one at `path` was given."""
+        return cls(
+            f"{path}: cannot tell {table}, because there is no second report to compare it with.",
+            "Give reports of the same program by different tools, or a folder of `kanalyze collect` with several.",
+        )
+
+    @classmethod
+    def without_time(cls, table: str, paths: Sequence[Path]) -> CannotTellError:
+        """The `table` needs a report that gives time, and none of those at `paths` does."""
+        return cls(
+            f"{', '.join(map(str, paths))}: cannot tell {table}, because no report gives the time of the program.",
+            "Give a report of nsys or torch.profiler of the same program with it, or a folder of `kanalyze collect`.",
         )
 
 
