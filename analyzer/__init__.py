@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from kanalyze.analyses.faults import faults
     from kanalyze.analyses.findings import findings
     from kanalyze.analyses.fusion import fusion
+    from kanalyze.analyses.gains import gains
     from kanalyze.analyses.gaps import gaps
     from kanalyze.analyses.gpu import gpu
     from kanalyze.analyses.graphs import graphs
     from kanalyze.analyses.health import health
     from kanalyze.analyses.hot_kernels import hot_kernels
     from kanalyze.analyses.hot_lines import hot_lines
+    from kanalyze.analyses.joined import joined
     from kanalyze.analyses.kernels import kernels
     from kanalyze.analyses.launch_summary import launch_summary
     from kanalyze.analyses.launches import launches
@@ -75,12 +77,14 @@ __all__ = [
     "faults",
     "findings",
     "fusion",
+    "gains",
     "gaps",
     "gpu",
     "graphs",
     "health",
     "hot_kernels",
     "hot_lines",
+    "joined",
     "kernels",
     "launch_summary",
     "launches",

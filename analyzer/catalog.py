@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import analyses
 from kanalyze.counter_model import RULE_RESULTS, SOURCE_FILES
-from kanalyze.errors import UnknownNameError
+from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     import polars as pl
 
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary", "counter_summary", "comparison", "instances", "repeats")
+_NO_TABLE: Final = ("rules", "summary", "counter_summary", "joint_summary", "comparison", "instances", "repeats")
+
+#: A part of the report that gives the time, which tables of several reports take as keywords.
+WHERE: Final = ("window", "device", "process")
 
 #: These are part of the tables `health`, `compiled` and `advice`, or of the command `source`, and no tables to a user.
 _PARTS: Final = (NOTES.name, COMPILED_KERNELS.name, RULE_RESULTS.name, SOURCE_FILES.name)
@@ -55,22 +61,31 @@ def forms(name: str) -> list[Table]:
     return list({form.when: form for form in declared if form.when}.values())  # one may have two names in a module
 
 
-def make(report: Report, name: str, **options: object) -> pl.DataFrame:
+def refuse_several(name: str, reports: Sequence[Path]) -> None:
+    """Raise :class:`CannotTellError` if several reports are given for a table that is of one."""
+    if len(reports) > 1 and not table(name).together:
+        raise CannotTellError.of_several(name, reports)
+
+
+def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:
     """The table called `name` of a report; `options` are keywords of its function, ``by`` among them.
+
+    With `others`, reports of the same program by other tools, it joins them all; only some tables do.
 
     Raises:
         UnknownNameError: There is no such table, or it has no such option or grouping.
-        CannotTellError: The report does not hold what the table needs.
+        CannotTellError: The report does not hold what the table needs, or the table is of one report.
     """
     declared = table(name)
+    refuse_several(name, [one.meta.path for one in (report, *others)])
     by = options.get("by")
     if by is not None and by not in declared.groupings:
         raise UnknownNameError.of(f"grouping of {name}", by, declared.groupings)
     for option in options:
-        if option != "by" and option not in declared.options:
+        if option not in ("by", *declared.options, *(WHERE if declared.together else ())):
             raise UnknownNameError.of(f"option of {name}", flag(option), declared.flags)
     if name in _READER_TABLES:
         return report.table(name)
     function = getattr(import_module(f"{analyses.__name__}.{name}"), name)
-    frame: pl.DataFrame = function(report, **options)
+    frame: pl.DataFrame = function(report, *others, **options)
     return frame

@@ -291,6 +291,30 @@ class CannotTellError(KanalyzeError):
             "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
         )
 
+    @classmethod
+    def of_one_tool(cls, table: str, tool: str, path: Path) -> CannotTellError:
+        """The `table` joins reports of different tools, and the one at `path` is the second of `tool`."""
+        return cls(
+            f"{path}: cannot tell {table}, because it is not the only report of {tool}.",
+            "Give one report of each tool, all of the same program; `kanalyze summarize` compares several of one tool.",
+        )
+
+    @classmethod
+    def of_several(cls, table: str, paths: Sequence[Path]) -> CannotTellError:
+        """The `table` is of one report, and several were given, those at `paths`."""
+        return cls(
+            f"{', '.join(map(str, paths))}: cannot tell {table} of several reports together.",
+            "Give one of them; `kanalyze show joined` puts reports of different tools together.",
+        )
+
+    @classmethod
+    def without_time(cls, table: str, paths: Sequence[Path]) -> CannotTellError:
+        """The `table` needs a report that gives time, and none of those at `paths` does."""
+        return cls(
+            f"{', '.join(map(str, paths))}: cannot tell {table}, because no report gives the time of the program.",
+            "Give a report of nsys or torch.profiler of the same program with it, or a folder of `kanalyze collect`.",
+        )
+
 
 class CollectError(KanalyzeError):
     """Nothing was recorded."""

@@ -61,6 +61,7 @@ class Table:
         groupings: What ``--by`` takes for this table.
         options: Further keywords that the table's function takes, each an option of ``kanalyze show``.
         when: For another form of a table: the options that give it, such as ``--by launch-shape``.
+        together: Whether it joins reports of different tools, given together.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Table:
     groupings: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     when: str = ""
+    together: bool = False
 
     @property
     def schema(self) -> dict[str, DataType | DataTypeClass]:

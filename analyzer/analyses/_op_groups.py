@@ -100,7 +100,7 @@ def by_module(report: Report) -> pl.DataFrame:
     forward operator; its host time does not, since another thread has it.
     """
     rows = host_tree(report).rows
-    module, label = _modules(rows)
+    module, label = modules(rows)
     numbers = path_numbers(rows, module, label)
     work, ran = host_work(report), launched_work(report)
     at = work.get_column("row")
@@ -119,7 +119,7 @@ def by_module(report: Report) -> pl.DataFrame:
     return _named(_joined(calls, device, "path"), path_nodes(rows, numbers, module, label))
 
 
-def _modules(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+def modules(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     """Which rows are calls of an nn.Module, and which module."""
     name = rows.get_column("name").cast(pl.String)
     python = rows.select(pl.col("kind") == "python").to_series()

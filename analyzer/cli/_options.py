@@ -11,7 +11,7 @@ import click
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kanalyze.report import Report
 
@@ -25,6 +25,14 @@ class Where(TypedDict):
     device: int | None
     process: int | None
     no_cache: bool
+
+
+class PartOf(TypedDict):
+    """The same as an analysis takes it."""
+
+    window: str | None
+    device: int | None
+    process: int | None
 
 
 def scope(command: F) -> F:
@@ -73,6 +81,19 @@ def opened(report: Path, where: Where) -> Report:
 
     found = read(report, progress=_tell if sys.stderr.isatty() else None, cache=not where["no_cache"])
     return found.narrow(window=where["window"], device=where["device"], process=where["process"])
+
+
+def opened_together(reports: Sequence[Path], where: Where) -> list[Report]:
+    """The reports of one program: all that are given, and of a folder of a capture that of each tool; whole."""
+    from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
+
+    progress = _tell if sys.stderr.isatty() else None
+    return [one for path in reports for one in every_report(path, progress, cache=not where["no_cache"])]
+
+
+def part(where: Where) -> PartOf:
+    """What of `where` names a part of the report that gives the time."""
+    return PartOf(window=where["window"], device=where["device"], process=where["process"])
 
 
 def _tell(what: str, share: float) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kanalyze.cli._options import Where, opened_parts, output, report_argument, scope, top
+from kanalyze.cli._options import Where, opened_parts, opened_together, output, part, reports_argument, scope, top
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
 
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kanalyze.report import Report
+
 #: What is passed on to the table's function as it stands.
 _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 
 
 @click.command()
 @click.argument("table")
-@report_argument
+@reports_argument
 @scope
 @click.option("--by", metavar="GROUPING", help="Group the table differently; `kanalyze tables` says how.")
 @click.option("--trace", is_flag=True, default=None, help="A row per instance (range_gpu).")
@@ -35,7 +37,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 @output
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str,
-    report: Path,
+    reports: Sequence[Path],
     sort: str | None,
     top: int | None,
     form: str,
@@ -43,23 +45,38 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     threshold: str | None,
     **options: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
-    """TABLE of REPORT, all rows and columns. `kanalyze tables` lists the tables."""
+    """TABLE of REPORTS, all rows and columns. `kanalyze tables` lists the tables.
+
+    Most tables are of one report. Some, `joined` first of all, join reports of one program by different tools, or all
+    of a folder that `kanalyze collect` wrote.
+    """
     from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
 
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
-    refuse_overwriting(report, output)
+    for report in reports:
+        refuse_overwriting(report, output)
     known = catalog.table(table).options
     keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold, known)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
-    parts = opened_parts(report, Where(window=window, device=device, process=process, no_cache=no_cache))
-    rows = rendered.joined({name: catalog.make(part, table, **keywords) for name, part in parts.items()})
+    where = Where(window=window, device=device, process=process, no_cache=no_cache)
+    if catalog.table(table).together:
+        rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
+    else:
+        catalog.refuse_several(table, reports)
+        parts = opened_parts(reports[0], where)
+        rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":
         emit(rendered.terminal(rows, width()), output)
     else:
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _first(reports: Sequence[Report], table: str) -> tuple[Report, str, *tuple[Report, ...]]:
+    """The arguments of the maker of tables."""
+    return (reports[0], table, *reports[1:])
 
 
 def _threshold(text: str | None, known: Sequence[str]) -> dict[str, object]:

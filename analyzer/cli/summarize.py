@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._options import Where, opened_parts, output, reports_argument, scope, top
+from kanalyze.cli._options import Where, opened_parts, opened_together, output, part, reports_argument, scope, top
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
     """One page that says where the time of each REPORT went; of several, a line that compares them."""
     for report in reports:
         refuse_overwriting(report, output)
-    pages = [_page(report, where) for report in reports]
+    pages = _pages(reports, where)
     if form == "json":
         from kanalyze.renderers.summary_json import render as render_json  # noqa: PLC0415 - one format is used
 
@@ -39,6 +40,28 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
         emit(render_markdown(pages, top).encode(), output)
     else:
         _emit_terminal(pages, top, output)
+
+
+def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
+    """One page of reports of one program by different tools, or of a capture that has such; else a page for each."""
+    from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
+    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
+    from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - as above
+
+    if (len(reports) > 1 or several_tools(reports[0])) and not _instances_asked(where["window"]):
+        found = opened_together(reports, where)
+        tools = [one.meta.tool for one in found]
+        if len(set(tools)) == len(tools) > 1:
+            joint = summarize_together(*found, **part(where))
+            others = [opened_parts(run, where)[None] for report in reports for run in _further_runs(report)]
+            return [replace(joint, summary=repeated([joint.summary, *map(summary_of, others)]))]
+    return [_page(report, where) for report in reports]
+
+
+def _instances_asked(window: str | None) -> bool:
+    """Whether each instance of a range is asked for, which makes a page of another kind."""
+    return window is not None and (window.endswith("#*") or window == "steps")
 
 
 def _further_runs(report: Path) -> list[Path]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: What stands above the advice.
+LEGEND = "at most this part of the duration; in brackets: of one unit of the GPU"
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -24,7 +27,4 @@ class Chapter:
     facts: list[tuple[str, str]]
     advice: list[Advice]
     more: str = ""
-
-
-#: What stands above the advice.
-LEGEND = "at most this part of the duration; in brackets: of one unit of the GPU"
+    legend: str = LEGEND

@@ -227,7 +227,7 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     estimated = theirs.sort("scope", "speedup_share", descending=[False, True], nulls_last=True, maintain_order=True)
     shown = [Advice(_worth(row), row["sentence"], row["remedy"] or "") for row in ours.to_dicts()]
     told = estimated.head(_RULES).to_dicts()
-    shown += [Advice(_worth(row), f"{_telling(row['sentence'])} (ncu: {row['rule']})", "") for row in told]
+    shown += [Advice(_worth(row), f"{telling(row['sentence'])} (ncu: {row['rule']})", "") for row in told]
     hidden = rows.filter(pl.col("source") == "ncu").height - len(told)
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules: kanalyze show advice" if hidden > 0 else ""
 
@@ -240,7 +240,7 @@ def _worth(row: Row) -> str:
     return share if row["scope"] == "global" else f"({share})"
 
 
-def _telling(text: str) -> str:
+def telling(text: str) -> str:
     """The first sentence of a message that has a figure in it, or its first one."""
     sentences = [part.rstrip(".") + "." for part in text.split(". ")]
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])

@@ -6,7 +6,6 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.chapters import LEGEND
 from kanalyze.renderers.frame import laid_out
 from kanalyze.renderers.kernel_names import shorten
 from kanalyze.renderers.page import short_names
@@ -150,6 +149,6 @@ def _chapter(chapter: Chapter, name: str) -> str:
         f"<span class='dim'>{escape(one.remedy)}</span></li>"
         for one in chapter.advice
     )
-    advice = f"<div class='dim'>Advice, {escape(LEGEND)}</div><ul>{items}</ul>" if items else ""
+    advice = f"<div class='dim'>Advice, {escape(chapter.legend)}</div><ul>{items}</ul>" if items else ""
     more = f"<div class='dim'>{escape(chapter.more)}</div>" if chapter.more else ""
     return f"{title}{conclusion}<table>{facts}</table>{advice}{more}"

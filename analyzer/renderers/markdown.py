@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.chapters import LEGEND
 from kanalyze.renderers.page import short_names
 from kanalyze.renderers.pages import closing, page_of_any
 
@@ -99,7 +98,7 @@ def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
         f"#### {names[chapter.name]} ({chapter.launch})",
         *(["", chapter.conclusion] if chapter.conclusion else []),
     ]
-    legend = ["", f"Advice, {LEGEND}:", "", *advice] if advice else []
+    legend = ["", f"Advice, {chapter.legend}:", "", *advice] if advice else []
     return [*title, *table, *legend, *(["", chapter.more] if chapter.more else [])]
 
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from kanalyze.analyses.comparison import comparison
 from kanalyze.analyses.counter_summary import CounterSummary
+from kanalyze.analyses.joint_summary import JointSummary
 from kanalyze.analyses.summary import Summary
 from kanalyze.renderers.counters_page import counters_page
 from kanalyze.renderers.instances_page import instances_page
+from kanalyze.renderers.joint_page import joint_page
 from kanalyze.renderers.page import page_of
 
 if TYPE_CHECKING:
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances
     from kanalyze.renderers.page import Page
 
-    Shown = Summary | Instances | CounterSummary
+    Shown = Summary | Instances | CounterSummary | JointSummary
 
 
 def page_of_any(shown: Shown, top: int) -> Page:
     """The page of any of them, with at most `top` rows in each table."""
     if isinstance(shown, CounterSummary):
         return counters_page(shown, top)
+    if isinstance(shown, JointSummary):
+        return joint_page(shown, top)
     return page_of(shown, top) if isinstance(shown, Summary) else instances_page(shown, top)
 
 

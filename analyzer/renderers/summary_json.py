@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.analyses.counter_summary import CounterSummary
+from kanalyze.analyses.joint_summary import JointSummary
 from kanalyze.analyses.summary import Summary
 from kanalyze.renderers.pages import closing
 from kanalyze.units import printable
@@ -38,6 +39,8 @@ def _several(found: list[dict[str, Any]], compared: str) -> dict[str, Any]:
 
 def content(shown: Shown) -> dict[str, Any]:
     """The object that :func:`render` prints of one report."""
+    if isinstance(shown, JointSummary):
+        return content(shown.summary) | _joint(shown)
     window = shown.scope.window
     head = {
         "schema_version": SCHEMA_VERSION,
@@ -74,6 +77,14 @@ def _summary(summary: Summary) -> dict[str, Any]:
 def _counters(found: CounterSummary) -> dict[str, Any]:
     names = ("devices", "kernels", "groups", "stalls", "advice", "health")
     return {name: _rows(getattr(found, name)) for name in names}
+
+
+def _joint(found: JointSummary) -> dict[str, Any]:
+    return {
+        "joined_with": [str(_path(meta.path)) for meta in found.metas[1:]],
+        "joined": _rows(found.joined),
+        "gains": [] if found.gains is None else _rows(found.gains),
+    }
 
 
 def _instances(found: Instances) -> dict[str, Any]:

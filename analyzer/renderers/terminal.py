@@ -9,7 +9,6 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.chapters import LEGEND
 from kanalyze.renderers.grid import LEAST_NAME
 from kanalyze.renderers.page import short_names
 from kanalyze.renderers.pages import closing, page_of_any
@@ -227,7 +226,7 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
         first, *more = _wrapped(text, look.width - wide - 2 * len(_INDENT))
         lines.append(f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}{_INDENT}{first}")
         lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
-    lines += ["", _INDENT + _title("ADVICE", LEGEND, Look(look.width - len(_INDENT), look.colour))] * bool(
+    lines += ["", _INDENT + _title("ADVICE", chapter.legend, Look(look.width - len(_INDENT), look.colour))] * bool(
         chapter.advice
     )
     for advice in chapter.advice:

@@ -10,6 +10,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
+from kanalyze.readers.capture_reports import every_report
 from support.command import ADD, REPORTS, TORCH, refused, report_with, run
 from support.exports import only
 
@@ -77,8 +78,8 @@ def test_csv_by_launch_shape_adds_the_shape():
 @pytest.mark.parametrize("name", catalog.names())
 def test_csv_and_json_hold_what_python_gives(name):
     path = report_with(name)
-    report = kanalyze.read(path)
-    frame = getattr(kanalyze, name)(report) if name in kanalyze.__all__ else report.table(name)
+    report, *others = every_report(path) if catalog.table(name).together else [kanalyze.read(path)]
+    frame = getattr(kanalyze, name)(report, *others) if name in kanalyze.__all__ else report.table(name)
     assert json.loads(shown(name, path, "--format", "json")) == json.loads(frame.write_json())
     assert rows(name, path) == list(csv.DictReader(io.StringIO(frame.write_csv())))
     assert len(rows(name, path)) == frame.height > 0
@@ -145,7 +146,7 @@ OPTIONAL = {
 
 
 #: What only ncu measures.
-COUNTERS = ("advice", "counters", "hot_lines", "roofline", "stalls")
+COUNTERS = ("advice", "counters", "gains", "hot_lines", "roofline", "stalls")
 
 
 @pytest.mark.parametrize("name", catalog.names())

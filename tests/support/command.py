@@ -53,6 +53,9 @@ _TRACES = {
     "tree": SAMPLES / "mlp_train" / "torch.json.gz",
 }
 
+#: The same of what joins reports of several tools.
+_CAPTURES = {"gains": SAMPLES / "square"}
+
 #: The tables of counters, which only reports of ncu have.
 _OF_NCU = ("counters", "stalls", "roofline", "advice", "hot_lines", "metrics", "instructions")
 _COUNTERS = dict.fromkeys(_OF_NCU, REPORTS / "ncu" / "add.details.csv")
@@ -77,7 +80,7 @@ def report_with(table: str) -> Path:
     """A report of which `table` has rows."""
     if table == "compiled":
         return capture()
-    known = _TRACES | _COUNTERS
+    known = _TRACES | _COUNTERS | _CAPTURES
     return known.get(table, REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM)
 
 

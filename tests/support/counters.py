@@ -20,6 +20,7 @@ def measured(
     names: Sequence[str] = (),
     grid: tuple[int, int, int] = (1, 1, 1),
     rules: Sequence[tuple[object, ...]] = (),
+    block: tuple[int, int, int] = (1, 1, 1),
 ) -> Report:
     """A report of kernels with these metrics; called k where `names` does not say."""
     launches = [
@@ -29,7 +30,7 @@ def measured(
             "name": names[number] if names else "k",
             "device": 0,
             **dict(zip(("grid_x", "grid_y", "grid_z"), grid, strict=True)),
-            **dict.fromkeys(("block_x", "block_y", "block_z"), 1),
+            **dict(zip(("block_x", "block_y", "block_z"), block, strict=True)),
         }
         for number in range(len(kernels))
     ]

@@ -1,0 +1,104 @@
+"""Which groups of kernels of two reports are the same, and how sure that is.
+
+Definitions: docs/definitions.md, section 9.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups
+from kanalyze.decoder.same_name import shortened
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: From the surest on. `exact`: same name and shape, and as many launches, so that each launch has its own partner.
+#: `shape`: same name and shape. `name`: the name alone, or one that a tool cut short, and only one that it can be.
+#: `none`: nothing that it can be, or several.
+QUALITIES: Final = ("exact", "shape", "name", "none")
+
+_PAIRS: Final[dict[str, type[pl.DataType]]] = {"left": pl.Int64, "right": pl.Int64, "match": pl.String}
+_TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
+_COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count")
+
+
+def same_kernels(left: Report, right: Report) -> pl.DataFrame:
+    """The groups of `left` that are the same kernels as groups of `right`.
+
+    Returns:
+        Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
+        Groups that are in no row have no partner.
+    """
+    return matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+
+
+def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
+    """:func:`same_kernels` of two tables of groups; `whole`: `left` has every launch of the program."""
+    first, second = left.select(_COLUMNS), right.select(_COLUMNS)
+    if first.get_column("device").n_unique() == 1 == second.get_column("device").n_unique():
+        second = second.with_columns(device=pl.lit(first.item(0, "device"), dtype=first.schema["device"]))
+    pairs = _sure(first, second, whole=whole)
+    for find in (_of_one_name, _but_for_parameters, _cut_short):
+        rest = second.join(pairs, left_on="group", right_on="right", how="anti")
+        pairs = pl.concat([pairs, find(first, rest, pairs).select(_PAIRS.keys())])
+    return pairs.sort("left")
+
+
+def _whole(report: Report) -> bool:
+    """Whether a report tells every launch of the program: nsys', looked at whole."""
+    return report.meta.tool == "nsys" and report.scope.window is None
+
+
+def _sure(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
+    """Same name, shape and GPU; the launches are the same ones if they are as many, and one report has all."""
+    keys = ["same_name", "device", *SHAPE]
+    both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
+    all_alike = both.height == left.height == right.height and both.filter(_as_many()).height == both.height
+    exact = _as_many() if whole or all_alike else pl.lit(value=False)
+    match = pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape"))
+    return both.select(left="group", right="group_right", match=match).select(_TYPED)
+
+
+def _as_many() -> pl.Expr:
+    return pl.col("count") == pl.col("count_right")
+
+
+def _alone(groups: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Those of `groups` that nothing else in their report looks like."""
+    return groups.filter(pl.len().over(keys) == 1)
+
+
+def _paired(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
+    return both.select(left="group", right="group_right", match=pl.lit("name")).select(_TYPED)
+
+
+def _unpaired(left: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    return left.join(pairs, left_on="group", right_on="left", how="anti")
+
+
+def _of_one_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The same name in another shape, where only one group of each report is left that has it."""
+    return _paired(_unpaired(left, pairs), rest, ["same_name", "device"])
+
+
+def _but_for_parameters(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The same shape, and the same name but for the types of parameters; not where there are such overloads."""
+    keys = ["loose_name", "device", *SHAPE]
+    taken = left.join(pairs, left_on="group", right_on="left", how="semi").select(keys).unique()
+    return _paired(_unpaired(left, pairs).join(taken, on=keys, how="anti"), rest, keys)
+
+
+def _cut_short(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The same shape, and a name that is one of the other report with words left out: of one kernel only."""
+    keys = ["device", *SHAPE]
+    near = rest.join(left, on=keys, suffix="_left").drop_nulls(["name", "name_left"])
+    names = near.select("name", "name_left").unique()
+    fits = [shortened(short, whole) for short, whole in names.iter_rows()]
+    kept = near.join(names.filter(pl.Series(fits, dtype=pl.Boolean)), on=["name", "name_left"])
+    alone = kept.filter((pl.len().over("group") == 1) & (pl.len().over("group_left") == 1))
+    found = alone.select(left="group_left", right="group", match=pl.lit("name")).select(_TYPED)
+    return found.join(pairs, on="left", how="anti")

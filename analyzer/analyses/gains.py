@@ -1,0 +1,72 @@
+"""What to do first: advice about kernels, by what the program would gain from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._kernel_groups import SHAPE
+from kanalyze.analyses._together import together
+from kanalyze.analyses.advice import advice
+from kanalyze.analyses.joined import joined
+from kanalyze.errors import CannotTellError
+from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+TABLE: Final = Table(
+    "gains",
+    "One piece of advice about one kernel that ncu measured, with what the program would gain.",
+    (
+        Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
+        *(Column(column.name, column.dtype, column.doc, nullable=True) for column in LAUNCH_SHAPE),
+        Column("event_id", pl.Int64, "The launch that ncu measured, in the tables of that report."),
+        Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`."),
+        Column("window_share", pl.Float64, "Part of the window that the kernel takes.", nullable=True),
+        Column("exclusive_ns", pl.Int64, "The same as time.", nullable=True),
+        Column("gain_share", pl.Float64, "Part of the window that is saved at most.", nullable=True),
+        Column("gain_ns", pl.Float64, "The same as time; null for a local estimate, or without time.", nullable=True),
+        Column("source", pl.String, "Whose rule it is: ncu or kanalyze."),
+        Column("rule", pl.String, "Name of the rule."),
+        Column("scope", pl.String, "What the estimate is of: global (the duration) or local.", nullable=True),
+        Column("speedup_share", pl.Float64, "The part of it that can be saved at most.", nullable=True),
+        Column("sentence", pl.String, "What was found."),
+        Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
+        Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
+    ),
+    together=True,
+)  # fmt: skip
+
+
+def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
+    """The advice about the longest launch of each kernel that ncu measured, what gains the program most first.
+
+    Args:
+        reports: As :func:`kanalyze.joined` takes them.
+        where: As there.
+
+    Returns:
+        :data:`TABLE`. Estimates of the whole duration times the kernel's share of the window come first, then the
+        estimates that no figure of the program follows from, by the kernel's share.
+
+    Raises:
+        CannotTellError: None of the reports gives time, or has counters; or several are of one tool.
+    """
+    found = together(TABLE.name, reports, where)
+    if found.ncu is None:
+        raise CannotTellError.without_counters(TABLE.name, found.base.meta.path)
+    keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns")
+    kernels = joined(*reports, **where).filter(pl.col("event_id").is_not_null()).select(keys)
+    said = advice(found.ncu).drop("name", "device", "at_stake_ns", "kind")
+    whole = pl.when(pl.col("scope") == "global").then("speedup_share")
+    every = kernels.join(said, on="event_id").with_columns(
+        gain_share=pl.col("window_share") * whole, gain_ns=pl.col("exclusive_ns") * whole
+    )
+    order = ["gain_ns", "exclusive_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
+    return TABLE.select(every.sort(order, descending=[True] * 3 + [False] * 4, nulls_last=True))
