@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kanalyze.analyses.advice import advice
+    from kanalyze.analyses.agreement import agreement
     from kanalyze.analyses.api import api
     from kanalyze.analyses.cold import cold
     from kanalyze.analyses.compiled import compiled
@@ -66,6 +67,7 @@ __all__ = [
     "Summary",
     "Window",
     "advice",
+    "agreement",
     "api",
     "cold",
     "compiled",

@@ -308,6 +308,14 @@ class CannotTellError(KanalyzeError):
         )
 
     @classmethod
+    def without_second(cls, table: str, path: Path) -> CannotTellError:
+        """The `table` compares reports of one program, and only the one at `path` was given."""
+        return cls(
+            f"{path}: cannot tell {table}, because there is no second report to compare it with.",
+            "Give reports of the same program by different tools, or a folder of `kanalyze collect` with several.",
+        )
+
+    @classmethod
     def without_time(cls, table: str, paths: Sequence[Path]) -> CannotTellError:
         """The `table` needs a report that gives time, and none of those at `paths` does."""
         return cls(

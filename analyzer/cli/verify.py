@@ -1,0 +1,49 @@
+"""``kanalyze verify``: whether the tools tell the same of one program; a gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from kanalyze.cli._options import Where, opened_together, output, part, reports_argument, scope
+from kanalyze.cli._output import emit, refuse_overwriting, width
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_FAILED = 1
+
+
+@click.command()
+@reports_argument
+@scope
+@click.option("--all", "every", is_flag=True, help="Also what is equal.")
+@click.option("--format", "form", type=click.Choice(["terminal", "csv", "json"]), default="terminal")
+@output
+@click.pass_context
+def verify(
+    context: click.Context,
+    reports: Sequence[Path],
+    form: str,
+    output: Path | None,
+    *,
+    every: bool,
+    **where: Unpack[Where],
+) -> None:
+    """Hold REPORTS of one program by different tools, or a capture's folder, against each other.
+
+    Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
+    """
+    from kanalyze.analyses.agreement import agreement  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.agreement import render  # noqa: PLC0415 - as above
+
+    for report in reports:
+        refuse_overwriting(report, output)
+    rows = agreement(*opened_together(reports, where), **part(where))
+    shown = rows if every else rows.filter(rows.get_column("verdict") != "equal")
+    emit(render(rows, shown, width()) if form == "terminal" else rendered.FORMATS[form](shown), output)
+    if "unexplained" in rows.get_column("verdict"):
+        context.exit(_FAILED)
