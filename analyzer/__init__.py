@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.syncs import syncs
     from kanalyze.analyses.tree import tree
     from kanalyze.analyses.utilisation import utilisation
+    from kanalyze.analyses.variants import variants
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import read
     from kanalyze.report import Report, Window
@@ -109,6 +110,7 @@ __all__ = [
     "syncs",
     "tree",
     "utilisation",
+    "variants",
 ]
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary", "counter_summary", "joint_summary", "comparison", "instances", "repeats")
+_NO_TABLE: Final = ("rules", "summary", "counter_summary", "roof_points", "joint_summary", "comparison", "instances", "repeats")
 
 #: A part of the report that gives the time, which tables of several reports take as keywords.
 WHERE: Final = ("window", "device", "process")

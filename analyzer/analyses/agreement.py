@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
-from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups, kernels_in
-from kanalyze.analyses._lookup import beside
+from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import together
 from kanalyze.analyses.copies import copies
@@ -113,20 +113,9 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
 
 
 def _figures(report: Report) -> pl.DataFrame:
-    """The groups of kernels with the figures to compare; null where launches of a group differ in one."""
-    shared = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
-    config = report.kernel_config.select("event_id", registers="registers_per_thread", shared=shared)
-    kernels = beside(kernels_in(report), config, "registers", "shared")
-    sums = kernels.group_by(*_KEYS).agg(
-        duration=pl.col("dur_ns").mean(), **{name: _only(name) for name in ("registers", "shared")}
-    )
-    groups = kernel_groups(report).select("group", *_KEYS, launches="count")
-    found = groups.join(sums, on=_KEYS, nulls_equal=True).rename({"shared": "shared memory"})
-    return found.with_columns(pl.col(*_FIGURES).cast(pl.Float64))
-
-
-def _only(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
+    """The groups of kernels with the figures to compare."""
+    found = groups_with_config(report).rename({"shared": "shared memory", "count": "launches"})
+    return found.select("group", *_KEYS, pl.col(*_FIGURES).cast(pl.Float64))
 
 
 def _alone(groups: pl.DataFrame, side: str) -> pl.DataFrame:

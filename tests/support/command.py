@@ -54,7 +54,7 @@ _TRACES = {
 }
 
 #: The same of what joins reports of several tools.
-_CAPTURES = dict.fromkeys(("agreement", "gains"), SAMPLES / "square")
+_CAPTURES = dict.fromkeys(("agreement", "gains", "variants"), SAMPLES / "square")
 
 #: The tables of counters, which only reports of ncu have.
 _OF_NCU = ("counters", "stalls", "roofline", "advice", "hot_lines", "metrics", "instructions")

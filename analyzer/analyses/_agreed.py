@@ -1,0 +1,35 @@
+"""Groups of kernels with what all tools tell of their launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._lookup import beside
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_KEYS: Final = ("name", "device", *SHAPE)
+
+
+@once_per_report
+def groups_with_config(report: Report) -> pl.DataFrame:
+    """The groups of kernels with registers (of a thread), shared (bytes of a block), duration (mean, in ns).
+
+    Registers and shared memory are null where launches of a group differ in them.
+    """
+    memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
+    config = report.kernel_config.select("event_id", registers="registers_per_thread", shared=memory)
+    kernels = beside(kernels_in(report), config, "registers", "shared")
+    sums = kernels.group_by(*_KEYS).agg(
+        duration=pl.col("dur_ns").mean(), **{name: _only(name) for name in ("registers", "shared")}
+    )
+    return kernel_groups(report).join(sums, on=_KEYS, nulls_equal=True)
+
+
+def _only(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())
