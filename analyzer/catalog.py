@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze import analyses
 from kanalyze.counter_model import RULE_RESULTS, SOURCE_FILES
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import polars as pl
 
     from kanalyze.report import Report
 
 #: Modules of the analyses package that are no table.
-_NO_TABLE: Final = ("rules", "summary", "counter_summary", "roof_points", "joint_summary", "comparison", "instances", "repeats")
+_NO_TABLE: Final = (
+    "rules",
+    "summary",
+    "counter_summary",
+    "roof_points",
+    "joint_summary",
+    "comparison",
+    "instances",
+    "repeats",
+)
 
 #: A part of the report that gives the time, which tables of several reports take as keywords.
 WHERE: Final = ("window", "device", "process")
@@ -61,23 +67,16 @@ def forms(name: str) -> list[Table]:
     return list({form.when: form for form in declared if form.when}.values())  # one may have two names in a module
 
 
-def refuse_several(name: str, reports: Sequence[Path]) -> None:
-    """Raise :class:`CannotTellError` if several reports are given for a table that is of one."""
-    if len(reports) > 1 and not table(name).together:
-        raise CannotTellError.of_several(name, reports)
-
-
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:
     """The table called `name` of a report; `options` are keywords of its function, ``by`` among them.
 
-    With `others`, reports of the same program by other tools, it joins them all; only some tables do.
+    With `others`, reports of the same program by other tools, it joins them all; only tables that say so can.
 
     Raises:
         UnknownNameError: There is no such table, or it has no such option or grouping.
-        CannotTellError: The report does not hold what the table needs, or the table is of one report.
+        CannotTellError: The report does not hold what the table needs.
     """
     declared = table(name)
-    refuse_several(name, [one.meta.path for one in (report, *others)])
     by = options.get("by")
     if by is not None and by not in declared.groupings:
         raise UnknownNameError.of(f"grouping of {name}", by, declared.groupings)

@@ -246,6 +246,11 @@ class OutputError(KanalyzeError):
         """The format `form` is binary and goes to a file only."""
         return cls(f"--format {form} is binary and is not printed.", "Say where it goes: -o FILE.")
 
+    @classmethod
+    def without_package(cls, what: str, package: str, extra: str) -> OutputError:
+        """Making `what` needs a `package` that is not installed, and that the `extra` of kanalyze brings."""
+        return cls(f"{what} needs {package}, which is not installed.", f"Install it: pip install 'kanalyze[{extra}]'.")
+
 
 class CannotTellError(KanalyzeError):
     """The report does not hold what the question needs; not the same as an empty answer."""
@@ -297,14 +302,6 @@ class CannotTellError(KanalyzeError):
         return cls(
             f"{path}: cannot tell {table}, because it is not the only report of {tool}.",
             "Give one report of each tool, all of the same program; `kanalyze summarize` compares several of one tool.",
-        )
-
-    @classmethod
-    def of_several(cls, table: str, paths: Sequence[Path]) -> CannotTellError:
-        """The `table` is of one report, and several were given, those at `paths`."""
-        return cls(
-            f"{', '.join(map(str, paths))}: cannot tell {table} of several reports together.",
-            "Give one of them; `kanalyze show joined` puts reports of different tools together.",
         )
 
     @classmethod

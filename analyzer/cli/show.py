@@ -64,7 +64,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if catalog.table(table).together:
         rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
     else:
-        catalog.refuse_several(table, reports)
+        if len(reports) > 1:
+            raise click.UsageError(f"{table} is of one report; `kanalyze show joined` puts several together.")
         parts = opened_parts(reports[0], where)
         rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)

@@ -41,6 +41,9 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
     "bytes/s": units.rate,
     "Hz": lambda value: f"{value / 1_000_000:g} MHz",
     "0..1": units.percent,
+    "FLOP": units.flop,
+    "FLOP/s": lambda value: f"{units.flop(value)}/s",
+    "FLOP/byte": lambda value: f"{value:.3g} FLOP/byte",
 }
 
 

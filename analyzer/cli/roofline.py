@@ -1,0 +1,44 @@
+"""``kanalyze roofline``: where the kernels stand under the roof of their GPU, as a table or a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kanalyze.cli._options import Where, opened_together, reports_argument
+from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.errors import CannotTellError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command()
+@reports_argument
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw it: all kernels, sized by their time; .svg, .png or .html.",
+)
+def roofline(reports: Sequence[Path], plot: Path | None) -> None:
+    """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
+    from kanalyze.analyses.roof_points import roof_points  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.roofline import roofline as table_of  # noqa: PLC0415 - as above
+    from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
+
+    for report in reports:
+        refuse_overwriting(report, plot)
+    if plot is not None and plot.suffix.removeprefix(".") not in FORMATS:
+        raise UnknownNameError.of("kind of picture", plot.suffix.removeprefix("."), FORMATS)
+    found = opened_together(reports, Where(window=None, device=None, process=None, no_cache=False))
+    if plot is not None:
+        emit(render(roof_points(found), plot.suffix.removeprefix(".")), plot)
+        return
+    counted = next((one for one in found if one.meta.timeless), None)
+    if counted is None:
+        raise CannotTellError.without_counters("roofline", reports[0])
+    emit(rendered.terminal(table_of(counted), width()), None)
