@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses._agreed import groups_with_config
+from kanalyze.analyses._common import require
 from kanalyze.analyses._common import total as total_of
 from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._measured_groups import measured_groups
@@ -76,6 +77,8 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         CannotTellError: None of the reports gives time, or it lacks ranges or kernels; or several are of one tool.
     """
     found = together(TABLE.name, reports, where)
+    for needed in ("range", "kernel"):
+        require(found.base, TABLE.name, needed)
     measured = _measured(found.base.whole, found.ncu)
     rows = [_row(found.base, one, measured) for one in _instances(found.base).to_dicts()]
     schema = {column.name: column.dtype for column in TABLE.columns if column.name != "slower"}

@@ -99,7 +99,7 @@ def _kernels(found: JointSummary, top: int) -> Section:
         _KERNELS,
         of(len(cells), timed.height, "by launch shape; counters are ncu's" if measured else "by launch shape"),
         Grid((*heads, Head("kernel", left=True)), cells, named=True),
-        ". ".join(text for text in (_left_over(found), _little(found)) if text),
+        "; ".join(text for text in (_left_over(found), _little(found)) if text),
     )
 
 

@@ -142,6 +142,7 @@ OPTIONAL = {
     "op_kernels": "op",
     "steps": "range, op",
     "tree": "op, python",
+    "variants": "range",
 }
 
 
