@@ -31,7 +31,7 @@ TABLE: Final = Table(
         Column("window_share", pl.Float64, "Part of the window that the kernel takes.", nullable=True),
         Column("exclusive_ns", pl.Int64, "The same as time.", nullable=True),
         Column("gain_share", pl.Float64, "Part of the window that is saved at most.", nullable=True),
-        Column("gain_ns", pl.Float64, "The same as time; null for a local estimate, or without time.", nullable=True),
+        Column("gain_ns", pl.Int64, "The same as time; null for a local estimate, or without time.", nullable=True),
         Column("source", pl.String, "Whose rule it is: ncu or kanalyze."),
         Column("rule", pl.String, "Name of the rule."),
         Column("scope", pl.String, "What the estimate is of: global (the duration) or local.", nullable=True),

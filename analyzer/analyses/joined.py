@@ -64,7 +64,7 @@ TABLE: Final = Table(
             "What the best advice would save of the window: window_share times best_speedup_share.",
             nullable=True,
         ),
-        Column("gain_ns", pl.Float64, "The same as time.", nullable=True),
+        Column("gain_ns", pl.Int64, "The same as time.", nullable=True),
     ),
     together=True,
 )  # fmt: skip

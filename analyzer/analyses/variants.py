@@ -46,8 +46,8 @@ TABLE: Final = Table(
         Column("variant", pl.String, "Name of its range."),
         Column("inside", pl.String, "The range in it that is compared, its last instance."),
         Column("repeats", pl.Int64, "Ranges directly in that one that launched anything; 1 where there is none."),
-        Column("span_ns", pl.Float64, "From the first operation's start to the last end, for each of them."),
-        Column("kernel_ns", pl.Float64, "Time of its kernels, each instant once, for each of them."),
+        Column("avg_span_ns", pl.Float64, "From the first operation's start to the last end, for each of them."),
+        Column("avg_kernel_ns", pl.Float64, "Time of its kernels, each instant once, for each of them."),
         Column("slower", pl.Float64, "That by the kernel time of the fastest variant."),
         Column("launches", pl.Float64, "Launches of kernels, for each of them."),
         Column("kernels", pl.Int64, "Different kernels and launch shapes."),
@@ -83,9 +83,9 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     rows = [_row(found.base, one, measured) for one in _instances(found.base).to_dicts()]
     schema = {column.name: column.dtype for column in TABLE.columns if column.name != "slower"}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    least = pl.col("kernel_ns").min()
-    slower = pl.when(least > 0).then((pl.col("kernel_ns") / least).clip(1.0)).otherwise(1.0)
-    return TABLE.select(frame.with_columns(slower=slower).sort("kernel_ns", "variant"))
+    least = pl.col("avg_kernel_ns").min()
+    slower = pl.when(least > 0).then((pl.col("avg_kernel_ns") / least).clip(1.0)).otherwise(1.0)
+    return TABLE.select(frame.with_columns(slower=slower).sort("avg_kernel_ns", "variant"))
 
 
 def _instances(report: Report) -> pl.DataFrame:
@@ -129,8 +129,8 @@ def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> 
     total, repeats = total_of(groups, "exclusive_ns"), one["repeats"]
     row = {
         **{name: one[name] for name in ("variant", "inside", "repeats")},
-        "span_ns": (one["end"] - one["start"]) / repeats,
-        "kernel_ns": total / repeats,
+        "avg_span_ns": (one["end"] - one["start"]) / repeats,
+        "avg_kernel_ns": total / repeats,
         "launches": total_of(groups, "count") / repeats,
         "kernels": groups.height,
     }

@@ -17,7 +17,20 @@ import pytest
 import kanalyze.cli
 from support.command import ADD, ADD_UM, TORCH, command_line, environment, refused, run, spawn
 
-COMMANDS = ("collect", "doctor", "name", "redact", "show", "source", "summarize", "tables", "tree", "workloads")
+COMMANDS = (
+    "collect",
+    "doctor",
+    "name",
+    "redact",
+    "roofline",
+    "show",
+    "source",
+    "summarize",
+    "tables",
+    "tree",
+    "verify",
+    "workloads",
+)
 ESCAPE = "\x1b["
 
 
@@ -46,7 +59,7 @@ def test_a_module_in_the_package_is_a_command():
         ("summarize", "REPORTS...", {"--window", "--device", "--process", "--top", "--format", "-o", "--output"}),
         (
             "show",
-            "TABLE REPORT",
+            "TABLE REPORTS...",
             {"--window", "--device", "--process", "--by", "--sort", "--top", "--format", "-o", "--output"}
             | {"--trace", "--graphs", "--as-nsys", "--chunks", "--threshold"},
         ),
@@ -93,8 +106,8 @@ def test_an_error_is_a_message_and_a_remedy_and_its_name_in_the_docs():
     [
         (["summarise", ADD], "No such command 'summarise'"),
         (["summarize"], "Missing argument 'REPORTS...'"),
-        (["show", "kernels"], "Missing argument 'REPORT'"),
-        (["show", "kernels", ADD, ADD_UM], "unexpected extra argument"),
+        (["show", "kernels"], "Missing argument 'REPORTS...'"),
+        (["show", "kernels", ADD, ADD_UM], "kernels is of one report"),
         (["show", "utilisation", ADD, "--chunks", "0"], "0 is not in the range x>=1"),
         (["summarize", ADD, "--windows", "..1ms"], "No such option"),
         (["summarize", ADD, "--format", "yaml"], "'yaml' is not one of 'terminal', 'markdown', 'json'"),
