@@ -87,8 +87,14 @@ def opened_together(reports: Sequence[Path], where: Where) -> list[Report]:
     """The reports of one program: all that are given, and of a folder of a capture that of each tool; whole."""
     from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
 
-    progress = _tell if sys.stderr.isatty() else None
-    return [one for path in reports for one in every_report(path, progress, cache=not where["no_cache"])]
+    progress, cache = _tell if sys.stderr.isatty() else None, not where["no_cache"]
+    found = [every_report(path, progress, cache=cache, left_out=_tell_left_out) for path in reports]
+    return [one for some in found for one in some]
+
+
+def _tell_left_out(error: Exception) -> None:
+    """Say that a report of a folder is not in what is printed."""
+    click.echo(f"kanalyze: left out: {error}", err=True)
 
 
 def part(where: Where) -> PartOf:

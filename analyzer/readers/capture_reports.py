@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read, read_capture
 from kanalyze.readers.ncu_runs import report_of, runs_in
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from kanalyze.readers import Progress
@@ -27,15 +30,30 @@ def _traces(path: Path) -> list[Path]:
     return [path / name for name in _TRACES if (path / name).is_file()]
 
 
-def every_report(path: Path, progress: Progress | None = None, *, cache: bool = True) -> list[Report]:
+def every_report(
+    path: Path,
+    progress: Progress | None = None,
+    *,
+    cache: bool = True,
+    left_out: Callable[[KanalyzeError], object] | None = None,
+) -> list[Report]:
     """The reports at `path`: of a folder that `kanalyze collect` wrote that of each tool, nsys first.
 
-    Of a pass that ran several times, the first run. Raises as :func:`kanalyze.readers.read` does.
+    Of a pass that ran several times, the first run. Raises as :func:`kanalyze.readers.read` does; but of a folder's
+    further reports, one that cannot be read is left out where `left_out` is given, which is told why.
     """
+    first = read(path, progress, cache=cache)  # of a folder that of nsys, or of ncu where there is none
     if not read_capture.accepts(path, b""):
-        return [read(path, progress, cache=cache)]
-    first = read(path, progress, cache=cache)  # of nsys, or of ncu where there is none
-    found = [first, *(read(trace, progress, cache=cache) for trace in _traces(path)[:1])]
+        return [first]
+    ways = [partial(read, trace, progress, cache=cache) for trace in _traces(path)[:1]]
     if not first.meta.timeless and (counters := runs_in(path, "ncu")):
-        found.append(report_of(path, counters, progress or (lambda *_: None)))
+        ways.append(partial(report_of, path, counters, progress or (lambda *_: None)))
+    found = [first]
+    for way in ways:
+        try:
+            found.append(way())
+        except KanalyzeError as error:
+            if left_out is None:
+                raise
+            left_out(error)
     return found
