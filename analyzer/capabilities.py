@@ -114,6 +114,5 @@ _BANDWIDTHS: Final = {
 
 def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
     """The peak bandwidth of the memory of the GPU called `name`; None where it is not known here."""
-    fitting = [known for known in _BANDWIDTHS if name is not None and (name == known or name.startswith(f"{known} "))]
-    fitting += [known for known in _BANDWIDTHS if name is not None and name.startswith(f"{known}-")]
+    fitting = [known for known in _BANDWIDTHS if name == known or (name or "").startswith((f"{known} ", f"{known}-"))]
     return _BANDWIDTHS[max(fitting, key=len)] * 1_000_000_000 if fitting else None

@@ -10,9 +10,10 @@ from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._lookup import beside, gathered
 from kanalyze.analyses._op_events import host_tree
 from kanalyze.analyses._op_scope import launched_work
+from kanalyze.analyses._operations import recorded
 from kanalyze.analyses._tensor_sizes import sizes
 from kanalyze.decoder.decode import decode
-from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
+from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import KernelName
@@ -100,11 +101,12 @@ def _turn(names: list[str], *, one: bool) -> int:
 def _in_streams(report: Report) -> pl.DataFrame:
     """Every device operation in scope in the order of its stream, with what :func:`chains` looks at."""
     tree, work = host_tree(report), launched_work(report)
-    streams = pl.concat([report.kind(kind).select("event_id", "stream") for kind in DEVICE_KINDS]).sort("event_id")
-    known = beside(work, streams, "stream")
-    threads = tree.rows.select("thread_id", op_name="name", op_id="last_id")
-    made = threads.select(pl.all().gather(known.get_column("operator"))) if tree.rows.height else threads.clear()
-    known = known.with_columns(made.get_columns()) if made.height else known.with_columns(_nothing(threads))
+    known = beside(work, recorded(report, "stream"), "stream")
+    made = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
+    operator = known.get_column("operator")
+    known = known.with_columns(
+        gathered(tree.rows.get_column(column), operator).alias(name) for name, column in made.items()
+    )
     known = known.with_columns(_fusible(known))
     known = beside(known, report.kernel_config, *_SHAPE)
     known = known.with_columns(_sizes(report, known).get_columns())
@@ -126,10 +128,6 @@ def _in_streams(report: Report) -> pl.DataFrame:
         *_SHAPE,
         name="op_name",
     )
-
-
-def _nothing(like: pl.DataFrame) -> list[pl.Expr]:
-    return [pl.lit(None, dtype=dtype).alias(name) for name, dtype in like.schema.items()]
 
 
 def _fusible(work: pl.DataFrame) -> list[pl.Expr]:

@@ -8,9 +8,8 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._lookup import distinct, gathered, matches, positions
-from kanalyze.analyses._operations import operations
+from kanalyze.analyses._operations import operations, recorded
 from kanalyze.frames import constant
-from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -37,10 +36,7 @@ def launch_rows(report: Report) -> pl.Series:
 
 def _correlated(report: Report) -> pl.DataFrame:
     """The operations' rows with process and correlation id."""
-    keys = ("event_id", "process_id", "correlation_id")
-    ids = pl.concat([report.kind(kind).select(keys) for kind in DEVICE_KINDS])
-    ids = ids if ids.get_column("event_id").is_sorted() else ids.sort("event_id")
-    return ids.select("process_id", "correlation_id").with_row_index("row")
+    return recorded(report, "process_id", "correlation_id").drop("event_id").with_row_index("row")
 
 
 def _by_process(work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:

@@ -11,8 +11,7 @@ from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_events import annotation_events
 from kanalyze.analyses._op_tree import THREAD
-from kanalyze.analyses._operations import operations
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.analyses._operations import operations, recorded
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -25,7 +24,7 @@ def device_annotations(report: Report) -> pl.DataFrame:
     An operation is of the annotation that was on top of the stack of the thread when it made the call.
     """
     work = operations(report)
-    streams = pl.concat([report.kind(kind).select("event_id", "stream") for kind in DEVICE_KINDS]).sort("event_id")
+    streams = recorded(report, "stream")
     calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
     made = _on_top(annotation_events(report), calls.with_columns(work.get_column("process_id")))
     known = (

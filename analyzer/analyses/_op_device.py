@@ -19,8 +19,7 @@ from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._op_events import FRAMEWORK_KINDS, call_makers, host_tree, mistaken, operator_tree
 from kanalyze.analyses._op_overhead import overhead_makers
 from kanalyze.analyses._op_tree import in_subtrees
-from kanalyze.analyses._operations import operations
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.analyses._operations import operations, recorded
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -45,8 +44,7 @@ def makers(report: Report) -> pl.Series:
 @once_per_process
 def _named_makers(report: Report) -> pl.Series:
     """For each row of `operations` the id of the operator that the trace names for it, or for its call; else null."""
-    work = pl.concat([report.kind(kind).select("event_id", "parent_id") for kind in DEVICE_KINDS]).sort("event_id")
-    named = work.get_column("parent_id")
+    named = recorded(report, "parent_id").get_column("parent_id")
     if not named.has_nulls() or "api" not in report.kinds:
         return named
     calls = calls_of(report, operations(report).get_column("row"), "call_id")

@@ -41,6 +41,12 @@ def operations(report: Report) -> pl.DataFrame:
     )
 
 
+def recorded(report: Report, *columns: str) -> pl.DataFrame:
+    """Columns of the devices' events as they were recorded, with `event_id`, in the order of :func:`operations`."""
+    events = pl.concat([report.kind(kind).select("event_id", *columns) for kind in DEVICE_KINDS])
+    return events if events.get_column("event_id").is_sorted() else events.sort("event_id")
+
+
 @once_per_report
 def device_operations(report: Report) -> pl.DataFrame:
     """:func:`operations` on the devices in scope."""

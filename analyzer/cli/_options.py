@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.report import Report
+    from kanalyze.report import Where as Part
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -25,14 +26,6 @@ class Where(TypedDict):
     device: int | None
     process: int | None
     no_cache: bool
-
-
-class PartOf(TypedDict):
-    """The same as an analysis takes it."""
-
-    window: str | None
-    device: int | None
-    process: int | None
 
 
 def scope(command: F) -> F:
@@ -80,7 +73,7 @@ def opened(report: Path, where: Where) -> Report:
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     found = read(report, progress=_tell if sys.stderr.isatty() else None, cache=not where["no_cache"])
-    return found.narrow(window=where["window"], device=where["device"], process=where["process"])
+    return found.narrow(**part(where))
 
 
 def opened_together(reports: Sequence[Path], where: Where) -> list[Report]:
@@ -97,9 +90,9 @@ def _tell_left_out(error: Exception) -> None:
     click.echo(f"kanalyze: left out: {error}", err=True)
 
 
-def part(where: Where) -> PartOf:
-    """What of `where` names a part of the report that gives the time."""
-    return PartOf(window=where["window"], device=where["device"], process=where["process"])
+def part(where: Where) -> Part:
+    """What of `where` names a part of a report, as analyses take it."""
+    return {"window": where["window"], "device": where["device"], "process": where["process"]}
 
 
 def _tell(what: str, share: float) -> None:

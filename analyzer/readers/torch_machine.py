@@ -29,12 +29,15 @@ _LIMITS: Final = {
 _ON_HOST: Final = ("Call", "Op", "Annotation")
 
 
-def devices(frames: Frames) -> pl.DataFrame:
-    """The GPUs that did anything, as :data:`kanalyze.model.DEVICES`; all of the machine where none did."""
+def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
+    """The GPUs that did anything, as :data:`kanalyze.model.DEVICES`; all of the machine where none did.
+
+    `used` has the column device, of what happened on one.
+    """
     told = frames.properties.get("deviceProperties")
     known = {row["device"]: row for row in map(_device, told if isinstance(told, list) else []) if row}
-    used = _used(frames)
-    rows = [known.get(device, {"device": device}) for device in sorted(used)] or list(known.values())
+    active = used.get_column("device").drop_nulls().unique().sort()
+    rows = [known.get(device, {"device": device}) for device in active] or list(known.values())
     frame = pl.DataFrame(rows, schema=DEVICES.schema, orient="row")
     limits = capabilities().select("compute_capability", blocks="max_blocks_per_sm")
     joined = frame.join(limits, on="compute_capability", how="left", maintain_order="left")
@@ -68,15 +71,6 @@ def whole(value: object) -> int | None:
 def _positive(value: object) -> int | None:
     found = whole(value)
     return found if found is not None and found > 0 else None
-
-
-def _used(frames: Frames) -> set[int]:
-    found: set[int] = set()
-    for name in ("Kernel", "Copy", "Memset"):
-        frame = frames.events.get(name)
-        if frame is not None:
-            found.update(frame.select(pl.coalesce("device", "pid").unique()).to_series().drop_nulls())
-    return found
 
 
 def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:

@@ -101,7 +101,7 @@ class TorchTables:
             OP_DETAIL.name: self._op_detail,
             COLLECTIVE_DETAIL.name: self._collective_detail,
             COMPILED_KERNELS.name: self._no_capture,
-            "devices": lambda: devices(self._frames),
+            "devices": lambda: devices(self._frames, self._used),
             "processes": lambda: processes(self._frames, self._used),
             "notes": lambda: notes(self._frames),
         }
