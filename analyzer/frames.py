@@ -15,6 +15,9 @@ _MULTIPLIER: Final = 6364136223846793005
 #: Frames of fewer rows are handled as is usual in polars, which costs less there.
 _MANY_ROWS: Final = 1 << 16
 
+#: A table of all numbers between ids has at most so many times as many places as there are ids.
+_SPARSE: Final = 8
+
 #: Rows that are looked at together.
 _SLICE: Final = 1 << 19
 
@@ -42,6 +45,28 @@ def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
     if frame.is_empty():
         return frame.clear(len(at)).get_column(column)
     return frame.select(pl.col(column).gather(at)).to_series()
+
+
+def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
+    """The row at which each of `wanted` first stands in `keys`, two columns of integers; null where it does not.
+
+    Ids that were given out one after the other are looked up in a table of all numbers between them; others are joined.
+    """
+    low, high = keys.min(), keys.max()
+    if not isinstance(low, int) or not isinstance(high, int):
+        return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(wanted))
+    if high - low >= _SPARSE * len(keys):
+        known = keys.alias("key").to_frame().with_row_index("row").unique("key", keep="first").drop_nulls()
+        asked = wanted.alias("key").to_frame()
+        return asked.join(known, on="key", how="left", maintain_order="left").get_column("row")
+    rows = pl.int_range(len(keys), dtype=pl.UInt32, eager=True)
+    if keys.has_nulls():
+        rows, keys = rows.filter(keys.is_not_null()), keys.drop_nulls()
+    places = (keys - low).cast(pl.UInt32)
+    table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
+    table = table.scatter(places.reverse(), rows.reverse())  # of equal keys the first is written last
+    inside = (wanted >= low) & (wanted <= high)
+    return table.gather((wanted - low).set(~inside, None))
 
 
 def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:

@@ -11,13 +11,9 @@ end. Nearly always the first half is enough, and is one search; where events ove
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Later than any time of any trace.
 _AFTER_ALL: Final = (1 << 63) - 1
@@ -30,45 +26,52 @@ def nested(start: pl.Series, end: pl.Series) -> pl.DataFrame:
 
     Returns:
         parent (the place of the innermost one around it; null for none), stop (the place of the first one after it that
-        is not in it: what is in it stands between the two) and depth (how many there are around it).
+        is not in it: what is in it stands between the two) and inner_ns (the durations, summed, of those that it is the
+        parent of).
     """
     places = pl.int_range(len(start), dtype=_PLACE, eager=True)
-    stop = _larger(start.search_sorted(end, side="left").cast(_PLACE), places + 1)
-    tree = _tree(stop, places)
-    around = end.gather(tree.get_column("parent"))
-    if not (end > around).any():
+    inside = (start.shift(-1) < end).fill_null(value=False).arg_true()
+    stop = (places + 1).scatter(inside, start.search_sorted(end.gather(inside), side="left").cast(_PLACE))
+    tree = _tree(stop, end - start)
+    if not (end > end.gather(tree.get_column("parent"))).any():
         return tree
-    containing = places.filter(stop > places + 1)
-    later = -next_greater(end, containing)
-    return _tree(stop.scatter(containing, -_larger(-stop.gather(containing), later)), places)
+    containing = (stop > places + 1).arg_true().cast(_PLACE)
+    later = next_greater(end, containing)
+    known = stop.gather(containing)
+    return _tree(stop.scatter(containing, known.zip_with(known < later, later)), end - start)
 
 
-def _larger(left: pl.Series, right: pl.Series) -> pl.Series:
-    return left.zip_with(left > right, right)
+def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
+    """The tree of events that each end before `stop`: an event is in all earlier ones whose stop is after it.
+
+    By depth, then by place, events with the same parent stand together, and the first of them right behind it in place.
+    """
+    count = len(stop)
+    places = pl.int_range(count, dtype=_PLACE, eager=True)
+    containing = stop > places + 1
+    first = containing.shift(1, fill_value=False)
+    depth = first.cast(_PLACE).cum_sum() - _up_to(stop.filter(containing).sort(), count)
+    order = (depth * count + places).sort() % max(count, 1)
+    firsts = first.gather(order).arg_true()
+    parents = order.gather(firsts) - 1
+    above = places.clear(count).scatter(firsts, parents).forward_fill()
+    taken = durations.gather(order).cum_sum()
+    before = taken.gather(firsts) - durations.gather(order.gather(firsts))
+    inner = before.shift(-1, fill_value=int(taken[-1]) if count else 0) - before
+    return pl.DataFrame(
+        {
+            "parent": places.clear(count).scatter(order, above),
+            "stop": stop,
+            "inner_ns": pl.zeros(count, dtype=pl.Int64, eager=True).scatter(parents, inner),
+        }
+    )
 
 
-def _tree(stop: pl.Series, places: pl.Series) -> pl.DataFrame:
-    """The tree of events that each end before `stop`: an event is in all earlier ones whose stop is after it."""
-    depth = places - stop.sort().search_sorted(places, side="right").cast(_PLACE)
-    count = len(places)
-    ordered = (depth * count + places).sort()
-    levels = [part % count for part in _cut(ordered, ordered // max(count, 1))]
-    parents = [pl.Series([None], dtype=_PLACE).new_from_index(0, len(level)) for level in levels[:1]]
-    for outer, level in pairwise(levels):
-        parents.append(outer.gather(outer.search_sorted(level, side="left") - 1))
-    empty = pl.Series(dtype=_PLACE)
-    parent = pl.concat([empty, *parents]).gather(pl.concat([empty, *levels]).arg_sort())
-    return pl.DataFrame({"parent": parent, "stop": stop, "depth": depth})
-
-
-def _cut(values: pl.Series, group: pl.Series) -> Sequence[pl.Series]:
-    """The parts of `values` that have the same number in `group`, which rises."""
-    lengths = group.rle().struct.field("len").to_list() if len(group) else []
-    found, begin = [], 0
-    for length in lengths:
-        found.append(values.slice(begin, length))
-        begin += length
-    return found
+def _up_to(marks: pl.Series, count: int) -> pl.Series:
+    """How many of `marks`, which are sorted, are at each of the places up to `count`, or before it."""
+    runs = marks.filter(marks < count).rle().struct.unnest()
+    at = pl.zeros(count, dtype=_PLACE, eager=True).scatter(runs.get_column("value"), runs.get_column("len"))
+    return at.cum_sum()
 
 
 def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
@@ -95,6 +98,10 @@ def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
             found = found.with_columns(at + smaller.cast(_PLACE) * (1 << height))
         found = pl.concat([found, stopped[height]])
     return found.sort("row").get_column("at")
+
+
+def _larger(left: pl.Series, right: pl.Series) -> pl.Series:
+    return left.zip_with(left > right, right)
 
 
 def _maxima(values: pl.Series) -> list[pl.Series]:

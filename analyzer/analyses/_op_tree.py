@@ -84,7 +84,7 @@ def tree_of(events: pl.DataFrame) -> HostTree:
     They have the columns of `rows` but for parent, stop, self_ns and last_id; further ones are kept.
     """
     threads = _threads(events)
-    events = events.hstack(_nested(events, threads).drop("depth").get_columns())
+    events = events.hstack(_nested(events, threads).get_columns())
     parent = pl.col("parent") == pl.int_range(pl.len(), dtype=pl.Int64) - 1
     alone = parent & (pl.col("stop") == pl.col("stop").shift(1))
     kept = ~events.select((alone & (pl.col("name") == pl.col("name").shift(1))).fill_null(value=False)).to_series()
@@ -93,7 +93,8 @@ def tree_of(events: pl.DataFrame) -> HostTree:
     rows = events.with_columns(pl.col("event_id").alias("last_id"))
     if not kept.all():
         rows, threads = _without_doubles(rows, kept, ranks), _renumbered(threads, ranks)
-    return HostTree(rows.with_columns(_self_ns(rows)), threads, *ids.get_columns())
+    own = pl.col("end") - pl.col("start") - pl.col("inner_ns")
+    return HostTree(rows.with_columns(own.alias("self_ns")).drop("inner_ns"), threads, *ids.get_columns())
 
 
 def _threads(events: pl.DataFrame) -> pl.DataFrame:
@@ -113,13 +114,13 @@ def _nested(events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
 def _without_doubles(rows: pl.DataFrame, kept: pl.Series, ranks: pl.Series) -> pl.DataFrame:
     """The rows that are kept; those that are not stand right behind the one as which they are counted."""
     last = kept.arg_true().cast(pl.Int64).shift(-1, fill_value=len(kept)) - 1
-    last_id = rows.get_column("event_id").gather(last)
+    told = rows.select(pl.col("last_id", "inner_ns").gather(last))
     found = rows.filter(kept)
     before = pl.concat([_FIRST, ranks + 1])
     return found.with_columns(
         gathered(ranks, found.get_column("parent")).alias("parent"),
         before.gather(found.get_column("stop")).alias("stop"),
-        last_id.alias("last_id"),
+        *told.get_columns(),
     )
 
 
@@ -127,12 +128,6 @@ def _renumbered(threads: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     begin = ranks.gather(threads.get_column("begin"))
     count = begin.shift(-1, fill_value=int(ranks[-1]) + 1) - begin
     return threads.with_columns(begin.alias("begin"), count.alias("count"))
-
-
-def _self_ns(rows: pl.DataFrame) -> pl.Series:
-    duration = rows.get_column("end") - rows.get_column("start")
-    inner = sums_by(rows.get_column("parent"), duration, rows.height)
-    return (duration - inner).alias("self_ns")
 
 
 def sums_by(rows: pl.Series, values: pl.Series, count: int) -> pl.Series:

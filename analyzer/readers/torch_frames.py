@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -161,15 +162,18 @@ def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
 
 def _times(arrays: list[array[Any]]) -> list[pl.Series]:
     """Times in nanoseconds; of floats of microseconds exactly what their three decimals say."""
-    if len({one.typecode for one in arrays}) > 1:
-        return [series for one in arrays for series in _times([one])]
+    return [_times_of(list(alike)) for _, alike in groupby(arrays, key=lambda one: one.typecode)]
+
+
+def _times_of(arrays: list[array[Any]]) -> pl.Series:
+    """The same of arrays of one type."""
     values = _joined(arrays)
     if values.dtype == pl.Int64:
-        return [_known(values)]
+        return _known(values)
     us = pl.col("us").fill_nan(None)
     whole = us.floor()
     ns = whole.cast(pl.Int64) * 1000 + ((us - whole) * 1000 + 0.5).floor().cast(pl.Int64)
-    return [values.alias("us").to_frame().select(ns.alias("ns")).to_series()]
+    return values.alias("us").to_frame().select(ns.alias("ns")).to_series()
 
 
 def _known(values: pl.Series) -> pl.Series:

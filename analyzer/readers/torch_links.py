@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.frames import constant, first_rows
 from kanalyze.readers.torch_kinds import FRAME_KINDS, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -70,7 +71,12 @@ class Links:
         told = told | pl.lit(name != "Sync" and self._external_ids_may_lack)
         pid = self.owners.processes(frame) if name in ON_DEVICE else frame.get_column("pid")
         keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
-        found = keys.join(self._by_external_id, on=["external_id", "pid"], how="left", maintain_order="left")
+        known = self._by_external_id
+        if constant(known, "pid") and constant(keys, "pid") and known.item(0, "pid") == keys.item(0, "pid"):
+            rows = first_rows(known.get_column("external_id"), keys.get_column("external_id"))
+            return known.get_column("event_id").gather(rows)
+        known = known.unique(["external_id", "pid"], keep="first")
+        found = keys.join(known, on=["external_id", "pid"], how="left", maintain_order="left")
         return found.get_column("event_id")
 
     @cached_property
@@ -81,14 +87,13 @@ class Links:
 
     @cached_property
     def _by_external_id(self) -> pl.DataFrame:
-        """The operators and ranges by External id and process; 0 is nobody's."""
+        """The operators and ranges with External id and process; 0 is nobody's, and of equal ones the first counts."""
         parts = [pl.DataFrame(schema={"external_id": pl.Int64, "pid": pl.Int64, "event_id": pl.Int64})]
         for name in ("Op", "Annotation"):
             frame = self._frame(name)
             if frame.height:
                 parts.append(frame.select("external_id", "pid", event_id=self.ids(name)))
-        every = pl.concat(parts).filter(pl.col("external_id") != 0)
-        return every.unique(["external_id", "pid"], keep="first")
+        return pl.concat(parts).filter(pl.col("external_id") != 0)
 
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
         """The operator of each kernel in traces of the first profilers, which link a kernel to the operator's start.

@@ -48,6 +48,9 @@ _MOST: Final = 8
 #: How far it is, is told where it takes longer than this.
 _PATIENCE_S: Final = 1.0
 
+#: A process keeps the memory of a piece for the next one; glibc would give it back each time, and ask for it again.
+_KEEPING: Final = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 28)}
+
 #: What a process is told to run. It finds our modules where they are, under no other name, without running what
 #: :mod:`kanalyze` runs when it is imported, and before anything else that may be called like them.
 _PROGRAM: Final = """
@@ -250,7 +253,8 @@ def started(path: Path) -> subprocess.Popen[bytes]:
     packages = {name: [str(place) for place in sys.modules[name].__path__] for name in ("kanalyze", "kanalyze.readers")}
     program = _PROGRAM.format(path=str(Path(msgspec.__file__).parents[1]), packages=packages)
     command = [sys.executable, "-I", "-S", "-c", program, str(path)]
-    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL)  # noqa: S603 - ourselves
+    environment = os.environ | _KEEPING
+    return subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, env=environment)  # noqa: S603 - ourselves
 
 
 def close(process: subprocess.Popen[bytes]) -> None:
