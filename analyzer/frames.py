@@ -47,6 +47,12 @@ def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
     return frame.select(pl.col(column).gather(at)).to_series()
 
 
+def dense(keys: pl.Series) -> bool:
+    """Whether a table of all numbers between the least and the greatest of `keys` is little longer than they are."""
+    low, high = keys.min(), keys.max()
+    return isinstance(low, int) and isinstance(high, int) and high - low < _SPARSE * len(keys)
+
+
 def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     """The row at which each of `wanted` first stands in `keys`, two columns of integers; null where it does not.
 
@@ -55,7 +61,7 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     low, high = keys.min(), keys.max()
     if not isinstance(low, int) or not isinstance(high, int):
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    if high - low >= _SPARSE * len(keys):
+    if not dense(keys):
         known = keys.alias("key").to_frame().with_row_index("row").unique("key", keep="first").drop_nulls()
         asked = wanted.alias("key").to_frame()
         return asked.join(known, on="key", how="left", maintain_order="left").get_column("row")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import polars as pl
+
+from kanalyze.frames import dense, first_rows
+
+
+#: So many times fewer wanted than there are keys are searched for, whatever the keys.
+_FEW: Final = 8
 
 
 def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     """Where each of `wanted` first stands in `keys`, which are sorted and without nulls; null where it does not."""
     if keys.is_empty() or wanted.is_empty():
         return pl.Series(wanted.name, [None], dtype=pl.UInt32).new_from_index(0, len(wanted))
+    if len(wanted) > len(keys) // _FEW and dense(keys):
+        return first_rows(keys, wanted).alias(wanted.name)
     at = keys.search_sorted(wanted, side="left")
     inside = at.clip(upper_bound=len(keys) - 1)
     return inside.set(~matches(keys.gather(inside), wanted), None)

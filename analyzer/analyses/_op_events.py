@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._lookup import beside, gathered
 from kanalyze.analyses._op_tree import THREAD, HostTree, in_order, tree_of
+from kanalyze.frames import first_rows
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def asynchronous(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def call_makers(report: Report) -> pl.DataFrame:
-    """The operator that each CUDA call was made in: columns event_id (of the call), maker_id; null for none.
+    """The operator that each CUDA call was made in, call by call: columns event_id (of the call), maker_id or null.
 
     By External id; in a trace that has none at all, as some versions of torch write them, the innermost one around.
     """
@@ -115,7 +117,8 @@ def mistaken(report: Report) -> pl.DataFrame:
 
     Each with call_start and op_start, and their threads, home and op_thread.
     """
-    calls = report.kind("api").join(call_makers(report), on="event_id").filter(pl.col("maker_id").is_null())
+    free = call_makers(report).get_column("maker_id").is_null()
+    calls = report.kind("api").filter(free)
     calls = calls.select("event_id", "process_id", "correlation_id", call_start="start_ns")
     ids = report.table("op_detail").select("external_id", op_id="event_id").filter(pl.col("external_id") > 0)
     pairs = calls.join(ids, left_on="correlation_id", right_on="external_id")
@@ -156,10 +159,11 @@ def _is_asynchronous(ranges: pl.DataFrame) -> pl.Series:
 def _calls(report: Report) -> pl.DataFrame:
     """CUDA calls, those made in an operator on its thread, and overhead, both else on the thread of their process."""
     threads = pl.concat([report.kind(kind).select("event_id", "thread_id") for kind in ("range", "op")])
-    makers = call_makers(report).drop_nulls("maker_id")
-    makers = makers.join(threads.rename({"event_id": "maker_id", "thread_id": "made_on"}), on="maker_id", how="left")
-    made = _part(report, "api").join(makers, on="event_id")
-    made = made.join(_moved(report), on="event_id", how="left", maintain_order="left")
+    makers = call_makers(report).get_column("maker_id")
+    at = first_rows(threads.get_column("event_id"), makers)
+    made_on = gathered(threads.get_column("thread_id"), at).alias("made_on")
+    made = _part(report, "api").with_columns(made_on).filter(makers.is_not_null())
+    made = beside(made, _moved(report), "moved_to")
     thread = pl.coalesce("moved_to", "made_on", "thread_id").alias("thread_id")
     made = made.with_columns(thread, linked=pl.lit(value=True))
     free = home_calls(report)
@@ -168,8 +172,8 @@ def _calls(report: Report) -> pl.DataFrame:
 
 def home_calls(report: Report) -> pl.DataFrame:
     """CUDA calls that were made outside of operators, and overhead, on the thread of their process."""
-    makers = call_makers(report).filter(pl.col("maker_id").is_null())
-    calls = pl.concat([_part(report, "api").join(makers, on="event_id", how="semi"), _part(report, "overhead")])
+    free = call_makers(report).get_column("maker_id").is_null()
+    calls = pl.concat([_part(report, "api").filter(free), _part(report, "overhead")])
     homes = _homes(report)
     if homes.height == 1:  # overhead need not say whose it is
         calls = calls.with_columns(process_id=pl.lit(homes.item(0, "process_id"), dtype=pl.Int64))

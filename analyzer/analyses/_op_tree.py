@@ -12,8 +12,9 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses._lookup import gathered, positions
+from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_nesting import nested
+from kanalyze.frames import first_rows
 
 #: What a thread is known by.
 THREAD: Final = ("process_id", "thread_id")
@@ -31,7 +32,7 @@ class HostTree:
             that of its children; below 0 where these overlap), last_id (the innermost of the events that are counted
             as it).
         threads: The first row of each thread, and how many it has: columns process_id, thread_id, begin, count.
-        ids: Every event's id, sorted.
+        ids: Every event's id.
         places: The row that each of these is counted as.
     """
 
@@ -42,7 +43,7 @@ class HostTree:
 
     def row_of(self, event_ids: pl.Series) -> pl.Series:
         """The rows as which events are counted; null for what is no host event."""
-        return gathered(self.places, positions(self.ids, event_ids))
+        return gathered(self.places, first_rows(self.ids, event_ids))
 
     def of_kinds(self, *kinds: str) -> pl.Series:
         """Which rows are of `kinds`."""
@@ -89,17 +90,19 @@ def tree_of(events: pl.DataFrame) -> HostTree:
     alone = parent & (pl.col("stop") == pl.col("stop").shift(1))
     kept = ~events.select((alone & (pl.col("name") == pl.col("name").shift(1))).fill_null(value=False)).to_series()
     ranks = kept.cast(pl.Int64).cum_sum() - 1
-    ids = events.select("event_id", row=ranks).sort("event_id")
+    ids = events.get_column("event_id")
     rows = events.with_columns(pl.col("event_id").alias("last_id"))
     if not kept.all():
         rows, threads = _without_doubles(rows, kept, ranks), _renumbered(threads, ranks)
     own = pl.col("end") - pl.col("start") - pl.col("inner_ns")
-    return HostTree(rows.with_columns(own.alias("self_ns")).drop("inner_ns"), threads, *ids.get_columns())
+    return HostTree(rows.with_columns(own.alias("self_ns")).drop("inner_ns"), threads, ids, ranks)
 
 
 def _threads(events: pl.DataFrame) -> pl.DataFrame:
-    lengths = events.group_by(THREAD, maintain_order=True).agg(pl.len().cast(pl.Int64).alias("count"))
-    return lengths.with_columns(begin=pl.col("count").cum_sum() - pl.col("count"))
+    another = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in THREAD)
+    begin = events.select(another | (pl.int_range(pl.len()) == 0)).to_series().arg_true().cast(pl.Int64)
+    count = begin.shift(-1, fill_value=events.height) - begin
+    return events.select(pl.col(THREAD).gather(begin)).with_columns(count.alias("count"), begin.alias("begin"))
 
 
 def _nested(events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 import msgspec
 
 from kanalyze.readers import trace_events as of
-from kanalyze.readers.trace_kinds import EMPTY_ARGS, MEANT, OLD_WORD, modern
+from kanalyze.readers.trace_kinds import EMPTY_ARGS, MEANT, OLD_OP, modern
 from kanalyze.readers.trace_loose import as_event, in_ns, number, repaired, whole_objects
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ _COLLECTIVE: Final = b'"Collective name"'
 #: What entries are counted as that are no events of a trace.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})
 
-#: What stands between events.
+#: What stands before the first event of a piece.
+_BEFORE: Final = re.compile(rb"[, \t\r\n]*+")
 _AROUND: Final = b", \t\r\n"
 
 Block = dict[str, "array[Any]"]
@@ -108,7 +109,7 @@ class Decoder:
             msgspec.DecodeError: It is not that, also after what can be repaired was.
             RecursionError: Something in it is nested deeper than anything that makes sense.
         """
-        text = b"[" + piece.strip(_AROUND) + b"]"
+        text = _listed(piece)
         try:
             events: list[Any] = self._typed.decode(text)
         except (msgspec.ValidationError, RecursionError):
@@ -177,12 +178,10 @@ class Decoder:
         """The columns of `events`, None standing for what none is; `text` and `objects` are what they were read of."""
         found = into or Columns()
         found.counts["entries"] += len(events)
-        if OLD_WORD in text:
+        kinds = _by_kind(events)
+        if OLD_OP in kinds:
             events = [modern(event) for event in events]
-        kinds: defaultdict[type, list[Any]] = defaultdict(list)
-        for event in events:
-            kinds[type(event)].append(event)
-        kinds.pop(type(None), None)
+            kinds = _by_kind(events)
         merged: defaultdict[type, list[Any]] = defaultdict(list)
         for kind, some in kinds.items():
             merged[MEANT[kind]] += some
@@ -226,6 +225,24 @@ def _events(times: type) -> Any:  # noqa: ANN401 - a type that is made at run ti
     """Any event, its start being a float of microseconds or an int of nanoseconds."""
     kinds: list[Any] = list(MEANT)
     return Union[tuple(kind if issubclass(kind, of.Flow) else kind[times] for kind in kinds)]  # noqa: UP007 - see above
+
+
+def _listed(piece: bytes) -> bytes:
+    """The events of a piece as a JSON list; a piece is long, and so copied once."""
+    before = _BEFORE.match(piece)
+    begin, end = before.end() if before else 0, len(piece)
+    while end > begin and piece[end - 1] in _AROUND:
+        end -= 1
+    return b"".join((b"[", memoryview(piece)[begin:end], b"]"))
+
+
+def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
+    """The events by their classes, without None."""
+    kinds: defaultdict[type, list[Any]] = defaultdict(list)
+    for event in events:
+        kinds[type(event)].append(event)
+    kinds.pop(type(None), None)
+    return kinds
 
 
 def _widest(times: Sequence[float]) -> float:

@@ -122,7 +122,8 @@ def _spelled(category: str, base: Any) -> Any:  # noqa: ANN401 - a class that ca
 
 _SPELLED: Final = {category: _spelled(category, base) for category, base in _SPELLINGS.items()}
 
-_OLD_OP: Final = _SPELLED["Operator"]
+#: The operators of torch 1.8 to 1.10, and all that were recorded as such: what :func:`modern` is for.
+OLD_OP: Final = _SPELLED["Operator"]
 
 #: What an event is, by the class that it was decoded as.
 MEANT: Final[dict[type, type]] = {
@@ -133,13 +134,10 @@ MEANT: Final[dict[type, type]] = {
 #: What an event is, by its category.
 KIND_OF: Final[dict[str, type]] = {**{str(kind.__struct_config__.tag): kind for kind in _MAIN}, **_SPELLINGS}
 
-#: A word that a text with events of :func:`modern` has in it.
-OLD_WORD: Final = b'"Operator"'
-
 
 def modern(event: Any) -> Any:  # noqa: ANN401 - of any kind
     """The event as today's profiler would write it."""
-    if type(event) is not _OLD_OP:
+    if type(event) is not OLD_OP:
         return event
     args, fields = event.args, {name: getattr(event, name) for name in ("ts", "dur", "pid", "tid", "name")}
     if event.name.startswith(STEP):

@@ -42,7 +42,7 @@ def main() -> None:
 
 def _serve(path: Path, source: IO[bytes], target: IO[bytes]) -> None:
     decoder, told = Decoder(), 0
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         while (message := receive(source)) is not None:
             piece = message[1:]
             if message.startswith(PLACE):
