@@ -8,7 +8,6 @@ import polars as pl
 
 from kanalyze.frames import dense, first_rows
 
-
 #: So many times fewer wanted than there are keys are searched for, whatever the keys.
 _FEW: Final = 8
 

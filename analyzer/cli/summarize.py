@@ -44,12 +44,11 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
 
 def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
     """One page of reports of one program by different tools, or of a capture that has such; else a page for each."""
-    from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
-    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
-    from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - as above
+    if _several(reports) and not _instances_asked(where["window"]):
+        from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
+        from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
 
-    if (len(reports) > 1 or several_tools(reports[0])) and not _instances_asked(where["window"]):
         found = opened_together(reports, where)
         tools = [one.meta.tool for one in found]
         if len(set(tools)) == len(tools) > 1:
@@ -57,6 +56,17 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
             others = [opened_parts(run, where)[None] for report in reports for run in _further_runs(report)]
             return [replace(joint, summary=repeated([joint.summary, *map(summary_of, others)]))]
     return [_page(report, where) for report in reports]
+
+
+def _several(reports: Sequence[Path]) -> bool:
+    """Whether several reports are asked for, or a capture that has some of several tools."""
+    if len(reports) > 1:
+        return True
+    if not reports[0].is_dir():  # a reader need not wait for polars
+        return False
+    from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - --help need not import polars
+
+    return several_tools(reports[0])
 
 
 def _instances_asked(window: str | None) -> bool:
@@ -88,12 +98,13 @@ def _page(report: Path, where: Where) -> Shown:
 
     Of a report that was recorded several times, the page says how far the runs are apart.
     """
-    from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - --help need not import polars
+    parts = opened_parts(report, where)
+
+    from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - a reader need not wait for it
     from kanalyze.analyses.instances import compare  # noqa: PLC0415 - as above
     from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
     from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
 
-    parts = opened_parts(report, where)
     if None in parts and parts[None].meta.timeless:
         return summarize_counters(parts[None])
     if None not in parts:

@@ -12,13 +12,12 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import polars as pl
-
-from kanalyze.readers.torch_frames import Frames
 from kanalyze.readers.user_cache import cache_folder, name_of, scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kanalyze.readers.torch_frames import Frames
 
 #: To be raised when frames change: what older versions kept is then not read any more.
 _SCHEMA: Final = 2
@@ -51,10 +50,12 @@ class TraceCache:
         place = self._place
         if not self._large or not place.is_dir():
             return None
+        from polars.exceptions import PolarsError  # noqa: PLC0415 - not before a trace is decoded that is not kept
+
         try:
             frames = _read(place)
             os.utime(place)
-        except (OSError, ValueError, KeyError, pl.exceptions.PolarsError):
+        except (OSError, ValueError, KeyError, PolarsError):
             return None
         return frames
 
@@ -97,6 +98,10 @@ def _write(frames: Frames, place: Path) -> None:
 
 
 def _read(place: Path) -> Frames:
+    import polars as pl  # noqa: PLC0415 - as above
+
+    from kanalyze.readers.torch_frames import Frames  # noqa: PLC0415 - imports polars
+
     rest: dict[str, Any] = json.loads((place / _REST).read_text())
     return Frames(
         events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},

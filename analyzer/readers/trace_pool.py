@@ -11,7 +11,7 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from contextlib import closing, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 from threading import Condition, Lock, Thread
@@ -27,7 +27,7 @@ from kanalyze.readers.trace_text import PlainText
 from kanalyze.readers.trace_worker import PIECE, PLACE, SPAN, receive, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from kanalyze.readers import Progress
     from kanalyze.readers.trace_text import GzipText, Piece
@@ -71,16 +71,34 @@ def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
     Raises:
         DecoderEndedError: A process that decoded was ended from outside.
     """
+    with decoding(text) as await_parts:
+        return await_parts(progress)
+
+
+@contextmanager
+def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[Part]]]:
+    """Begin to decode a trace, in processes if it is worth while; gives what waits for the end as :func:`decoded` does.
+
+    Something else can be done meanwhile, as importing polars, which takes a tenth of a large trace's time.
+    """
     size = text.path.stat().st_size
     small = size < (SMALL_PLAIN_BYTES if isinstance(text, PlainText) else SMALL_GZIP_BYTES)
     workers = min(os.cpu_count() or 1, _MOST)
     read = _reader(text.path)
-    parts = _here(text, read) if small or workers == 1 else _in_processes(text, read, workers, progress)
-    with closing(parts):
+
+    def await_parts(progress: Progress) -> list[Part]:
+        parts = _here(text, read) if pool is None else _in_processes(pool, text, read, progress)
         return list(mended(parts, read, text.around))
 
+    pool = None if small or workers == 1 else _Pool(text, workers)
+    try:
+        yield await_parts
+    finally:
+        if pool is not None:
+            pool.end()
 
-def _here(text: PlainText | GzipText, read: Callable[[Piece], bytes]) -> Generator[Part]:
+
+def _here(text: PlainText | GzipText, read: Callable[[Piece], bytes]) -> Iterator[Part]:
     decoder = Decoder()
     for piece in text.pieces():
         yield _decoded(decoder, piece, read)
@@ -105,17 +123,16 @@ def _reader(path: Path) -> Callable[[Piece], bytes]:
 
 
 def _in_processes(
-    text: PlainText | GzipText, read: Callable[[Piece], bytes], workers: int, progress: Progress
-) -> Generator[Part]:
-    """What :func:`_here` gives, from as many processes; those that cannot be started are done without."""
-    pool, decoder = _Pool(text, workers), Decoder()
+    pool: _Pool, text: PlainText | GzipText, read: Callable[[Piece], bytes], progress: Progress
+) -> Iterator[Part]:
+    """What :func:`_here` gives, from processes; those that cannot be started are done without."""
+    decoder = Decoder()
     what, begun, told = f"reading {text.path.name}", monotonic(), False
-    with closing(pool.parts()) as parts:
-        for part in parts:
-            if told or monotonic() - begun > _PATIENCE_S:
-                progress(what, min(text.share, 0.99))
-                told = True
-            yield part if isinstance(part, Part) else _decoded(decoder, part, read)
+    for part in pool.parts():
+        if told or monotonic() - begun > _PATIENCE_S:
+            progress(what, min(text.share, 0.99))
+            told = True
+        yield part if isinstance(part, Part) else _decoded(decoder, part, read)
     if told:
         progress(what, 1.0)
 
@@ -124,7 +141,7 @@ class _Pool:
     """Processes that decode the pieces of one trace, each fed by a thread."""
 
     def __init__(self, text: PlainText | GzipText, workers: int) -> None:
-        """Start up to `workers` processes: none where no program can be started."""
+        """Start up to `workers` processes, which begin at once: none where no program can be started."""
         self._path = text.path
         self._ahead = _AHEAD if isinstance(text, PlainText) else 1
         self._pieces: Iterator[tuple[int, Piece]] = enumerate(text.pieces())
@@ -139,25 +156,26 @@ class _Pool:
             for _ in range(workers):
                 self._processes.append(started(self._path))
         self._busy = len(self._processes)
+        self._threads = [Thread(target=self._feed, args=(process,), daemon=True) for process in self._processes]
+        for thread in self._threads:
+            thread.start()
 
-    def parts(self) -> Generator[Part | Piece]:
+    def parts(self) -> Iterator[Part | Piece]:
         """What was made of each piece, in order; pieces themselves where no process could be started.
 
         Raises:
             DecoderEndedError: A process was ended from outside.
         """
-        threads = [Thread(target=self._feed, args=(process,), daemon=True) for process in self._processes]
-        for thread in threads:
-            thread.start()
-        try:
-            while (part := self._await()) is not None:
-                yield part
-        finally:
-            self._stop()
-            for process in self._processes:
-                process.kill()
-            for thread in threads:
-                thread.join()
+        while (part := self._await()) is not None:
+            yield part
+
+    def end(self) -> None:
+        """End the processes, whatever they have left to do."""
+        self._stop()
+        for process in self._processes:
+            process.kill()
+        for thread in self._threads:
+            thread.join()
 
     def _await(self) -> Part | Piece | None:
         """What comes next; None after the last."""

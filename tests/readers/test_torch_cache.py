@@ -55,7 +55,7 @@ def same(one, other):
 
 def test_a_second_read_gives_the_same_and_decodes_nothing(kept, monkeypatch):
     first = kanalyze.read(kept)
-    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
+    monkeypatch.setattr(read_torch_json, "decoding", no_decoding)
     same(first, kanalyze.read(kept))
 
 
@@ -63,7 +63,7 @@ def test_without_cache_nothing_is_kept_or_taken(kept, tmp_path, monkeypatch):
     kanalyze.read(kept, cache=False)
     assert folders(tmp_path) == []
     kanalyze.read(kept)
-    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
+    monkeypatch.setattr(read_torch_json, "decoding", no_decoding)
     with pytest.raises(AssertionError, match="again"):
         kanalyze.read(kept, cache=False)
 
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_made_again(kept, tmp_path, monkeypatch, damage):
         rest.write_text("{" if damage == "no JSON" else "{}")
     same(first, kanalyze.read(kept))
     assert folders(tmp_path) == [place]
-    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
+    monkeypatch.setattr(read_torch_json, "decoding", no_decoding)
     same(first, kanalyze.read(kept))
 
 
