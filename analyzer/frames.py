@@ -75,6 +75,21 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     return table.gather((wanted - low).set(~inside, None))
 
 
+def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """The rows of `counts`, each as often as it says, at least once; and of each how often it came before.
+
+    What exploding lists of numbers gives, in a third of the time.
+    """
+    counts = counts.cast(pl.Int64)
+    ends = counts.cum_sum()
+    total, begins = int(ends[-1]) if len(ends) else 0, ends - counts
+    if total == len(counts):
+        return pl.int_range(total, dtype=pl.UInt32, eager=True), pl.zeros(total, dtype=pl.Int64, eager=True)
+    steps = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1)
+    rows = steps.cum_sum()
+    return rows, pl.int_range(total, dtype=pl.Int64, eager=True) - begins.gather(rows)
+
+
 def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
     """The different values of a column, sorted; of the frame for the same reason as :func:`constant`."""
     return frame.select(pl.col(column).unique().sort()).to_series()

@@ -13,6 +13,7 @@ from kanalyze.analyses._op_scope import launched_work
 from kanalyze.analyses._operations import recorded
 from kanalyze.analyses._tensor_sizes import sizes
 from kanalyze.decoder.decode import decode
+from kanalyze.frames import first_rows
 from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "
 
 #: Bytes of an element by its name in a kernel's name.
 _BYTES: Final = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
+
+#: What an operator reads and writes, as far as shapes were recorded.
+_SIZES: Final = ("elements", "read_bytes", "written_bytes")
 
 #: What shows that two kernels work on elements of the same number, where shapes were not recorded.
 _SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
@@ -107,39 +111,23 @@ def _in_streams(report: Report) -> pl.DataFrame:
     known = known.with_columns(
         gathered(tree.rows.get_column(column), operator).alias(name) for name, column in made.items()
     )
-    known = known.with_columns(_fusible(known))
+    known = known.with_columns(_fusible(known).get_columns())
     known = beside(known, report.kernel_config, *_SHAPE)
     known = known.with_columns(_sizes(report, known).get_columns())
-    return known.sort("device", "stream", "start", "row").select(
-        "device",
-        "stream",
-        "row",
-        "start",
-        "end",
-        "dur_ns",
-        "exclusive_ns",
-        "operator",
-        "process_id",
-        "thread_id",
-        "fusible",
-        "elements",
-        "read_bytes",
-        "written_bytes",
-        *_SHAPE,
-        name="op_name",
-    )
+    told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *_SHAPE)
+    order = ("device", "stream", "start", "row")
+    return known.select(*order, "end", *told, name="op_name").sort(order)
 
 
-def _fusible(work: pl.DataFrame) -> list[pl.Expr]:
+def _fusible(work: pl.DataFrame) -> pl.DataFrame:
     """Which operations are elementwise kernels of an operator, and the size of their elements by their names."""
     names = work.filter(pl.col("kind") == "kernel").get_column("name").unique().drop_nulls()
-    said = {name: decode(name) for name in names.cast(pl.String)}
-    elementwise = [name for name, one in said.items() if _is_elementwise(one)]
-    bytes_of = {name: _BYTES[one.dtype or ""] for name, one in said.items() if one.dtype in _BYTES}
-    named = pl.col("name").cast(pl.String)
-    chosen = (pl.col("kind") == "kernel") & named.is_in(elementwise) & pl.col("operator").is_not_null()
-    size = named.replace_strict(bytes_of, default=None, return_dtype=pl.Int64)
-    return [chosen.fill_null(value=False).alias("fusible"), size.alias("element_bytes")]
+    said = [decode(name) for name in names.cast(pl.String)]
+    elementwise = pl.Series([_is_elementwise(one) for one in said], dtype=pl.Boolean)
+    size = pl.Series([_BYTES.get(one.dtype or "") for one in said], dtype=pl.Int64)
+    at = first_rows(names.to_physical(), work.get_column("name").to_physical())
+    chosen = (pl.col("kind") == "kernel") & pl.col("operator").is_not_null() & gathered(elementwise, at)
+    return work.select(chosen.fill_null(value=False).alias("fusible"), gathered(size, at).alias("element_bytes"))
 
 
 def _is_elementwise(said: KernelName) -> bool:
@@ -162,7 +150,7 @@ def _sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     shared = chosen.hstack(found).with_columns(pl.col("read_bytes", "written_bytes") // parts)
     places = work.select(place=pl.int_range(pl.len(), dtype=pl.UInt32))
     joined = places.join(shared, on="place", how="left", maintain_order="left")
-    return joined.select("elements", "read_bytes", "written_bytes")
+    return joined.select(_SIZES)
 
 
 def _outermost(report: Report, row: pl.Series) -> pl.Series:

@@ -6,6 +6,8 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze.frames import spread
+
 #: Earlier and later than any time of any trace.
 _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = 1 << 62
@@ -19,20 +21,22 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
     values = spans.get_column(value)
     if spans.is_empty() or pieces.is_empty():
         return pieces.with_columns(pl.lit(None, dtype=values.dtype).alias(value))
-    edges = pl.concat([spans.get_column("start"), spans.get_column("end").alias("start")]).sort()
+    place = pl.int_range(2 * spans.height, dtype=pl.UInt32, eager=True)  # start, end, start…: sorted as they are
+    edges = pl.concat([spans.get_column("start"), spans.get_column("end")]).gather(
+        place % 2 * spans.height + place // 2
+    )
     # what lies between two edges has the number of the first one, from 1 on; the odd ones are spans, the even ones none
     first = edges.search_sorted(pieces.get_column("start"), side="right")
     last = edges.search_sorted(pieces.get_column("end"), side="left")
-    parts = pieces.with_columns(pl.int_ranges(first, pl.max_horizontal(first, last) + 1).alias("between")).explode(
-        "between"
-    )
-    between = parts.get_column("between").cast(pl.UInt32)
+    rows, nth = spread((last.cast(pl.Int64) - first + 1).clip(lower_bound=1))
+    between = (first.gather(rows) + nth).cast(pl.UInt32)
+    parts = pieces if len(rows) == pieces.height else pieces[rows]
     begins = pl.Series([_BEFORE_ALL], dtype=pl.Int64).append(edges)
-    ends = edges.append(pl.Series("start", [_AFTER_ALL], dtype=pl.Int64))
+    ends = edges.append(pl.Series([_AFTER_ALL], dtype=pl.Int64))
     inside = values.gather((between // 2).clip(upper_bound=len(values) - 1)).set(between % 2 == 0, None)
     cut = parts.with_columns(
         pl.max_horizontal("start", begins.gather(between).alias("begin")).alias("start"),
         pl.min_horizontal("end", ends.gather(between).alias("stop")).alias("end"),
         inside.alias(value),
     )
-    return cut.drop("between").filter(pl.col("end") > pl.col("start"))
+    return cut.filter(pl.col("end") > pl.col("start"))

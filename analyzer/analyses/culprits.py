@@ -111,11 +111,16 @@ def _summed(parts: pl.DataFrame) -> pl.DataFrame:
     if parts.is_empty() or size * (last - first + 1) > _LARGEST:
         gaps = parts.group_by("gap", *_KEYS).agg(pl.col("ns").sum())
         return _over_gaps(gaps, _KEYS).select(_typed())
-    # grouping by one number takes a fifth of the time that grouping by four columns takes
-    keyed = parts.select(((pl.col("gap") - first).cast(pl.Int64) * size + code).alias("code"), "ns")
-    gaps = keyed.group_by("code").agg(pl.col("ns").sum()).with_columns(pl.col("code") % size)
-    known = parts.select(code.alias("code"), *_KEYS).unique("code")
-    return _over_gaps(gaps, ("code",)).join(known, on="code").select(_typed())
+    # sorting by one number takes a tenth of the time that grouping by four columns takes
+    keyed = parts.select(((pl.col("gap") - first).cast(pl.Int64) * size + code).alias("code"), "ns").sort("code")
+    ends = (keyed.get_column("code") != keyed.get_column("code").shift(-1)).fill_null(value=True).arg_true()
+    reached = keyed.get_column("ns").cum_sum().gather(ends)
+    codes = keyed.get_column("code").gather(ends) % size
+    gaps = pl.DataFrame({"code": codes, "ns": reached - reached.shift(1, fill_value=0)})
+    known = parts.select(code.alias("code")).to_series()
+    at = known.arg_unique()
+    named = parts.select(pl.col(_KEYS).gather(at)).with_columns(known.gather(at).alias("code"))
+    return _over_gaps(gaps, ("code",)).join(named, on="code").select(_typed())
 
 
 def _over_gaps(gaps: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
