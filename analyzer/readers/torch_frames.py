@@ -110,13 +110,13 @@ def _give_back() -> None:
 
 
 def _all_texts(parts: Sequence[Part]) -> tuple[pl.Series, list[int]]:
-    """All texts one after the other, and where those of each part begin."""
+    """All texts one after the other, null for the empty one, and where those of each part begin."""
     lists = {id(part.texts): part.texts for part in parts}
     begins, at = {}, 0
     for key, texts in lists.items():
         begins[key] = at
         at += len(texts)
-    flat = [text for texts in lists.values() for text in texts]
+    flat = [text or None for texts in lists.values() for text in texts]
     return pl.Series(flat, dtype=pl.Categorical), [begins[id(part.texts)] for part in parts]
 
 
@@ -127,7 +127,6 @@ def _columns(blocks: list[tuple[dict[str, array[Any]], int]], words: pl.Series) 
         if name in _TEXTS:
             codes = _joined([_shifted(codes, offset) for codes, offset in values])
             column = words.gather(codes)
-            column = column.set(column == "", None)
         elif name in {"ts", "dur"}:
             column = pl.concat(_times([one for one, _ in values]), rechunk=True)
         else:
