@@ -121,6 +121,7 @@ def mistaken(report: Report) -> pl.DataFrame:
     calls = report.kind("api").filter(free)
     calls = calls.select("event_id", "process_id", "correlation_id", call_start="start_ns")
     ids = report.table("op_detail").select("external_id", op_id="event_id").filter(pl.col("external_id") > 0)
+    ids = ids.filter(first_rows(calls.get_column("correlation_id"), ids.get_column("external_id")).is_not_null())
     pairs = calls.join(ids, left_on="correlation_id", right_on="external_id")
     ops = pl.concat([report.kind(kind) for kind in ("range", "op")])
     ops = ops.select("process_id", op_id="event_id", op_start="start_ns", op_thread="thread_id")
