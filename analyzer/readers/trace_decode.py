@@ -36,7 +36,7 @@ _WHOLE_US: Final = float((1 << 62) // 1000)
 _DECIMAL: Final = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d+[.eE]')
 _THREE_DECIMALS: Final = re.compile(rb'("ts"\s*:\s*-?\d+)\.(\d{3})(?![\deE])')
 
-_COLLECTIVE: Final = b'"Collective name"'
+_COLLECTIVE: Final = f'"{of.COLLECTIVE["collective"]}"'.encode()
 
 #: What entries are counted as that are no events of a trace.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})
@@ -188,25 +188,36 @@ class Decoder:
         flows = merged.pop(of.Flow, ())
         if flows:
             found.counts["flow"] += len(flows)
+        collective = False
         for kind, some in merged.items():
-            found.blocks[kind.__name__] = self._block(kind, some, found)
-        if _COLLECTIVE in text:
+            columns = self._values(kind, some)
+            told = columns.pop("collective", ())
+            collective |= told.count(of.NOTHING) < len(told)
+            found.blocks[kind.__name__] = self._block(columns, found)
+        if collective:
             _find_collectives(objects or self._raw.decode(text), events, found)
         return found
 
-    def _block(self, kind: type, events: Sequence[Any], found: Columns) -> Block:
-        """The events of one kind, column by column; how wide their times are goes to `found`."""
+    def _values(self, kind: type, events: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+        """The events of one kind, field by field, with those of their arguments."""
         names = kind.__struct_fields__  # type: ignore[attr-defined]
-        columns = dict(zip(names, zip(*map(msgspec.structs.astuple, events), strict=True), strict=True))
-        for times in (columns[name] for name in ("ts", "dur") if name in columns):
-            if isinstance(times[0], float):
-                found.widest_us = max(found.widest_us, _widest(times))
-        args = columns.pop("args", None)
+        fields = dict(zip(names, zip(*map(msgspec.structs.astuple, events), strict=True), strict=True))
+        args = fields.pop("args", None)
         if args is not None:
             empty = EMPTY_ARGS[kind]
-            each = (one or empty for one in args)
-            columns |= zip(empty.__struct_fields__, zip(*map(msgspec.structs.astuple, each), strict=True), strict=True)
-        return {name: self._column(name, values) for name, values in columns.items()}
+            try:
+                rows = list(map(msgspec.structs.astuple, args))
+            except TypeError:  # some event has no arguments
+                rows = [msgspec.structs.astuple(one or empty) for one in args]
+            fields |= zip(empty.__struct_fields__, zip(*rows, strict=True), strict=True)
+        return fields
+
+    def _block(self, fields: dict[str, tuple[Any, ...]], found: Columns) -> Block:
+        """Fields as columns; how wide their times are goes to `found`."""
+        for times in (fields[name] for name in ("ts", "dur") if name in fields):
+            if isinstance(times[0], float):
+                found.widest_us = max(found.widest_us, _widest(times))
+        return {name: self._column(name, values) for name, values in fields.items()}
 
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
         if name in {"ts", "dur"}:  # integers of nanoseconds where each event was looked at

@@ -26,10 +26,11 @@ T = TypeVar("T")
 Number = int | str | None
 
 
-class Linked(Struct, frozen=True, gc=False, rename={"external_id": "External id"}):
-    """Arguments of what belongs to an operator."""
+class Linked(Struct, frozen=True, gc=False, rename={"external_id": "External id", "collective": "Collective name"}):
+    """Arguments of what belongs to an operator; that it is of a collective is looked at no further here."""
 
     external_id: Number = MISSING
+    collective: Raw = NOTHING
 
 
 class CallArgs(Linked, frozen=True, gc=False):
