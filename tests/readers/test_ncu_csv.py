@@ -1,5 +1,6 @@
 """CSV pages of ncu in every layout: details, raw, a log with other lines, scaled units, locales, several files."""
 
+import re
 import shutil
 from contextlib import suppress
 
@@ -14,7 +15,9 @@ from kanalyze.analyses.counter_summary import summarize_counters
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
+from kanalyze.readers.ncu_numbers import AmbiguousError
 from support.command import REPORTS, SAMPLES
+from support.slow_ncu import made_pages, slow_metrics
 
 ADD = REPORTS / "ncu" / "add.details.csv"
 
@@ -270,6 +273,20 @@ def test_what_needs_time_cannot_be_told(details):
         kanalyze.ledger(report)
     with pytest.raises(CannotTellError, match="cannot tell counters of a window, because ncu measures"):
         kanalyze.counters(report, window="0ns..1ns")
+
+
+@given(made_pages())
+@settings(deadline=None)
+def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "k.csv"
+    path.write_bytes(text.encode())
+    try:
+        expected = slow_metrics(text)
+    except AmbiguousError as error:
+        with pytest.raises(DamagedReportError, match=re.escape(f"{error}; print it with LC_ALL=C")):
+            read(path)
+        return
+    assert read(path).table("metrics").rows() == expected
 
 
 @given(st.sampled_from(["details", "raw", "source"]), st.data())
