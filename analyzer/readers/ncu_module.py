@@ -19,7 +19,7 @@ from kanalyze.readers.ncu_labels import SECTION_OF
 from kanalyze.readers.ncu_tables import LAUNCHES, Measured, metrics_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -53,17 +53,17 @@ def module() -> ModuleType | None:
         return None
 
 
-def measured(path: Path, library: ModuleType) -> Measured:
-    """What the report at `path` holds.
+def measured(path: Path, library: ModuleType, opened: Sequence[Any]) -> Measured:
+    """What the report at `path` holds, of which `opened` are the :func:`actions`.
 
     Raises:
-        ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
+        ExportError: There is no kernel in it.
     """
     names = _Names()
     launches: list[dict[str, object]] = []
     values: list[pl.DataFrame] = []
     rules: list[tuple[object, ...]] = []
-    for event_id, action in enumerate(actions(path, library)):
+    for event_id, action in enumerate(opened):
         values.append(_metrics(event_id, action, names))
         launches.append(_launch(event_id, action, library))
         rules += _rules(event_id, action)
@@ -79,21 +79,19 @@ def measured(path: Path, library: ModuleType) -> Measured:
     )
 
 
-def actions(path: Path, library: ModuleType) -> Iterator[Any]:
+def actions(path: Path, library: ModuleType) -> list[Any]:
     """Every result in the report at `path`: a kernel, or a range of them.
 
     Raises:
-        ExportError: The module cannot read it.
+        ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
     try:
         report = library.load_report(str(path))
         ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
+        return [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
     except (RuntimeError, ValueError, OSError, AttributeError, TypeError) as error:
         raise ncu_errors.refused(path, name, [str(error)]) from error
-    for part in ranges:
-        for number in range(part.num_actions()):
-            yield part.action_by_idx(number)
 
 
 class _Names:
@@ -127,16 +125,13 @@ def _metrics(event_id: int, action: Any, names: _Names) -> pl.DataFrame:  # noqa
         if name not in known:
             known[name] = (-1 if name.startswith(_NO_METRIC) else int(metric.kind()), str(metric.unit()))
         kind, unit = known[name]
-        if kind < 0 or not metric.has_value():
+        if kind < 0:
             continue
-        if kind == _TEXT:
-            value, text = None, metric.as_string()
-        elif kind in _NO_VALUE:  # of another kind than in the first kernel
+        if kind in _NO_VALUE:  # it may be of another kind than in the first kernel
             kind = int(metric.kind())
-            value, text = (None, metric.as_string()) if kind == _TEXT else (metric.as_double(), None)
-        else:
-            value, text = metric.as_double(), None
-        if text or (value is not None and math.isfinite(value)):
+        value, text = (None, metric.as_string()) if kind == _TEXT else (metric.as_double(), None)
+        # what has no value has an empty text, or the number 0
+        if text or (value is not None and math.isfinite(value) and (value or metric.has_value())):
             metrics.append(name)
             values.append(value)
             texts.append(text)
