@@ -92,6 +92,7 @@ def test_details_page_gives_kernels_metrics_and_rules(details):
     assert report.table("notes").select("check", "count").rows() == [
         ("metrics of unknown label", 1),
         ("missing page", 1),
+        ("kernels without LaunchStats", 1),
     ]
 
 
