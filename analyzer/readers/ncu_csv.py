@@ -100,6 +100,7 @@ def _warning(said: str) -> tuple[str, int | None, int | None, str]:
 
 def _file_notes(file: PagesFile) -> list[tuple[str, int | None, int | None, str]]:
     notes: list[tuple[str, int | None, int | None, str]] = [_warning(said) for said in file.warnings]
+    notes += [("error of ncu", 1, None, said) for said in file.errors]
     if file.cut:
         notes.append(("record cut off", 1, None, f"{file.path.name} ends within a record: it was not written whole"))
     return notes

@@ -15,6 +15,7 @@ import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
 from kanalyze.readers import ncu_errors
+from kanalyze.readers.ncu_blocks import is_cut
 from kanalyze.readers.ncu_labels import SECTION_OF
 from kanalyze.readers.ncu_tables import LAUNCHES, Measured, metrics_frame
 
@@ -53,12 +54,8 @@ def module() -> ModuleType | None:
         return None
 
 
-def measured(path: Path, library: ModuleType, opened: Sequence[Any]) -> Measured:
-    """What the report at `path` holds, of which `opened` are the :func:`actions`.
-
-    Raises:
-        ExportError: There is no kernel in it.
-    """
+def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: bool) -> Measured:
+    """What the report at `path` holds, of which `opened` and `cut` are what :func:`actions` gives."""
     names = _Names()
     launches: list[dict[str, object]] = []
     values: list[pl.DataFrame] = []
@@ -67,8 +64,6 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any]) -> Measured
         values.append(_metrics(event_id, action, names))
         launches.append(_launch(event_id, action, library))
         rules += _rules(event_id, action)
-    if not launches:  # the module says so of a file that is none, too
-        raise ncu_errors.refused(path, "the module ncu_report", ["no kernel is in it, or it is cut off"])
     found = pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row")
     return Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
@@ -76,11 +71,16 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any]) -> Measured
             pl.concat(values).with_columns(section=pl.col("metric").replace_strict(names.sections, default=None))
         ),
         RULE_RESULTS.check(found.sort("event_id", "section", "rule", "message")),
+        [("report cut off", 1, None, _cut(path, len(opened)))] if cut else [],
     )
 
 
-def actions(path: Path, library: ModuleType) -> list[Any]:
-    """Every result in the report at `path`: a kernel, or a range of them.
+def _cut(path: Path, whole: int) -> str:
+    return f"{path.name} was not written or copied whole: {whole} of its kernels can be read, and others are lost"
+
+
+def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
+    """Every result in the report at `path`: a kernel, or a range of them; and whether the file is cut off behind them.
 
     Raises:
         ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
@@ -89,9 +89,14 @@ def actions(path: Path, library: ModuleType) -> list[Any]:
     try:
         report = library.load_report(str(path))
         ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
-        return [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
+        found = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
+        whole = [action for action in found if action.metric_names()]
     except (RuntimeError, ValueError, OSError, AttributeError, TypeError) as error:
         raise ncu_errors.refused(path, name, [str(error)]) from error
+    if not whole:  # the module says nothing of that
+        said = "it is cut off" if found or is_cut(path) else "no kernel is in it"
+        raise ncu_errors.refused(path, name, [said])
+    return whole, len(whole) < len(found) or is_cut(path)
 
 
 class _Names:

@@ -33,7 +33,11 @@ _NO_RECORD: Final = re.compile(rb'\n(?!"[\d"])')
 
 #: What ncu itself says in a log.
 _WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
+_ERROR: Final = re.compile(rb"^==ERROR== *(.*\S)", re.MULTILINE)
 _OWN: Final = re.compile(rb"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
+
+#: So many errors of a run that failed are told.
+_SHOWN: Final = 2
 
 _NO_PERMISSION: Final = b"ERR_NVGPUCTRPERM"
 PERMISSION: Final = (
@@ -62,12 +66,13 @@ class Page:
 
 @dataclass(frozen=True)
 class PagesFile:
-    """What is in one file: its pages, what ncu warned of around them, and whether it is cut off."""
+    """What is in one file: its pages, what ncu warned of around them, whether it is cut off, and ncu's errors."""
 
     path: Path
     pages: tuple[Page, ...]
     warnings: tuple[str, ...] = ()
     cut: bool = False
+    errors: tuple[str, ...] = ()
 
     def of(self, kind: str) -> list[Page]:
         """The pages of one kind, in their order."""
@@ -120,9 +125,13 @@ def pages_of(path: Path, text: bytes) -> PagesFile:
             found += _page(path, records)
     if not any(page.rows.height for page in found):
         raise _without_kernels(path, text)
-    own = () if pages[0] is text else _WARNING.findall(text)
-    said = [line.strip().decode(errors="replace") for line in own]
-    return PagesFile(path, tuple(found), tuple(dict.fromkeys(said)), cut)
+    warnings, errors = ((), ()) if pages[0] is text else (_said(_WARNING, text), _said(_ERROR, text))
+    return PagesFile(path, tuple(found), warnings, cut, errors)
+
+
+def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:
+    """What lines of ncu's own say, each once."""
+    return tuple(dict.fromkeys(line.decode(errors="replace").strip() for line in pattern.findall(text)))
 
 
 def _starts_line(text: bytes, beginning: bytes) -> bool:
@@ -185,9 +194,9 @@ def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
         return UnknownFormatError.of(path, found, PERMISSION)
     if b"No kernels were profiled" in text or any(_starts_line(text, beginning) for beginning in _BEGINNINGS):
         return UnknownFormatError.of(path, "a log of ncu, which profiled no kernel", _NOTHING)
-    errors = re.findall(rb"^==ERROR== *(.*)$", text, re.MULTILINE)
+    errors = _said(_ERROR, text)
     if errors:
-        said = errors[-1].decode(errors="replace").strip().rstrip(".")
+        said = "; ".join(line.rstrip(".") for line in errors[:_SHOWN])  # the first ones are the cause
         remedy = "Do what it says, and run ncu again."
         return UnknownFormatError.of(path, f"a log of ncu, which failed ({said})", remedy)
     if _OWN.search(text):

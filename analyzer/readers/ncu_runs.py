@@ -69,9 +69,9 @@ def measured(run: Run, progress: Progress) -> Measured:
     """What the files of one run hold; its report tells more than its pages, where something can read it."""
     library = ncu_module.module() if run.report else None
     if run.report and library:
-        opened = ncu_module.actions(run.report, library)
+        opened, cut = ncu_module.actions(run.report, library)
         return replace(
-            ncu_module.measured(run.report, library, opened),
+            ncu_module.measured(run.report, library, opened, cut=cut),
             instructions=lambda: ncu_source.instructions_of_actions(opened),
             files=lambda: ncu_source.files_of_actions(opened),
         )

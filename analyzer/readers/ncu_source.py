@@ -42,7 +42,7 @@ def instructions_of_actions(opened: Sequence[Any]) -> pl.DataFrame:
     """The instructions of every kernel of a report, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
 
     Args:
-        opened: The kernels, as :func:`kanalyze.readers.ncu_module.actions` gives them.
+        opened: The kernels that :func:`kanalyze.readers.ncu_module.actions` gives.
     """
     rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
     return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))

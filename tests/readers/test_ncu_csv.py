@@ -237,6 +237,11 @@ def test_a_file_that_is_cut_off_gives_what_is_whole(tmp_path):
             "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)",
             "NVreg_RestrictProfilingToAdminUsers=0",
         ),
+        (
+            "==ERROR== Failed to find metric x\n\n==ERROR== Failed to profile k\n==ERROR== error code (9).\n",
+            "a log of ncu, which failed (Failed to find metric x; Failed to profile k)",
+            "run ncu again",
+        ),
         ("==ERROR== Unknown metrics.\n", "a log of ncu, which failed (Unknown metrics)", "run ncu again"),
         ("==PROF== Connected\nhello\n", "a log of ncu without a page in CSV", "--page details"),
         ("a,b\n1,2\n", "a file in an unknown format", ""),
@@ -258,6 +263,38 @@ def test_numbers_that_can_be_read_in_two_ways_are_refused_unless_the_launch_deci
         metric("Launch Statistics", "Grid Size", "", "4.096"),
     )
     assert [row[3] for row in metrics(report)] == [4096, 16896]
+
+
+def test_errors_of_ncu_around_a_page_are_told(tmp_path):
+    """Of a program of several processes ncu may measure one, and fail in another."""
+    said = "==ERROR== Failed to profile j in process 2\n==WARNING== Careful.\n"
+    report = read(write(tmp_path / "k.log", said + page(DURATION)))
+    assert report.kind("kernel").height == 1
+    assert report.table("notes").filter(pl.col("check").str.ends_with("of ncu")).select("check", "effect").rows() == [
+        ("warning of ncu", "Careful."),
+        ("error of ncu", "Failed to profile j in process 2"),
+    ]
+
+
+def test_each_value_is_read_in_its_own_unit(details):
+    report = details(
+        DURATION,
+        metric("GPU Speed Of Light Throughput", "Duration", "ms", "2.50", number=1, name="j"),
+        metric("GPU Speed Of Light Throughput", "Duration", "ns", "640", number=2, name="i"),
+    )
+    assert [row[3] for row in metrics(report)] == [5890, 2_500_000, 640]
+
+
+def test_raw_pages_of_different_units_in_one_file_are_refused(tmp_path):
+    raw = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","{unit}"\n"{number}","k","5.89"\n'
+    path = write(tmp_path / "k.csv", raw.format(unit="us", number=0) + raw.format(unit="ns", number=1))
+    with pytest.raises(DamagedReportError, match="damaged at the raw page: two pages have different units"):
+        read(path)
+    same = write(tmp_path / "j.csv", raw.format(unit="us", number=0) + raw.format(unit="us", number=1))
+    assert read(same).kind("kernel").get_column("dur_ns").to_list() == [5890, 5890]
+    without = write(tmp_path / "i.csv", '"ID","Kernel Name","a"\n"0","k","5"\n')
+    with pytest.raises(DamagedReportError, match="its first row has no units"):
+        read(without)
 
 
 def test_a_page_of_sources_alone_tells_no_counters(tmp_path):
