@@ -18,6 +18,7 @@ import polars as pl
 from kanalyze.counter_model import METRICS, RULE_RESULTS
 from kanalyze.readers import ncu_errors
 from kanalyze.readers.ncu_labels import LABELS, SECTION_OF, SECTIONS
+from kanalyze.readers.ncu_pages import NO_PERMISSION, PERMISSION
 from kanalyze.readers.ncu_tables import LAUNCHES, Measured, metrics_frame
 from kanalyze.readers.ncu_values import KNOWN, parsed, product, scales
 from kanalyze.readers.ncu_wide import KEYS, Cells
@@ -100,7 +101,8 @@ def _warning(said: str) -> tuple[str, int | None, int | None, str]:
 
 def _file_notes(file: PagesFile) -> list[tuple[str, int | None, int | None, str]]:
     notes: list[tuple[str, int | None, int | None, str]] = [_warning(said) for said in file.warnings]
-    notes += [("error of ncu", 1, None, said) for said in file.errors]
+    remedies = {said: f" {PERMISSION}" if NO_PERMISSION in said else "" for said in file.errors}
+    notes += [("error of ncu", 1, None, said + remedy) for said, remedy in remedies.items()]
     if file.cut:
         notes.append(("record cut off", 1, None, f"{file.path.name} ends within a record: it was not written whole"))
     return notes

@@ -39,7 +39,7 @@ _OWN: Final = re.compile(rb"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
 #: So many errors of a run that failed are told.
 _SHOWN: Final = 2
 
-_NO_PERMISSION: Final = b"ERR_NVGPUCTRPERM"
+NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
 PERMISSION: Final = (
     "Let an administrator allow it with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
     "/etc/modprobe.d/nvidia-profiling.conf and a reboot, or run ncu as root; in a container, start it with "
@@ -189,7 +189,7 @@ def _read_line(path: Path, line: bytes) -> str:
 
 def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
     """Why a file has no kernels in it."""
-    if _NO_PERMISSION in text:
+    if NO_PERMISSION.encode() in text:
         found = "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)"
         return UnknownFormatError.of(path, found, PERMISSION)
     if b"No kernels were profiled" in text or any(_starts_line(text, beginning) for beginning in _BEGINNINGS):

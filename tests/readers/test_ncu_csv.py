@@ -16,7 +16,7 @@ from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, 
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
 from kanalyze.readers.ncu_numbers import AmbiguousError
-from support.command import REPORTS, SAMPLES
+from support.command import REPORTS, SAMPLES, run
 from support.slow_ncu import made_pages, slow_metrics
 
 ADD = REPORTS / "ncu" / "add.details.csv"
@@ -274,6 +274,29 @@ def test_errors_of_ncu_around_a_page_are_told(tmp_path):
         ("warning of ncu", "Careful."),
         ("error of ncu", "Failed to profile j in process 2"),
     ]
+
+
+def test_a_process_that_was_not_allowed_beside_one_that_was_is_told_with_the_remedy(tmp_path):
+    said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission (process 2)\n"
+    report = read(write(tmp_path / "k.log", said + page(DURATION)))
+    (effect,) = report.table("notes").filter(pl.col("check") == "error of ncu").get_column("effect")
+    assert effect.startswith("ERR_NVGPUCTRPERM - The user")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in effect
+
+
+@pytest.mark.parametrize(
+    ("text", "slug"),
+    [
+        ("", "unknown-format"),
+        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. conflicts\n", "unknown-format"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "unknown-format"),
+        (page(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896")), "report-damaged"),
+    ],
+)
+def test_what_cannot_be_read_ends_with_status_2(tmp_path, text, slug):
+    ran = run("summarize", write(tmp_path / "k.log", text))
+    assert (ran.status, ran.text) == (2, "")
+    assert ran.error.rstrip().endswith(f"[{slug}]")
 
 
 def test_each_value_is_read_in_its_own_unit(details):
