@@ -67,6 +67,12 @@ INSTRUCTIONS = Table(
         Column("thread_instructions", pl.Int64, "How often a thread did, where its predicate let it.", nullable=True),
         Column("sectors", pl.Int64, "Sectors that its global accesses touch in L2.", nullable=True),
         Column("ideal_sectors", pl.Int64, "Sectors that they would touch side by side.", nullable=True),
+        Column(
+            "live_registers",
+            pl.Int64,
+            "Registers whose values are still needed there, where ncu's page of sources has a column of them.",
+            nullable=True,
+        ),
     ),
 )
 

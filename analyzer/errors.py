@@ -276,10 +276,10 @@ class CannotTellError(KanalyzeError):
         )
 
     @classmethod
-    def without_counters(cls, table: str, path: Path) -> CannotTellError:
-        """The `table` is of counters, which the report at `path` does not have."""
+    def without_counters(cls, table: str, path: Path, which: str = "") -> CannotTellError:
+        """The `table` is of counters, which the report at `path` does not have: none, or none of `which`."""
         return cls(
-            f"{path}: cannot tell {table}, because the report has no counters.",
+            f"{path}: cannot tell {table}, because the report has no counters{which and ' '}{which}.",
             "Record them with ncu: `ncu --set full --import-source yes --export REPORT …`, or `kanalyze collect`.",
         )
 

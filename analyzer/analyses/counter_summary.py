@@ -90,9 +90,12 @@ def _answer(kernels: pl.DataFrame, groups: pl.DataFrame) -> str:
         row = kernels.row(0, named=True)
         duration = f" in {time(row['dur_ns'])}" if row["dur_ns"] is not None else ""
         return f"One kernel{duration}, measured alone. {row['conclusion']}"
-    told = [f"{verdict} {count} ({time(ns)})" for verdict, ns, count in sums.iter_rows()]
+    timed = kernels.get_column("dur_ns").count()
+    told = [f"{verdict} {count}{f' ({time(ns)})' if timed else ''}" for verdict, ns, count in sums.iter_rows()]
     shapes = f", {groups.height} different" if groups.height < kernels.height else ""
+    of = "" if timed == kernels.height else f" (of {timed} whose duration was collected)"
+    length = f"{time(total)} in all{of}" if timed else "of unknown duration"
     return (
-        f"{plural(kernels.height, 'kernel')}{shapes}, {time(total)} in all, each measured alone. "
+        f"{plural(kernels.height, 'kernel')}{shapes}, {length}, each measured alone. "
         f"By what holds them back: {', '.join(told)}."
     )

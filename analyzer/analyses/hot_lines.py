@@ -36,6 +36,7 @@ TABLE: Final = Table(
         Column("sectors", pl.Int64, "Sectors that its global accesses touch in L2.", nullable=True),
         Column("ideal_sectors", pl.Int64, "Sectors that they would touch side by side.", nullable=True),
         Column("ideal_share", pl.Float64, "ideal_sectors by sectors: 1 is coalesced.", nullable=True),
+        Column("live_registers", pl.Int64, "Most registers that are live at one of its instructions.", nullable=True),
         Column("text", pl.String, "The line, where the source was imported.", nullable=True),
     ),
 )
@@ -58,6 +59,7 @@ def hot_lines(report: Report) -> pl.DataFrame:
         .group_by("event_id", "file", "line")
         .agg(
             *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in SUMS),
+            pl.col("live_registers").max(),
             sass_count=pl.len().cast(pl.Int64),
         )
     )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, require, share_of_total
+from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, require_kernels, share_of_total
 from kanalyze.analyses._decoded import decoded
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import exclusive_operations
-from kanalyze.errors import UnknownNameError
+from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
@@ -95,15 +95,18 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         descending, count, name.
 
     Raises:
-        CannotTellError: The report records no kernels.
+        CannotTellError: The report records no kernels; or a window is asked for of a report of ncu, whose kernels
+            were measured one by one: their durations are those under ncu, and each had the device for itself.
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "kernel")
+    require_kernels(report, TABLE.name)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of kernels", by, TABLE.groupings)
     found = exclusive_operations(report).select("kind", "event_id", "name", "dur_ns", "exclusive_ns")
-    found = found.filter(pl.col("kind") == "kernel")
+    found = found.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
+    if found.is_empty() and report.meta.timeless:
+        raise CannotTellError.without_counters(TABLE.name, report.meta.path, "of durations (section SpeedOfLight)")
     keys, table = ["name"], TABLE
     if by in _FORMS:
         table = _FORMS[by]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report, require
+from kanalyze.analyses._common import once_per_report, require_kernels
 from kanalyze.analyses._occupancy import LIMITS, SHARED_SETTING, sm_limits, with_occupancy
 from kanalyze.analyses._shapes import RESOURCES, SHAPE, kernel_shapes
 from kanalyze.errors import UnknownNameError
@@ -141,11 +141,12 @@ def occupancy(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         :data:`TABLE`, :data:`BY_KERNEL` or :data:`BY_DEVICE`.
 
     Raises:
-        CannotTellError: The report records no kernels.
+        CannotTellError: The report records no kernels; or a window is asked for of a report of ncu, whose kernels
+            were measured one by one: their durations are those under ncu, and each had the device for itself.
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "kernel")
+    require_kernels(report, TABLE.name)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of occupancy", by, TABLE.groupings)
     if by is None:

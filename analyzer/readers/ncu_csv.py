@@ -8,37 +8,34 @@ values are those of the raw page, which has them all and with more digits.
 from __future__ import annotations
 
 import re
+from functools import cache, partial
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.counter_model import RULE_RESULTS
+from kanalyze.counter_model import METRICS, RULE_RESULTS
 from kanalyze.readers import ncu_errors
-from kanalyze.readers.ncu_labels import LABELS, SECTIONS
-from kanalyze.readers.ncu_numbers import AmbiguousError, base_unit, missing, numbers, separators
+from kanalyze.readers.ncu_labels import LABELS, SECTION_OF, SECTIONS
+from kanalyze.readers.ncu_pages import NO_PERMISSION, PERMISSION
 from kanalyze.readers.ncu_tables import LAUNCHES, Measured, metrics_frame
+from kanalyze.readers.ncu_values import KNOWN, parsed, product, scales
+from kanalyze.readers.ncu_wide import KEYS, Cells
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from kanalyze.readers.ncu_numbers import Separators
-    from kanalyze.readers.ncu_pages import PagesFile
-
-#: What the pages say of a launch, before its metrics.
-_KEYS: Final = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
-_OF_LAUNCH: Final = (
-    *_KEYS,
-    *("Process Name", "Host Name", "Kernel Time", "Context", "Stream", "Device", "CC", "Demangled Name"),
-    *("thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",),
-)
+    from kanalyze.readers.ncu_pages import Page, PagesFile
 
 #: What a page has to have.
 _HEADINGS: Final = {"details": ("Section Name", "Metric Name", "Metric Unit", "Metric Value"), "raw": ()}
 
-_RULE_KINDS: Final = {"OPT": "optimization", "INF": "information", "WRN": "warning", "ERR": "error"}
+#: By kernel, then section and rule, so that every reader gives the same rows.
+_RULE_ORDER: Final = ("event_id", "section", "rule", "message")
 
-#: Metrics that the columns of a launch tell, too: they show how numbers are written where nothing else does.
-_KNOWN: Final = {"Grid Size": "grid", "launch__grid_size": "grid", "Block Size": "block", "launch__block_size": "block"}
+_RULE_KINDS: Final = {"OPT": "optimization", "INF": "information", "WRN": "warning", "ERR": "error"}
 
 
 def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
@@ -50,9 +47,9 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     values, notes = [], []
     launches = None
     if raw is not None:
-        rows, units = _raw_rows(raw)
+        rows, cells = _raw_rows(raw)
         launches = _launches(rows)
-        values.append(_raw_metrics(raw.path, rows, units))
+        values.append(_raw_metrics(raw.path, rows, cells))
     rules = RULE_RESULTS.empty()
     if details is not None:
         rows = _details_rows(details)
@@ -60,18 +57,26 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
         if raw is not None and launches is not None:
             _same(details.path, raw.path, of_details, launches)
         launches = of_details if launches is None else launches
-        numbered = rows.join(of_details.select("key", "event_id"), on="key", how="left", maintain_order="left")
-        found = _detail_metrics(details.path, numbered)
-        unknown = found.filter(~pl.col("known")).get_column("metric").n_unique()
-        notes += _label_notes(unknown)
-        values.append(found.drop("known"))
-        rules = _rules(details.path, numbered)
+        found = _detail_metrics(details.path, rows)
+        notes += _label_notes(found.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item())
+        values.append(metrics_frame(found))
+        rules = _rules(details.path, rows)
     if raw is None:
         notes.append(_without_raw())
     assert launches is not None, "there is one page or the other"  # noqa: S101 - the caller's contract
     notes += [note for file in (details, raw) if file is not None for note in _file_notes(file)]
-    every = metrics_frame(pl.concat(values, how="diagonal"))
-    return Measured(launches.drop("key"), every, rules, notes)
+    return Measured(launches.drop("key"), _together(values), rules, notes)
+
+
+def _together(values: list[pl.DataFrame]) -> pl.DataFrame:
+    """The metrics of the raw page, and those that only the details page has; each page's are in order."""
+    first, *more = values
+    if not more:
+        return first
+    (others,) = more
+    key = ["event_id", "metric"]
+    missing = others.join(first.select(key), on=key, how="anti")
+    return first if missing.is_empty() else METRICS.check(pl.concat([first, missing]).sort(key))
 
 
 def _without_raw() -> tuple[str, int | None, int | None, str]:
@@ -96,78 +101,85 @@ def _warning(said: str) -> tuple[str, int | None, int | None, str]:
 
 def _file_notes(file: PagesFile) -> list[tuple[str, int | None, int | None, str]]:
     notes: list[tuple[str, int | None, int | None, str]] = [_warning(said) for said in file.warnings]
+    remedies = {said: f" {PERMISSION}" if NO_PERMISSION in said else "" for said in file.errors}
+    notes += [("error of ncu", 1, None, said + remedy) for said, remedy in remedies.items()]
     if file.cut:
         notes.append(("record cut off", 1, None, f"{file.path.name} ends within a record: it was not written whole"))
     return notes
 
 
-def _pages(file: PagesFile, kind: str) -> list[pl.DataFrame]:
+def _of_kind(file: PagesFile, kind: str) -> list[Page]:
     """The pages of one kind in a file that is called so, or holds one."""
-    found = [page.rows for page in file.of(kind)]
+    found = file.of(kind)
     if not found:
         raise ncu_errors.damaged(file.path, "its headings", f"no {kind} page is in it")
-    lacking = [name for name in _HEADINGS[kind] if any(name not in rows.columns for rows in found)]
+    lacking = [name for name in _HEADINGS[kind] if any(name not in page.rows.columns for page in found)]
     if lacking:
         raise ncu_errors.damaged(file.path, "its headings", f"no column {lacking[0]!r}")
     return found
 
 
 def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of launches, with the column key, which tells launches apart."""
+    """The rows of launches, with the columns key, which tells launches apart, and event_id, which counts them."""
     held = rows.filter(pl.col("ID").str.contains(r"^\d+$"))
     if held.is_empty():
         raise ncu_errors.damaged(file.path, "the column ID", "no row has a number there")
-    new = [pl.lit(None, dtype=pl.String).alias(name) for name in _KEYS if name not in held.columns]
-    return held.with_columns(new).with_columns(key=pl.concat_str(_KEYS, separator="\0", ignore_nulls=True))
+    new = [pl.lit(None, dtype=pl.String).alias(name) for name in KEYS if name not in held.columns]
+    keyed = held.with_columns(new).with_columns(key=pl.concat_str(KEYS, separator="\0", ignore_nulls=True))
+    runs = keyed.get_column("key").rle().struct.unnest()  # the rows of a launch follow one another
+    known: dict[str, int] = {}
+    events = pl.Series([known.setdefault(key, len(known)) for key in runs.get_column("value")], dtype=pl.Int64)
+    return keyed.with_columns(event_id=events.repeat_by(runs.get_column("len")).explode())
 
 
-def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, dict[str, str]]:
-    """The launches of all raw pages in a file, and the unit of each metric."""
-    pages = _pages(file, "raw")
+def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
+    """The launches of all raw pages in a file, and their metrics, page by page.
+
+    Columns page and record of the launches say where their metrics are.
+    """
     units: dict[str, str] = {}
-    parts = []
-    for rows in pages:
-        first = rows.row(0, named=True) if rows.height else {}
-        if first.get("ID"):
+    parts, every = [], []
+    for number, page in enumerate(_of_kind(file, "raw")):
+        assert page.cells is not None, "a raw page has them"  # noqa: S101 - ncu_pages makes them
+        if page.rows.height and page.rows.item(0, "ID"):
             raise ncu_errors.damaged(file.path, "the raw page", "its first row has no units")
-        these = {name: unit or "" for name, unit in first.items()}
-        if any(units.get(name, unit) != unit for name, unit in these.items()):
+        these = dict(zip(page.cells.names, page.cells.records[0], strict=True)) if page.rows.height else {}
+        if any(units.setdefault(name, unit or "") != (unit or "") for name, unit in these.items()):
             raise ncu_errors.damaged(file.path, "the raw page", "two pages have different units")
-        units |= these
-        parts.append(rows.slice(1))
-    return _numbered(file, pl.concat(parts, how="diagonal")), units
+        parts.append(page.rows.with_row_index("record").slice(1).with_columns(page=pl.lit(number)))
+        every.append(page.cells)
+    return _numbered(file, pl.concat(parts, how="diagonal")), every
 
 
 def _details_rows(file: PagesFile) -> pl.DataFrame:
-    return _numbered(file, pl.concat(_pages(file, "details"), how="diagonal"))
+    pages = [page.rows for page in _of_kind(file, "details")]
+    return _numbered(file, pages[0] if len(pages) == 1 else pl.concat(pages, how="diagonal"))
 
 
 def _launches(rows: pl.DataFrame) -> pl.DataFrame:
     """A row per launch, :data:`kanalyze.readers.ncu_tables.LAUNCHES`, and its key."""
-    first = rows.unique("key", keep="first", maintain_order=True).with_row_index("event_id")
 
     def told(name: str) -> pl.Expr:
-        return pl.col(name) if name in first.columns else pl.lit(None, dtype=pl.String)
+        return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
 
     sizes = {
         f"{what}_{axis}": told(f"{what.title()} Size").str.extract_all(r"\d+").list.get(place, null_on_oob=True)
         for what in ("grid", "block")
         for place, axis in enumerate("xyz")
     }
-    named = first.select(
-        "event_id",
-        "key",
-        name=told("Kernel Name"),
-        process_id=told("Process ID"),
-        process_name=told("Process Name"),
-        device=told("Device"),
-        context_id=told("Context"),
-        stream=told("Stream"),
-        compute_capability=told("CC"),
+    named = {
+        "event_id": pl.col("event_id"),
+        "name": told("Kernel Name"),
+        "process_id": told("Process ID"),
+        "process_name": told("Process Name"),
+        "device": told("Device"),
+        "context_id": told("Context"),
+        "stream": told("Stream"),
+        "compute_capability": told("CC"),
         **sizes,
-    )
-    cast = [pl.col(name).cast(dtype, strict=False) for name, dtype in LAUNCHES.items()]
-    return named.select(*cast, "key")
+    }
+    columns = [named[name].cast(dtype, strict=False).alias(name) for name, dtype in LAUNCHES.items()]
+    return rows.filter(pl.col("event_id").is_first_distinct()).select(*columns, "key")
 
 
 def _same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> None:
@@ -181,97 +193,119 @@ def _same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> 
     raise ncu_errors.mixed(path, other, what)
 
 
-def _raw_metrics(path: Path, rows: pl.DataFrame, units: dict[str, str]) -> pl.DataFrame:
-    ids = rows.with_row_index("event_id").with_columns(pl.col("event_id").cast(pl.Int64))
-    names = [name for name in rows.columns if name not in _OF_LAUNCH and name != "key"]
-    long = ids.unpivot(names, index=["event_id", "Grid Size", "Block Size"], variable_name="metric", value_name="text")
-    return _valued(path, "the raw page", long.with_columns(unit=pl.col("metric").replace_strict(units, default="")))
+def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataFrame:
+    """The metrics of all launches, :data:`kanalyze.counter_model.METRICS`; of one that is printed twice the first."""
+    launches = rows.filter(pl.col("event_id").is_first_distinct())
+    found = []
+    for number, cells in enumerate(pages):
+        if not cells.names:
+            continue
+        of_page = launches.filter(pl.col("page") == number)
+        order = sorted(range(len(cells.names)), key=cells.names.__getitem__)
+        in_order = itemgetter(*order) if len(order) > 1 else tuple
+        texts = pl.Series(
+            chain.from_iterable(in_order(cells.records[record]) for record in of_page.get_column("record")),
+            dtype=pl.String,
+        )
+        names = [cells.names[place] for place in order]
+        values = parsed(path, "the raw page", texts, partial(_sizes, of_page, cells))
+        found.append(
+            _named(values, of_page.get_column("event_id"), names, [cells.records[0][place] or "" for place in order])
+        )
+    every = pl.concat([METRICS.empty(), *found])
+    return METRICS.check(every if len(found) == 1 else every.sort("event_id", "metric"))
 
 
-def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
-    """The metrics of the details page by ncu's own names, and whether that is known of each."""
-    names = pl.DataFrame(
+def _named(values: pl.DataFrame, events: pl.Series, names: list[str], units: list[str]) -> pl.DataFrame:
+    """The `values` of a text per event and name as metrics."""
+    known = scales(set(units))
+    named = pl.DataFrame({"metric": names, "unit": units}).join(known, on="unit", how="left", maintain_order="left")
+    named = named.select(
+        "metric",
+        "scale",
+        section=pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String),
+        unit=pl.when(pl.col("base") != "").then("base"),
+    )
+    place = values.get_column("place")
+    of_name = named[place % len(names)]
+    return METRICS.select(
+        pl.concat([values, of_name], how="horizontal").with_columns(
+            events.gather(place // len(names)), value=pl.col("value") * pl.col("scale"), text="plain"
+        )
+    )
+
+
+def _sizes(rows: pl.DataFrame, cells: Cells) -> Iterator[tuple[str, int]]:
+    """Metrics that also the columns of a launch tell: their texts and values."""
+    for place, name in enumerate(cells.names):
+        if name in KNOWN:
+            for record, size in rows.select("record", KNOWN[name]).iter_rows():
+                if product(size):
+                    yield cells.records[record][place] or "", product(size)
+
+
+@cache
+def _labels() -> pl.DataFrame:
+    """Columns section, label and named, of what the details page calls a metric."""
+    return pl.DataFrame(
         [(section, label, metric) for section, labels in LABELS.items() for label, metric in labels.items()],
         schema=["section", "label", "named"],
         orient="row",
     )
-    held = rows.filter(pl.col("Metric Name").fill_null("") != "")
-    section = pl.col("Section Name").replace(SECTIONS)
-    long = held.select(
+
+
+def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
+    """Columns event_id, metric, section, value, text, unit of the details page, by ncu's own names.
+
+    Column known says whether ncu's name is known.
+    """
+    held = rows.filter(pl.col("Metric Name") != "").select(
         "event_id",
         "Grid Size",
         "Block Size",
-        section=section,
+        section=pl.col("Section Name").replace(SECTIONS),
         label="Metric Name",
         text="Metric Value",
         unit=pl.col("Metric Unit").fill_null(""),
-    ).join(names, on=["section", "label"], how="left", maintain_order="left")
+    )
+    values = parsed(path, "the details page", held.get_column("text"), partial(_told_sizes, held))
     raw_name = pl.col("label").str.contains("__", literal=True)  # what --metrics collects has no label
-    found = long.with_columns(metric=pl.coalesce("named", "label"), known=pl.col("named").is_not_null() | raw_name)
-    return _valued(path, "the details page", found)
-
-
-_SCALES: Final = {"unit": pl.String, "scale": pl.Float64, "base": pl.String}
-
-
-def _valued(path: Path, where: str, long: pl.DataFrame) -> pl.DataFrame:
-    """Columns event_id, metric, value, text, unit (and section and known, where given), in base units."""
-    texts = long.select("text").unique().with_columns(plain=pl.col("text").str.strip_chars()).filter(~missing("plain"))
-    held = long.join(texts, on="text", how="inner", maintain_order="left")
-    way = _separators(path, where, held)
-    known = texts.select("text", value=numbers("plain", way))
-    scales = {unit: base_unit(unit) for unit in held.get_column("unit").unique()} or {"": (1.0, "")}
-    units = pl.DataFrame([(unit, *scale) for unit, scale in scales.items()], schema=_SCALES, orient="row")
-    columns = [name for name in ("section", "known") if name in held.columns]
     return (
-        held.join(known, on="text", how="left", maintain_order="left")
-        .join(units, on="unit", how="left", maintain_order="left")
+        pl.concat([values, held[values.get_column("place")]], how="horizontal")
+        .join(_labels(), on=["section", "label"], how="left", maintain_order="left")
+        .join(scales(held.get_column("unit").unique()), on="unit", how="left", maintain_order="left")
         .select(
             "event_id",
-            "metric",
-            *columns,
-            text=pl.when(pl.col("value").is_null()).then("plain"),
+            "section",
+            metric=pl.coalesce("named", "label"),
+            known=pl.col("named").is_not_null() | raw_name,
             value=pl.col("value") * pl.col("scale"),
+            text="plain",
             unit="base",
         )
     )
 
 
-def _separators(path: Path, where: str, held: pl.DataFrame) -> Separators:
-    sizes = pl.col("label") if "label" in held.columns else pl.col("metric")
-    known = held.with_columns(what=sizes.replace_strict(_KNOWN, default=None, return_dtype=pl.String)).drop_nulls(
-        "what"
-    )
-    pairs = []
-    for text, what, grid, block in known.select("plain", "what", "Grid Size", "Block Size").unique().iter_rows():
-        size = _product(grid if what == "grid" else block)
-        pairs += [(text, size)] if size else []
-    try:
-        return separators(held.get_column("plain"), pairs)
-    except AmbiguousError as error:
-        raise ncu_errors.damaged(path, where, f"{error}; print it with LC_ALL=C") from error
-
-
-def _product(size: str | None) -> int:
-    """The product of a launch dimension such as ``(4096, 1, 1)``; 0 where there is none."""
-    product = 1 if size else 0
-    for part in (size or "").strip("()").split(","):
-        product *= int(part) if part.strip().isdigit() else 0
-    return product
+def _told_sizes(held: pl.DataFrame) -> Iterator[tuple[str, int]]:
+    """As above, on the details page."""
+    for label, column in KNOWN.items():
+        known = held.filter(pl.col("label") == label).select(pl.col("text").str.strip_chars(), column).unique()
+        for text, size in known.drop_nulls().iter_rows():
+            if product(size):
+                yield text, product(size)
 
 
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     """The results of rules on the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
     if "Rule Name" not in rows.columns:
         return RULE_RESULTS.empty()
-    held = rows.filter(pl.col("Rule Name").fill_null("") != "")
 
     def told(name: str) -> pl.Expr:
-        return pl.col(name) if name in held.columns else pl.lit(None, dtype=pl.String)
+        return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
 
     # ncu writes estimates with a point, or with its locale's sign, and never with thousands
     share = told("Estimated Speedup").str.replace(",", ".", literal=True).cast(pl.Float64, strict=False) / 100
-    found = held.select(
+    held = rows.filter(pl.col("Rule Name") != "").select(
         "event_id",
         section=pl.col("Section Name").replace(SECTIONS),
         rule="Rule Name",
@@ -280,13 +314,9 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         scope=pl.when(told("Estimated Speedup Type") != "").then(told("Estimated Speedup Type")),
         speedup_share=share,
     )
+    found = held.sort(_RULE_ORDER)
     known = pl.col("kind").is_in(_RULE_KINDS.values()).fill_null(value=False)
     strange = found.filter(~known).get_column("kind").unique().fill_null("")
     if len(strange):
         raise ncu_errors.damaged(path, "the details page", f"a rule of type {strange[0]!r}")
-    return RULE_RESULTS.select(_in_order(found))
-
-
-def _in_order(rules: pl.DataFrame) -> pl.DataFrame:
-    """By kernel, then section and rule, so that every reader gives the same rows."""
-    return rules.sort("event_id", "section", "rule", "message")
+    return RULE_RESULTS.select(found)

@@ -15,11 +15,12 @@ import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
 from kanalyze.readers import ncu_errors
+from kanalyze.readers.ncu_blocks import is_cut
 from kanalyze.readers.ncu_labels import SECTION_OF
 from kanalyze.readers.ncu_tables import LAUNCHES, Measured, metrics_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import ModuleType
 
@@ -53,22 +54,16 @@ def module() -> ModuleType | None:
         return None
 
 
-def measured(path: Path, library: ModuleType) -> Measured:
-    """What the report at `path` holds.
-
-    Raises:
-        ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
-    """
+def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: bool) -> Measured:
+    """What the report at `path` holds, of which `opened` and `cut` are what :func:`actions` gives."""
     names = _Names()
     launches: list[dict[str, object]] = []
     values: list[pl.DataFrame] = []
     rules: list[tuple[object, ...]] = []
-    for event_id, action in enumerate(actions(path, library)):
+    for event_id, action in enumerate(opened):
         values.append(_metrics(event_id, action, names))
         launches.append(_launch(event_id, action, library))
         rules += _rules(event_id, action)
-    if not launches:  # the module says so of a file that is none, too
-        raise ncu_errors.refused(path, "the module ncu_report", ["no kernel is in it, or it is cut off"])
     found = pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row")
     return Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
@@ -76,24 +71,32 @@ def measured(path: Path, library: ModuleType) -> Measured:
             pl.concat(values).with_columns(section=pl.col("metric").replace_strict(names.sections, default=None))
         ),
         RULE_RESULTS.check(found.sort("event_id", "section", "rule", "message")),
+        [("report cut off", 1, None, _cut(path, len(opened)))] if cut else [],
     )
 
 
-def actions(path: Path, library: ModuleType) -> Iterator[Any]:
-    """Every result in the report at `path`: a kernel, or a range of them.
+def _cut(path: Path, whole: int) -> str:
+    return f"{path.name} was not written or copied whole: {whole} of its kernels can be read, and others are lost"
+
+
+def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
+    """Every result in the report at `path`: a kernel, or a range of them; and whether the file is cut off behind them.
 
     Raises:
-        ExportError: The module cannot read it.
+        ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
     try:
         report = library.load_report(str(path))
         ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
+        found = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
+        whole = [action for action in found if action.metric_names()]
     except (RuntimeError, ValueError, OSError, AttributeError, TypeError) as error:
         raise ncu_errors.refused(path, name, [str(error)]) from error
-    for part in ranges:
-        for number in range(part.num_actions()):
-            yield part.action_by_idx(number)
+    if not whole:  # the module says nothing of that
+        said = "it is cut off" if found or is_cut(path) else "no kernel is in it"
+        raise ncu_errors.refused(path, name, [said])
+    return whole, len(whole) < len(found) or is_cut(path)
 
 
 class _Names:
@@ -127,16 +130,13 @@ def _metrics(event_id: int, action: Any, names: _Names) -> pl.DataFrame:  # noqa
         if name not in known:
             known[name] = (-1 if name.startswith(_NO_METRIC) else int(metric.kind()), str(metric.unit()))
         kind, unit = known[name]
-        if kind < 0 or not metric.has_value():
+        if kind < 0:
             continue
-        if kind == _TEXT:
-            value, text = None, metric.as_string()
-        elif kind in _NO_VALUE:  # of another kind than in the first kernel
+        if kind in _NO_VALUE:  # it may be of another kind than in the first kernel
             kind = int(metric.kind())
-            value, text = (None, metric.as_string()) if kind == _TEXT else (metric.as_double(), None)
-        else:
-            value, text = metric.as_double(), None
-        if text or (value is not None and math.isfinite(value)):
+        value, text = (None, metric.as_string()) if kind == _TEXT else (metric.as_double(), None)
+        # what has no value has an empty text, or the number 0
+        if text or (value is not None and math.isfinite(value) and (value or metric.has_value())):
             metrics.append(name)
             values.append(value)
             texts.append(text)

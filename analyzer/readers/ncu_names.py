@@ -15,13 +15,18 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_BLOCK: Final = re.compile(rb'^"Kernel Name",".*$', re.MULTILINE)
+_BLOCK: Final = b'"Kernel Name","'
 _WORD: Final = re.compile(r"\w+")
 
 
 def names_of_sources(text: bytes) -> list[str]:
     """The names on a page of sources, in their order; a kernel of several functions has several blocks."""
-    lines = (match.group().decode(errors="replace") for match in _BLOCK.finditer(text))
+    lines: list[str] = []
+    begin = 0 if text.startswith(_BLOCK) else text.find(b"\n" + _BLOCK) + 1 or -1
+    while begin >= 0:
+        end = text.find(b"\n", begin)
+        lines.append(text[begin : end if end >= 0 else len(text)].decode(errors="replace"))
+        begin = text.find(b"\n" + _BLOCK, begin) + 1 or -1
     return [row[1] for row in csv.reader(lines)]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class Separators(NamedTuple):
@@ -56,6 +56,41 @@ class AmbiguousError(ValueError):
     """Numbers that can be read in two ways, or in none; says which."""
 
 
+#: So many numbers are looked at first: if one has decimals behind a point, only what is no number can say otherwise.
+_FIRST: Final = 500
+
+
+def plainly(column: str) -> pl.Expr:
+    """The numbers of a column of texts, if they are written with points for decimals and have no spaces in them.
+
+    Null for what is none; what is not finite may be there.
+    """
+    return pl.col(column).str.replace_all(POINT.thousands, "", literal=True).cast(pl.Float64, strict=False)
+
+
+def way_of(texts: pl.Series, plain: pl.Series, known: Callable[[], Iterable[tuple[str, int]]]) -> Separators:
+    """How the numbers in `texts` are written, as :func:`separators` says, told of which :func:`plainly` reads.
+
+    Args:
+        texts: All values of a file, numbers and others.
+        plain: What :func:`plainly` makes of them.
+        known: Gives values that are known from elsewhere in the file, with their texts.
+
+    Raises:
+        AmbiguousError: As there.
+    """
+    text, is_plain = pl.col("text"), pl.col("plain").is_not_null()
+    thousands = text.filter(is_plain & text.str.contains(POINT.thousands, literal=True))
+    odd = text.filter(~is_plain).str.replace_all(_SPACES, "")
+    found = pl.DataFrame({"text": texts, "plain": plain}).select(
+        point=text.filter(is_plain).head(_FIRST).str.contains(_SURE_POINT).any(),
+        comma=thousands.str.contains(_SURE_COMMA).any() | odd.str.contains(_SURE_COMMA).any(),
+    )
+    if found.row(0) == (True, False):
+        return POINT
+    return separators(texts, [*known()])
+
+
 def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separators:
     """How the numbers in `texts` are written.
 
@@ -67,6 +102,7 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separ
         AmbiguousError: Some are written one way and some the other, or all of them can be read either way.
     """
     every = texts.drop_nulls().unique().str.replace_all(_SPACES, "")
+    every = every.filter(every.str.contains("[.,]"))  # without either a number is the same any way
     point, comma, comma_groups, point_groups = (
         every.filter(every.str.contains(pattern)) for pattern in (_SURE_POINT, _SURE_COMMA, _COMMA_GROUP, _POINT_GROUP)
     )

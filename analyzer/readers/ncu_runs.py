@@ -69,11 +69,11 @@ def measured(run: Run, progress: Progress) -> Measured:
     """What the files of one run hold; its report tells more than its pages, where something can read it."""
     library = ncu_module.module() if run.report else None
     if run.report and library:
-        report = run.report
+        opened, cut = ncu_module.actions(run.report, library)
         return replace(
-            ncu_module.measured(report, library),
-            instructions=lambda: ncu_source.instructions_of_report(report, library),
-            files=lambda: ncu_source.files_of_report(report, library),
+            ncu_module.measured(run.report, library, opened, cut=cut),
+            instructions=lambda: ncu_source.instructions_of_actions(opened),
+            files=lambda: ncu_source.files_of_actions(opened),
         )
     if run.pages:
         files = {kind: pages_in(path) for kind, path in run.pages.items()}

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
-from kanalyze.readers.ncu_module import actions
+from kanalyze.readers import ncu_errors
 from kanalyze.readers.ncu_names import names_of_sources, places
 from kanalyze.readers.ncu_numbers import POINT, numbers
 from kanalyze.readers.ncu_pages import content, pages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
-    from types import ModuleType
 
     from kanalyze.readers.ncu_pages import Page
 
@@ -30,23 +29,29 @@ _COUNTED: Final = {
     "ideal_sectors": ("memory_l2_theoretical_sectors_global_ideal", "L2 Theoretical Sectors Global Ideal"),
 }
 _STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
+#: What every page of sources says of an instruction.
+_TOLD: Final = ("number", "event_id", "sass")
+
+#: Of a static analysis of the assembly: in some versions' pages, and in none of the module's metrics.
+_LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
+
 _STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
 
 
-def instructions_of_report(path: Path, library: ModuleType) -> pl.DataFrame:
-    """The instructions of every kernel in the report at `path`, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
+def instructions_of_actions(opened: Sequence[Any]) -> pl.DataFrame:
+    """The instructions of every kernel of a report, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
 
-    Raises:
-        ExportError: The module cannot read it.
+    Args:
+        opened: The kernels that :func:`kanalyze.readers.ncu_module.actions` gives.
     """
-    rows = [row for event_id, action in enumerate(actions(path, library)) for row in _instructions(event_id, action)]
+    rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
     return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))
 
 
-def files_of_report(path: Path, library: ModuleType) -> pl.DataFrame:
-    """The sources in the report at `path`, as :data:`kanalyze.counter_model.SOURCE_FILES`; errors as above."""
+def files_of_actions(opened: Sequence[Any]) -> pl.DataFrame:
+    """The sources in a report, as :data:`kanalyze.counter_model.SOURCE_FILES`, of its kernels as above."""
     found: dict[str, str] = {}
-    for action in actions(path, library):
+    for action in opened:
         found |= {str(name): str(text) for name, text in dict(action.source_files()).items() if text}
     return pl.DataFrame([*found.items()], schema=SOURCE_FILES.schema, orient="row")
 
@@ -58,27 +63,28 @@ def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  #
     for metric in filter(_STALLED.match, action.metric_names()):
         for address, value in _by_address(action, metric).items():
             stalled[address] = stalled.get(address, 0) + value
-    for number, address in enumerate(_addresses(action, sorted(counted["instructions"] or counted["samples"]))):
+    for number, (address, sass) in enumerate(_sass(action, sorted(counted["instructions"] or counted["samples"]))):
         place = action.source_info(address)
         yield {
             "event_id": event_id,
             "number": number,
-            "sass": str(action.sass_by_pc(address)).strip(),
+            "sass": sass,
             "ptx": str(action.ptx_by_pc(address)).strip() or None,
             "file": str(place.file_name()) if place and place.file_name() else None,
             "line": int(place.line()) if place and place.file_name() else None,
             "stalled_samples": stalled.get(address, 0) if stalled else None,
             **{column: values.get(address, 0) if values else None for column, values in counted.items()},
+            "live_registers": None,
         }
 
 
-def _addresses(action: Any, counted: list[int]) -> Iterator[int]:  # noqa: ANN401 - as above
-    """All instructions of a kernel, also those behind its end, of which nothing is counted."""
+def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa: ANN401 - as above
+    """All instructions of a kernel with their addresses, also those behind its end, of which nothing is counted."""
     if len(counted) > 1:
         step = min(after - before for before, after in pairwise(counted))
         address = counted[0]
-        while action.sass_by_pc(address):
-            yield address
+        while sass := action.sass_by_pc(address):
+            yield address, str(sass).strip()
             address += step
 
 
@@ -105,18 +111,23 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
     found = places(names, names_of_sources(text))
     if found is None:
         return INSTRUCTIONS.empty()
-    parts = [_of_block(event_id, blocks[place]) for event_id, place in enumerate(found)]
+    parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(found)]
     return pl.concat([INSTRUCTIONS.empty(), *parts])
 
 
-def _of_block(event_id: int, page: Page) -> pl.DataFrame:
+def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
+    if "Source" not in page.rows.columns:
+        raise ncu_errors.damaged(path, f"the page of {page.kernel or 'a kernel'}", "no column 'Source'")
     headings = {column: heading for column, (_, heading) in _COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
     known = {
         column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
         for column, heading in headings.items()
         if heading in page.rows.columns
     }
-    unknown = {name: pl.lit(None) for name in ("ptx", "file", "line", *headings) if name not in known}
+    live = next((heading for heading in _LIVE_HEADINGS if heading in page.rows.columns), None)
+    if live is not None:
+        known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
+    unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, *_TOLD)}
     rows = page.rows.with_row_index("number")
     return INSTRUCTIONS.select(
         rows.select("number", event_id=pl.lit(event_id), sass=pl.col("Source").str.strip_chars(), **known, **unknown)

@@ -18,7 +18,7 @@ from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOT
 from kanalyze.readers.ncu_labels import SECTION_OF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 #: One launch: what ncu's pages say before the metrics.
@@ -35,6 +35,12 @@ LAUNCHES: Final[dict[str, type[pl.DataType]]] = {
 }
 
 _DURATION: Final = "gpu__time_duration.sum"
+
+#: What most of the page is made of: sections of ncu, with a metric that each has, and what is unknown without it.
+_BASIC: Final = {
+    "SpeedOfLight": (_DURATION, "how long they ran, and what holds them back, is unknown"),
+    "LaunchStats": ("launch__registers_per_thread", "registers and shared memory are unknown"),
+}
 
 _SMS: Final = "launch__sm_count"
 
@@ -181,7 +187,17 @@ class NcuTables:
         return PROCESSES.select(found)
 
     def _notes(self) -> pl.DataFrame:
-        return pl.DataFrame(list(self._measured.notes), schema=NOTES.schema, orient="row")
+        notes = [*self._measured.notes, *self._missing_sections()]
+        return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
+
+    def _missing_sections(self) -> Iterator[tuple[str, int | None, int | None, str]]:
+        """What was not collected of all kernels, and what cannot be told therefore."""
+        every = self._measured.launches.height
+        for section, (metric, effect) in _BASIC.items():
+            lacking = every - self._values(metric).height
+            if lacking:
+                told = f"{metric} was not collected of {lacking:,} of {every:,} kernels: {effect}"
+                yield f"kernels without {section}", lacking, None, f"{told}; record them with `ncu --section {section}`"
 
 
 def _device_row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.readers.ncu_blocks import MAGIC
 from kanalyze.readers.ncu_runs import REPORT, Run, pages_of_report, report_of
 
 if TYPE_CHECKING:
@@ -12,15 +13,13 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.report import Report
 
-_MAGIC: Final = b"NVR\0"
-
 #: With a z where it is compressed.
 _SUFFIXES: Final = (REPORT, REPORT + "z")
 
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file begins as such reports do; or is called so, and the module may know what it is."""
-    return head.startswith(_MAGIC) or (path.suffix in _SUFFIXES and bool(head))
+    return head.startswith(MAGIC) or (path.suffix in _SUFFIXES and bool(head))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:

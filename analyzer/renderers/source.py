@@ -19,6 +19,10 @@ _AROUND: Final = 2
 _HEAD: Final = f"{'samples':>8}{'executed':>10}{'thr.':>5}{'coal.':>8}"
 _LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
 
+#: Registers whose values are still needed, where the report tells them.
+_LIVE: Final = f"{'live':>5}"
+_LIVE_LEGEND: Final = "; live: registers in use"
+
 _BOLD, _DIM = "1", "2"
 
 #: From this part of the samples on, a line is worth a look.
@@ -28,20 +32,32 @@ _HOT: Final = 0.1
 def lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:
     """The source lines of a kernel, file by file: rows of `hot_lines`, and the text of files by name."""
     blocks = [look.paint(units.printable(kernel), _BOLD)]
+    head, legend = _frame(rows)
     for (file,), found in rows.partition_by("file", as_dict=True, maintain_order=True).items():
-        blocks += ["", look.paint(units.printable(str(file)), _BOLD), *_file(found, texts.get(str(file), []), look)]
-    return "\n".join([*blocks, "", look.paint(_LEGEND, _DIM)]) + "\n"
+        blocks += [
+            "",
+            look.paint(units.printable(str(file)), _BOLD),
+            *_file(found, texts.get(str(file), []), head, look),
+        ]
+    return "\n".join([*blocks, "", look.paint(legend, _DIM)]) + "\n"
 
 
-def _file(rows: pl.DataFrame, text: list[str], look: Look) -> list[str]:
+def _frame(rows: pl.DataFrame) -> tuple[str, str]:
+    """The head of the figures, and what is said below them."""
+    if rows.get_column("live_registers").null_count() == rows.height:
+        return _HEAD, _LEGEND
+    return _HEAD + _LIVE, _LEGEND + _LIVE_LEGEND
+
+
+def _file(rows: pl.DataFrame, text: list[str], head: str, look: Look) -> list[str]:
     by_line = {row["line"]: row for row in rows.iter_rows(named=True)}
     shown = _shown(by_line, len(text))
-    lines, before = [look.paint(f"{_HEAD}   line", _DIM)], None
+    lines, before = [look.paint(f"{head}   line", _DIM)], None
     for number in shown:
         if before is not None and number > before + 1:
-            lines.append(look.paint(f"{'':{len(_HEAD)}}    ...", _DIM))
+            lines.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
         source = units.printable(text[number - 1].expandtabs(4)) if number <= len(text) else ""
-        lines.append(_line(by_line.get(number), f"{number:>7} {source}", look))
+        lines.append(_line(by_line.get(number), f"{number:>7} {source}", head, look))
         before = number
     return lines
 
@@ -52,14 +68,16 @@ def _shown(known: dict[int, Any], length: int) -> list[int]:
     return sorted(set(known) | {line for line in around if 1 <= line <= length})
 
 
-def _line(row: dict[str, Any] | None, source: str, look: Look) -> str:
-    """The figures of a line, then its number and text."""
+def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str:
+    """The figures of a line below the `head`, then its number and text."""
     if row is None:
-        return _cut(f"{'':{len(_HEAD)}}{source}", look.width)
+        return _cut(f"{'':{len(head)}}{source}", look.width)
     figures = (
         f"{_share(row['share']):>8}{_count(row['instructions']):>10}"
         f"{_decimal(row['threads_per_instruction']):>5}{_share(row['ideal_share']):>8}"
     )
+    if head.endswith(_LIVE):
+        figures += f"{row['live_registers'] if row['live_registers'] is not None else '':>{len(_LIVE)}}"
     hot = (row["share"] or 0) >= _HOT
     text = _cut(f"{figures}{source}", look.width)
     return look.paint(text, _BOLD) if hot else text
@@ -68,9 +86,10 @@ def _line(row: dict[str, Any] | None, source: str, look: Look) -> str:
 def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> str:
     """The SASS of a kernel, or the PTX that it was made of (`column`), with figures beside each instruction."""
     samples = max(int(rows.get_column("samples").sum()), 1)
+    head, legend = _frame(rows)
     blocks = [
         look.paint(units.printable(kernel), _BOLD),
-        look.paint(f"{_HEAD}  {column}", _DIM),
+        look.paint(f"{head}  {column}", _DIM),
     ]
     for row in rows.iter_rows(named=True):
         threads, ideal = None, None
@@ -83,9 +102,10 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
             "instructions": row["instructions"],
             "threads_per_instruction": threads,
             "ideal_share": ideal,
+            "live_registers": row["live_registers"],
         }
-        blocks.append(_line(told, f"  {units.printable((row[column] or '').expandtabs(1))}", look))
-    return "\n".join([*blocks, "", look.paint(_LEGEND, _DIM)]) + "\n"
+        blocks.append(_line(told, f"  {units.printable((row[column] or '').expandtabs(1))}", head, look))
+    return "\n".join([*blocks, "", look.paint(legend, _DIM)]) + "\n"
 
 
 def json(kernel: str, rows: pl.DataFrame) -> str:

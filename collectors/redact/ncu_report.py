@@ -16,16 +16,17 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.redact.patterns import ADDRESS_HINT, ADDRESSES, ASSIGNED_SECRET, PATH, ROOTS, WINDOWS_PATH
-from kanalyze.collectors.redact.protobuf import Layout, fields, is_message, leaves, text_of
+from kanalyze.collectors.redact.protobuf import Layout, is_message, leaves, text_of
 from kanalyze.errors import RedactError
+from kanalyze.protobuf import fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.protobuf import Field
     from kanalyze.collectors.redact.texts import Texts
+    from kanalyze.protobuf import Field
 
     Leaf = tuple[tuple[int, ...], Field]
 

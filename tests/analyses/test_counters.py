@@ -6,7 +6,10 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses._shapes import RESOURCES, SHAPE
+from kanalyze.analyses.counter_summary import summarize_counters
 from kanalyze.analyses.counters import TABLE
+from kanalyze.errors import CannotTellError
 from kanalyze.readers.ncu_labels import SECTIONS
 from kanalyze.readers.ncu_numbers import POINT, base_unit, numbers
 from support.command import REPORTS, SAMPLES
@@ -194,3 +197,42 @@ def test_columns_are_what_the_details_page_prints_as_text():
         last = factor * 10.0 ** -len(text.partition(".")[2])
         whole = 0.5 if TABLE.schema[column] == pl.Int64 else 1e-9
         assert found[column] / unit == pytest.approx(float(text) * factor, rel=0, abs=last * 0.51 + whole), column
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
+def test_occupancy_from_the_launch_alone_is_what_ncu_tells(path):
+    report = kanalyze.read(path)
+    ours, theirs = kanalyze.occupancy(report), kanalyze.counters(report)
+    same = [name for name in ("name", "device", *SHAPE, *RESOURCES) if name in theirs.columns]
+    both = theirs.join(ours, on=same, suffix="_here", how="left")
+    assert both.height == theirs.height
+    assert both.get_column("occupancy_share_here").to_list() == pytest.approx(both.get_column("occupancy_share"))
+    assert both.get_column("blocks_per_sm_here").equals(both.get_column("blocks_per_sm"))
+    assert both.get_column("waves_here").to_list() == pytest.approx(both.get_column("waves"), abs=0.0051)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
+@pytest.mark.parametrize("by", [None, "launch-shape", "family"])
+def test_kernels_have_the_durations_under_ncu(path, by):
+    report = kanalyze.read(path)
+    found, every = kanalyze.kernels(report, by=by), kanalyze.counters(report)
+    assert found.get_column("count").sum() == every.height
+    assert found.get_column("total_ns").sum() == every.get_column("dur_ns").sum()
+    assert found.get_column("exclusive_ns").equals(found.get_column("total_ns"))  # each was alone
+
+
+def test_kernels_without_durations_are_not_told():
+    some = measured({"gpu__time_duration.sum": 5, "launch__registers_per_thread": 24}, {}, names=["a", "b"])
+    assert kanalyze.kernels(some).select("name", "count", "total_ns").rows() == [("a", 1, 5)]
+    assert some.table("notes").select("check", "count").rows() == [
+        ("kernels without SpeedOfLight", 1),
+        ("kernels without LaunchStats", 1),
+    ]
+    assert "(of 1 whose duration was collected)" in summarize_counters(some).answer
+    none = measured({}, {}, names=["a", "b"])
+    with pytest.raises(CannotTellError, match=r"no counters of durations \(section SpeedOfLight\)"):
+        kanalyze.kernels(none)
+    assert summarize_counters(none).answer.startswith("2 kernels, of unknown duration, each measured alone. ")
+    for table in (kanalyze.kernels, kanalyze.occupancy):
+        with pytest.raises(CannotTellError, match="of a window, because ncu measures kernels one by one"):
+            table(some, window="0ns..1ns")

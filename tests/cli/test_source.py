@@ -1,6 +1,7 @@
 """`kanalyze source`: figures beside lines where the module can read the report, beside SASS of any page."""
 
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -37,6 +38,35 @@ def test_instructions_are_those_of_the_page_of_sources():
     first = found.row(0, named=True)
     assert (first["instructions"], first["thread_instructions"]) == (4096 * 8, 4096 * 256)
     assert found.get_column("instructions").sum() == kanalyze.counters(kanalyze.read(PAGE)).item(0, "instructions")
+
+
+def test_registers_in_use_are_shown_where_the_page_has_them(tmp_path):
+    """Pages of some versions have a column Live Registers; ncu 2025.3 prints none."""
+    for ending in ("details", "raw"):
+        shutil.copy(REPORTS / "ncu" / f"add.{ending}.csv", tmp_path)
+    first, head, *rows = (REPORTS / "ncu" / "add.source.csv").read_text().splitlines()
+    live = [f'{row},"{number}"' for number, row in enumerate(rows)]
+    (tmp_path / "add.source.csv").write_text("\n".join([first, f'{head},"Live Registers"', *live, ""]))
+    found = kanalyze.read(tmp_path / "add.details.csv")
+    assert found.table("instructions").get_column("live_registers").to_list() == list(range(96))
+    assert kanalyze.hot_lines(found).get_column("live_registers").to_list() == [95]
+    ran = run("source", tmp_path / "add.details.csv", "add", "--sass")
+    assert ran.lines[1:4] == [
+        " samples  executed thr.   coal. live  sass",
+        "   3.6 %    32.8 k 32.0            0  LDC R1, c[0x0][0x28]",
+        "            32.8 k 32.0            1  S2R R3, SR_CTAID.X",
+    ]
+    assert ran.lines[-1].endswith("; live: registers in use")
+    without = kanalyze.read(PAGE).table("instructions").get_column("live_registers")
+    assert without.null_count() == len(without)
+
+
+def test_a_page_of_sources_without_its_column_is_refused(tmp_path):
+    for ending in ("details", "source"):
+        text = (REPORTS / "ncu" / f"add.{ending}.csv").read_text()
+        (tmp_path / f"add.{ending}.csv").write_text(text.replace('"Address","Source"', '"Address","Text"'))
+    message, _ = refused(run("source", tmp_path / "add.details.csv", "add", "--sass"))
+    assert "damaged at the page of add(int, float *, float *): no column 'Source'" in message
 
 
 def test_json_has_the_rows():

@@ -1,5 +1,6 @@
 """CSV pages of ncu in every layout: details, raw, a log with other lines, scaled units, locales, several files."""
 
+import re
 import shutil
 from contextlib import suppress
 
@@ -14,7 +15,9 @@ from kanalyze.analyses.counter_summary import summarize_counters
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
-from support.command import REPORTS, SAMPLES
+from kanalyze.readers.ncu_numbers import AmbiguousError
+from support.command import REPORTS, SAMPLES, run
+from support.slow_ncu import made_pages, slow_metrics
 
 ADD = REPORTS / "ncu" / "add.details.csv"
 
@@ -89,6 +92,7 @@ def test_details_page_gives_kernels_metrics_and_rules(details):
     assert report.table("notes").select("check", "count").rows() == [
         ("metrics of unknown label", 1),
         ("missing page", 1),
+        ("kernels without LaunchStats", 1),
     ]
 
 
@@ -233,6 +237,11 @@ def test_a_file_that_is_cut_off_gives_what_is_whole(tmp_path):
             "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)",
             "NVreg_RestrictProfilingToAdminUsers=0",
         ),
+        (
+            "==ERROR== Failed to find metric x\n\n==ERROR== Failed to profile k\n==ERROR== error code (9).\n",
+            "a log of ncu, which failed (Failed to find metric x; Failed to profile k)",
+            "run ncu again",
+        ),
         ("==ERROR== Unknown metrics.\n", "a log of ncu, which failed (Unknown metrics)", "run ncu again"),
         ("==PROF== Connected\nhello\n", "a log of ncu without a page in CSV", "--page details"),
         ("a,b\n1,2\n", "a file in an unknown format", ""),
@@ -256,6 +265,61 @@ def test_numbers_that_can_be_read_in_two_ways_are_refused_unless_the_launch_deci
     assert [row[3] for row in metrics(report)] == [4096, 16896]
 
 
+def test_errors_of_ncu_around_a_page_are_told(tmp_path):
+    """Of a program of several processes ncu may measure one, and fail in another."""
+    said = "==ERROR== Failed to profile j in process 2\n==WARNING== Careful.\n"
+    report = read(write(tmp_path / "k.log", said + page(DURATION)))
+    assert report.kind("kernel").height == 1
+    assert report.table("notes").filter(pl.col("check").str.ends_with("of ncu")).select("check", "effect").rows() == [
+        ("warning of ncu", "Careful."),
+        ("error of ncu", "Failed to profile j in process 2"),
+    ]
+
+
+def test_a_process_that_was_not_allowed_beside_one_that_was_is_told_with_the_remedy(tmp_path):
+    said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission (process 2)\n"
+    report = read(write(tmp_path / "k.log", said + page(DURATION)))
+    (effect,) = report.table("notes").filter(pl.col("check") == "error of ncu").get_column("effect")
+    assert effect.startswith("ERR_NVGPUCTRPERM - The user")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in effect
+
+
+@pytest.mark.parametrize(
+    ("text", "slug"),
+    [
+        ("", "unknown-format"),
+        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. conflicts\n", "unknown-format"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "unknown-format"),
+        (page(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896")), "report-damaged"),
+    ],
+)
+def test_what_cannot_be_read_ends_with_status_2(tmp_path, text, slug):
+    ran = run("summarize", write(tmp_path / "k.log", text))
+    assert (ran.status, ran.text) == (2, "")
+    assert ran.error.rstrip().endswith(f"[{slug}]")
+
+
+def test_each_value_is_read_in_its_own_unit(details):
+    report = details(
+        DURATION,
+        metric("GPU Speed Of Light Throughput", "Duration", "ms", "2.50", number=1, name="j"),
+        metric("GPU Speed Of Light Throughput", "Duration", "ns", "640", number=2, name="i"),
+    )
+    assert [row[3] for row in metrics(report)] == [5890, 2_500_000, 640]
+
+
+def test_raw_pages_of_different_units_in_one_file_are_refused(tmp_path):
+    raw = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","{unit}"\n"{number}","k","5.89"\n'
+    path = write(tmp_path / "k.csv", raw.format(unit="us", number=0) + raw.format(unit="ns", number=1))
+    with pytest.raises(DamagedReportError, match="damaged at the raw page: two pages have different units"):
+        read(path)
+    same = write(tmp_path / "j.csv", raw.format(unit="us", number=0) + raw.format(unit="us", number=1))
+    assert read(same).kind("kernel").get_column("dur_ns").to_list() == [5890, 5890]
+    without = write(tmp_path / "i.csv", '"ID","Kernel Name","a"\n"0","k","5"\n')
+    with pytest.raises(DamagedReportError, match="its first row has no units"):
+        read(without)
+
+
 def test_a_page_of_sources_alone_tells_no_counters(tmp_path):
     source = SAMPLES / "add" / "ncu.source.csv"
     shutil.copy(source, tmp_path / "k.source.csv")
@@ -270,6 +334,20 @@ def test_what_needs_time_cannot_be_told(details):
         kanalyze.ledger(report)
     with pytest.raises(CannotTellError, match="cannot tell counters of a window, because ncu measures"):
         kanalyze.counters(report, window="0ns..1ns")
+
+
+@given(made_pages())
+@settings(deadline=None)
+def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "k.csv"
+    path.write_bytes(text.encode())
+    try:
+        expected = slow_metrics(text)
+    except AmbiguousError as error:
+        with pytest.raises(DamagedReportError, match=re.escape(f"{error}; print it with LC_ALL=C")):
+            read(path)
+        return
+    assert read(path).table("metrics").rows() == expected
 
 
 @given(st.sampled_from(["details", "raw", "source"]), st.data())

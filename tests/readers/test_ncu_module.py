@@ -4,10 +4,13 @@ import shutil
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from kanalyze.errors import ExportError
 from kanalyze.readers import ncu_module, ncu_program, ncu_runs, read
+from kanalyze.readers.ncu_blocks import is_cut
 from support.command import SAMPLES
 
 REPORTS = sorted(SAMPLES.glob("*/ncu*.ncu-rep"))
@@ -56,13 +59,67 @@ def _same_metrics(ours, theirs):
 
 
 @needs_module
-def test_a_report_that_is_cut_off_is_refused(tmp_path):
-    path = tmp_path / "cut.ncu-rep"
-    path.write_bytes(REPORTS[0].read_bytes()[:200])
-    with pytest.raises(
-        ExportError, match=r"the module ncu_report cannot read it: no kernel is in it, or it is cut off"
-    ):
-        read(path).table("metrics")
+@pytest.mark.parametrize("part", [0.0002, 0.01, 0.3, 0.9, 0.999])
+def test_a_report_that_is_cut_off_is_refused(tmp_path, part):
+    """The module gives nothing of it, or a kernel without any metric."""
+    path, whole = tmp_path / "cut.ncu-rep", REPORTS[0].read_bytes()
+    path.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(ExportError, match=r"the module ncu_report.* cannot read it: it is cut off"):
+        read(path)
+
+
+@needs_module
+def test_what_is_no_report_is_refused(tmp_path):
+    path = tmp_path / "text.ncu-rep"
+    path.write_bytes(b"hello")
+    with pytest.raises(ExportError, match="no kernel is in it"):
+        read(path)
+
+
+@needs_module
+def test_kernels_before_the_cut_are_read_and_the_cut_is_told(monkeypatch):
+    monkeypatch.setattr(ncu_module, "is_cut", lambda path: path == REPORTS[0])
+    found = read(REPORTS[0])
+    assert found.table("metrics").height > 1000
+    assert found.table("notes").select("check", "effect").rows() == [
+        (
+            "report cut off",
+            "ncu.ncu-rep was not written or copied whole: 1 of its kernels can be read, and others are lost",
+        )
+    ]
+
+
+class OlderModule:
+    """A module that cannot read what a newer ncu wrote."""
+
+    __version__ = "2025.1.0"
+
+    def load_report(self, path):
+        raise RuntimeError(f"unsupported report version in {path}")
+
+
+def test_a_report_newer_than_the_module_is_refused(monkeypatch):
+    monkeypatch.setattr(ncu_module, "module", OlderModule)
+    with pytest.raises(ExportError, match=r"the module ncu_report 2025\.1\.0 cannot read it: unsupported") as caught:
+        read(REPORTS[0])
+    assert "pip install --upgrade ncu-report" in caught.value.remedy
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
+def test_a_file_is_cut_off_wherever_a_block_is_not_whole(path, tmp_path):
+    whole, part = path.read_bytes(), tmp_path / "part.ncu-rep"
+    assert not is_cut(path)
+    for length in (4, 7, 9, 50, 1000, len(whole) // 2, len(whole) - 1):
+        part.write_bytes(whole[:length])
+        assert is_cut(part), length
+
+
+@given(st.binary(max_size=60))
+def test_any_file_is_cut_off_or_not(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "k.ncu-rep"
+    for beginning in (b"", b"NVR\0", b"NVR\0\2\0\0\0\x08\7"):
+        path.write_bytes(beginning + text)
+        assert is_cut(path) in (True, False)
 
 
 @pytest.mark.usefixtures("without_module")
