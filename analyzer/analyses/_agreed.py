@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
-from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses._lookup import beside
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-_KEYS: Final = ("name", "device", *SHAPE)
 
 
 @once_per_report
@@ -25,10 +23,10 @@ def groups_with_config(report: Report) -> pl.DataFrame:
     memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
     config = report.kernel_config.select("event_id", registers="registers_per_thread", shared=memory)
     kernels = beside(kernels_in(report), config, "registers", "shared")
-    sums = kernels.group_by(*_KEYS).agg(
+    sums = kernels.group_by(*GROUP_KEYS).agg(
         duration=pl.col("dur_ns").mean(), **{name: _only(name) for name in ("registers", "shared")}
     )
-    return kernel_groups(report).join(sums, on=_KEYS, nulls_equal=True)
+    return kernel_groups(report).join(sums, on=GROUP_KEYS, nulls_equal=True)
 
 
 def _only(name: str) -> pl.Expr:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._same_launches import same_launches
 from kanalyze.decoder.same_name import shortened
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: From the surest on. `exact`: same name and shape, and as many launches, so that each launch has its own partner.
+#: From the surest on. `exact`: same name and shape, and it is known which launches are the same: as many, so that each
+#: has its own partner, or those whose numbers ncu's command tells.
 #: `shape`: same name and shape. `name`: the name alone, or one that a tool cut short, and only one that it can be.
 #: `none`: nothing that it can be, or several.
 QUALITIES: Final = ("exact", "shape", "name", "none")
@@ -32,7 +34,36 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
         Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
         Groups that are in no row have no partner.
     """
-    return matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+    pairs = matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+    return _by_launches(pairs, left, right) if right.meta.timeless else pairs
+
+
+def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
+    """`pairs`, with what is known of single launches: it makes a match sure, or takes that away."""
+    known = same_launches(left, right)
+    if known.is_empty():
+        return pairs
+    of_left, of_right = (
+        kernels_in(one).join(kernel_groups(one), on=GROUP_KEYS, nulls_equal=True).select("event_id", "group")
+        for one in (left, right)
+    )
+    launches = (
+        of_right.rename({"event_id": "launch", "group": "right"})
+        .join(known.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
+        .join(of_left.rename({"group": "of"}), on="event_id", how="left")
+        .join(pairs, on="right")
+    )
+    own = (pl.col("of") == pl.col("left")).fill_null(value=False)
+    each = launches.group_by("right").agg(sure=own.all(), wrong=(pl.col("told") & ~own).any())
+    both = pl.col("match").is_in(["exact", "shape"])
+    match = (
+        pl.when(both & pl.col("sure"))
+        .then(pl.lit("exact"))
+        .when(both & pl.col("wrong"))
+        .then(pl.lit("shape"))
+        .otherwise("match")
+    )
+    return pairs.join(each, on="right", how="left", maintain_order="left").select("left", "right", match=match)
 
 
 def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataFrame:

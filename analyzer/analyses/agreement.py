@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
-from kanalyze.analyses._kernel_groups import SHAPE
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import together
 from kanalyze.analyses.copies import copies
@@ -58,8 +58,6 @@ TABLE: Final = Table(
     ),
     together=True,
 )  # fmt: skip
-
-_KEYS: Final = ("name", "device", *SHAPE)
 
 
 def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
@@ -115,7 +113,7 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
 def _figures(report: Report) -> pl.DataFrame:
     """The groups of kernels with the figures to compare."""
     found = groups_with_config(report).rename({"shared": "shared memory", "count": "launches"})
-    return found.select("group", *_KEYS, pl.col(*_FIGURES).cast(pl.Float64))
+    return found.select("group", *GROUP_KEYS, pl.col(*_FIGURES).cast(pl.Float64))
 
 
 def _alone(groups: pl.DataFrame, side: str) -> pl.DataFrame:

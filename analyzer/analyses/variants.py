@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
 from kanalyze.analyses._common import total as total_of
-from kanalyze.analyses._kernel_groups import SHAPE
+from kanalyze.analyses._kernel_groups import GROUP_KEYS
 from kanalyze.analyses._measured_groups import measured_groups
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import together
@@ -108,9 +108,6 @@ def _instances(report: Report) -> pl.DataFrame:
     )
 
 
-_KEYS: Final = ("name", "device", *SHAPE)
-
-
 def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     """What ncu tells of the groups of kernels of the whole report, by what a group is told by."""
     if ncu is None:
@@ -118,13 +115,15 @@ def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
     told = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
     both = pairs.join(told, left_on="right", right_on="group").drop("right")
-    return groups_with_config(base).select("group", *_KEYS).join(both, left_on="group", right_on="left").drop("group")
+    return (
+        groups_with_config(base).select("group", *GROUP_KEYS).join(both, left_on="group", right_on="left").drop("group")
+    )
 
 
 def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:
     groups = groups_with_config(report.narrow(window=Window(one["start"], one["end"])))
     if measured is not None:
-        groups = groups.join(measured, on=_KEYS, how="left", nulls_equal=True)
+        groups = groups.join(measured, on=GROUP_KEYS, how="left", nulls_equal=True)
     groups = groups.sort("exclusive_ns", "name", descending=[True, False])
     total, repeats = total_of(groups, "exclusive_ns"), one["repeats"]
     row = {

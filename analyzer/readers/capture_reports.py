@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read, read_capture
+from kanalyze.readers.capture_manifest import selections
 from kanalyze.readers.ncu_runs import report_of, runs_in
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def every_report(
         return [first]
     ways = [partial(read, trace, progress, cache=cache) for trace in _traces(path)[:1]]
     if not first.meta.timeless and (counters := runs_in(path, "ncu")):
-        ways.append(partial(report_of, path, counters, progress or (lambda *_: None)))
+        ways.append(partial(report_of, path, counters, progress or (lambda *_: None), selections(path)))
     found = [first]
     for way in ways:
         try:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.readers.capture_tables import MANIFEST, CaptureTables
+from kanalyze.readers.capture_manifest import MANIFEST
+from kanalyze.readers.capture_tables import CaptureTables
 from kanalyze.readers.ncu_runs import report_of as report_of_ncu
 from kanalyze.readers.ncu_runs import runs_in
 from kanalyze.readers.nsys_report import report_of

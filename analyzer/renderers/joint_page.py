@@ -149,7 +149,7 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
     facts = [
         ("launched by", _joined(row["module"] or "", row["path"] or row["operator"] or "")),
         ("counters", _counters(row)),
-        ("match", f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}" if row["ncu_match"] in _MEANINGS else ""),
+        ("match", _match(row)),
     ]
     more = len(advice) - len(shown)
     return Chapter(
@@ -164,6 +164,15 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
         f"{units.plural(more, 'further result')}: kanalyze show gains" if more > 0 else "",
         _LEGEND,
     )
+
+
+def _match(row: Row) -> str:
+    """How sure it is that the counters are of this kernel: of which launch, or what is not known of that."""
+    if row["ncu_match"] in _MEANINGS:
+        return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
+    if row["launch_number"] is None or row["launch_ns"] is None or row["count"] == 1:
+        return ""
+    return f"exact: its function's launch {units.count(row['launch_number'])}, {_time(row['launch_ns'])} in the run"
 
 
 def _chosen(advice: Sequence[Row]) -> list[Row]:

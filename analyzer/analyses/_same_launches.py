@@ -1,0 +1,103 @@
+"""Which launches of the program those are that ncu measured, where its command is known: launch for launch.
+
+Definitions: docs/counters.md, One kernel, three tools.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._kernel_groups import SHAPE, kernels_in
+from kanalyze.analyses._launch import calls_of, launch_rows
+from kanalyze.analyses._lookup import beside
+from kanalyze.analyses._operations import operations
+from kanalyze.analyses.health import unused_launches
+from kanalyze.decoder.same_name import normalised
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_PAIRS: Final[dict[str, type[pl.DataType]]] = {"right": pl.Int64, "number": pl.Int64, "left": pl.Int64}
+
+_TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
+
+#: What a function's launches have to have in common, so that their order is that of any run of the program.
+_OF_ONE: Final = ("process_id", "thread_id", "context_id", "device")
+
+
+def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
+    """The launches of `base` that ncu measured, as far as ncu's command says which of its function's launches they are.
+
+    The n-th launch in one run of the program is the n-th in another where one thread makes all launches of a function
+    on one GPU, and `base` has them all, each by itself.
+
+    Returns:
+        Columns right (event_id in `ncu`), number (which launch of its function), left (event_id in `base`; null where
+        that launch has another shape, so that one of both runs went another way). Kernels that are in no row are those
+        of which nothing is known.
+    """
+    numbers = ncu.table("launch_numbers")
+    if numbers.is_empty() or not _of_one_capture(base, ncu) or not _complete(base):
+        return pl.DataFrame(schema=_PAIRS)
+    measured = _with_same_name(kernels_in(ncu)).join(numbers, on="event_id")
+    found = _numbered(base.whole, measured.get_column("same_name").unique())
+    both = measured.join(found, on=["same_name", "number"], suffix="_left")
+    fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
+    in_doubt = (~fits).any().over("same_name")
+    left = pl.when(~in_doubt).then("event_id_left")
+    return both.select(right="event_id", number="number", left=left).select(_TYPED)
+
+
+def _of_one_capture(base: Report, ncu: Report) -> bool:
+    return base.meta.tool == "nsys" and ncu.meta.path in (base.meta.path, base.meta.path.parent)
+
+
+def _complete(base: Report) -> bool:
+    """Whether every launch is there, each by itself."""
+    whole = base.whole
+    if base.scope.process is not None or whole.kind("graph").height:
+        return False
+    return unused_launches(whole, launch_rows(whole)).filter(~pl.col("captured")).is_empty()
+
+
+def _with_same_name(kernels: pl.DataFrame) -> pl.DataFrame:
+    """`kernels` with what their names are compared by; without those of names that two functions share."""
+    names = kernels.get_column("name").unique().drop_nulls().to_list()
+    known = pl.DataFrame(
+        {"name": names, "same_name": [normalised(name) for name in names]},
+        schema={"name": pl.String, "same_name": pl.String},
+    )
+    return kernels.join(known.filter(pl.len().over("same_name") == 1), on="name")
+
+
+def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
+    """The launches of functions that have numbers: columns same_name, number, event_id, those of the launch shape.
+
+    Launches that one call made, nodes of a graph, are counted, and left out: which of them came first is not known.
+    """
+    kernels = base.kind("kernel").select(
+        "event_id", pl.col("name").cast(pl.String), "process_id", "context_id", "device"
+    )
+    doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
+    named = (
+        _with_same_name(kernels)
+        .filter(pl.col("same_name").is_in(wanted.implode()))
+        .join(doubled, on="name", how="anti")
+    )
+    launched = named.join(_calls(base), on="event_id", how="left")
+    alone = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _OF_ONE)
+    known = pl.col("call_start").is_not_null().all().over("same_name")
+    order = launched.filter(alone & known).sort("call_start", "call_row", "event_id")
+    numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))
+    single = numbered.filter(pl.len().over("call_row", "same_name") == 1)
+    return beside(single.sort("event_id"), base.kernel_config, *SHAPE).select("same_name", "number", "event_id", *SHAPE)
+
+
+def _calls(base: Report) -> pl.DataFrame:
+    """Columns event_id, call_row, thread_id, call_start of every kernel."""
+    rows = operations(base).filter(pl.col("kind") == "kernel").select("event_id", "row")
+    return rows.select("event_id").hstack(
+        calls_of(base, rows.get_column("row"), "call_row", "thread_id", "call_start").get_columns()
+    )
