@@ -32,8 +32,7 @@ _NO_TABLE: Final = (
 #: A part of the report that gives the time, which tables of several reports take as keywords.
 WHERE: Final = ("window", "device", "process")
 
-#: These are part of the tables `health`, `compiled`, `advice` and `joined`, or of the command `source`, and no tables to
-#: a user.
+#: These are part of tables such as `health` and `joined`, or of the command `source`, and no tables to a user.
 _HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
 _PARTS: Final = tuple(table.name for table in _HIDDEN)
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}

@@ -51,7 +51,7 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
 
 
 def _of_one_capture(base: Report, ncu: Report) -> bool:
-    return base.meta.tool == "nsys" and ncu.meta.path in (base.meta.path, base.meta.path.parent)
+    return base.meta.tool == "nsys" and base.meta.capture is not None and base.meta.capture == ncu.meta.capture
 
 
 def _complete(base: Report) -> bool:

@@ -13,7 +13,7 @@ from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
 from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE
 from kanalyze.analyses._same_kernels import same_kernels
-from kanalyze.analyses._together import together
+from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses.copies import copies
 from kanalyze.errors import CannotTellError
 from kanalyze.model import COMPILED_KERNELS, LAUNCH_SHAPE
@@ -60,6 +60,9 @@ TABLE: Final = Table(
 )  # fmt: skip
 
 
+SEVERAL: Final = several(TABLE)
+
+
 def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """Every figure that two of the reports tell, those first that differ without a known reason.
 
@@ -71,12 +74,17 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: There is but one report, or none gives time or has kernels; or several are of one tool.
+        CannotTellError: There is but one report, or none gives time or has kernels.
     """
     found = together(TABLE.name, reports, where)
+    if all(len(one.reports) == 1 for one in found):
+        raise CannotTellError.without_second(TABLE.name, found[0].base.meta.path)
+    return of_each(TABLE, [one for one in found if len(one.reports) > 1], _agreement_of)
+
+
+def _agreement_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     require(found.base, TABLE.name, "kernel")
-    if len(found.reports) == 1:
-        raise CannotTellError.without_second(TABLE.name, found.base.meta.path)
     parts = [_kernels(found.base, other) for other in found.reports[1:]]
     if found.torch is not None:
         parts.append(_copied(found.base, found.torch))

@@ -15,7 +15,7 @@ from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_
 from kanalyze.analyses._measured_groups import MEASURED, RULES, measured_groups
 from kanalyze.analyses._same_kernels import QUALITIES, same_kernels
 from kanalyze.analyses._same_launches import same_launches
-from kanalyze.analyses._together import Together, together
+from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses._windows import windows
 from kanalyze.decoder.fields import OTHER
 from kanalyze.model import LAUNCH_SHAPE
@@ -83,17 +83,22 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """The kernels of one program that several tools saw, the longest in sum first; last those without a time.
 
     Args:
-        reports: At most one of each tool; of nsys and torch.profiler the first gives the time, nsys before torch.
-        where: A window, device or process of the report that gives the time.
+        reports: Of nsys and torch.profiler the first gives the time, nsys before torch. Several of nsys, or without
+            nsys of torch.profiler, each have a time of their own; all others of one tool are added up.
+        where: A window, device or process of the reports that give the time.
 
     Returns:
-        :data:`TABLE`. Each kernel that any of the reports has is in it once; where another tool did not see it, or
-        only ones that it cannot be told apart from, the match is ``none``.
+        :data:`TABLE`; :data:`SEVERAL` where several reports give time. Each kernel that any of the reports has is in it
+        once; where another tool did not see it, or only ones that it cannot be told apart from, the match is ``none``.
 
     Raises:
-        CannotTellError: None of the reports gives time, or it has no kernels; or several are of one tool.
+        CannotTellError: None of the reports gives time, or it has no kernels.
     """
-    found = together(TABLE.name, reports, where)
+    return of_each(TABLE, together(TABLE.name, reports, where), joined_of)
+
+
+def joined_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     require(found.base, TABLE.name, "kernel")
     frame = _timed(found.base)
     if found.torch is not None:
@@ -110,6 +115,8 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     down = [name.endswith("_ns") for name in order]
     return TABLE.select(frame.with_columns(**gains).sort(order, descending=down, nulls_last=True))
 
+
+SEVERAL: Final = several(TABLE)
 
 _GAINS: Final = {"share": "window_share", "ns": "exclusive_ns"}
 

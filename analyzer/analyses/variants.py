@@ -16,7 +16,7 @@ from kanalyze.analyses._common import total as total_of
 from kanalyze.analyses._kernel_groups import GROUP_KEYS
 from kanalyze.analyses._measured_groups import measured_groups
 from kanalyze.analyses._same_kernels import same_kernels
-from kanalyze.analyses._together import together
+from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses.range_gpu import range_gpu
 from kanalyze.report import Window
 from kanalyze.schema import Column, Table
@@ -63,6 +63,9 @@ TABLE: Final = Table(
 )  # fmt: skip
 
 
+SEVERAL: Final = several(TABLE)
+
+
 def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """The implementations that the program ran, the fastest first; no rows where its ranges tell of none.
 
@@ -74,9 +77,13 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: None of the reports gives time, or it lacks ranges or kernels; or several are of one tool.
+        CannotTellError: None of the reports gives time, or it lacks ranges or kernels.
     """
-    found = together(TABLE.name, reports, where)
+    return of_each(TABLE, together(TABLE.name, reports, where), _variants_of)
+
+
+def _variants_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     for needed in ("range", "kernel"):
         require(found.base, TABLE.name, needed)
     measured = _measured(found.base.whole, found.ncu)

@@ -59,7 +59,9 @@ def runs_in(folder: Path, beginning: str = "") -> list[Run]:
 def report_of(
     path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
 ) -> Report:
-    """The report of all `runs`, one after the other, given as `path`; `asked` has what each was to profile, by name.
+    """The report of all `runs`, one after the other, given as `path`.
+
+    `asked` has what each was to profile, by name, where they are of a capture.
 
     Raises:
         ExportError: One is in ncu's own format, which nothing here can read.
@@ -67,7 +69,8 @@ def report_of(
         DamagedReportError: The pages of one are not of one run, or make no sense.
     """
     found = [with_numbers(measured(run, progress), (asked or {}).get(run.name)) for run in runs]
-    return Report(Meta(path, "ncu"), NcuTables(path, _joined(found)))
+    capture = path if asked is not None else None
+    return Report(Meta(path, "ncu", capture=capture), NcuTables(path, _joined(found)))
 
 
 def with_numbers(found: Measured, asked: Selection | None) -> Measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from kanalyze import units
@@ -12,6 +13,7 @@ from kanalyze.renderers.kernel_names import shorten
 if TYPE_CHECKING:
     import polars as pl
 
+_REPORT = Head("report", left=True)
 _HEADS = (
     Head("figure", left=True),
     Head("first"),
@@ -36,7 +38,8 @@ def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     counts = {verdict: rows.filter(rows.get_column("verdict") == verdict).height for verdict in VERDICTS}
     told = [f"{units.plural(rows.height, 'figure')}: {', '.join(f'{counts[one]} {one}' for one in VERDICTS)}"]
     if shown.height:
-        grid = Grid(_HEADS, [_cells(row) for row in shown.to_dicts()], named=True)
+        heads = (_REPORT, *_HEADS) if "report" in shown.columns else _HEADS
+        grid = Grid(heads, [_cells(row) for row in shown.to_dicts()], named=True)
         names = list(dict.fromkeys(grid.names()))
         room = max(grid.room_for_names(width), LEAST_NAME)
         head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
@@ -51,7 +54,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     first, second, difference = values
     why = _WORDS[row["why"]] if row["why"] else "?" if row["verdict"] == "unexplained" else ""
     name = row["name"] or "(no name)"
-    return (row["figure"], first, row["first_tool"], second, row["second_tool"], difference, why, name)
+    report = (PurePath(row["report"]).name,) if "report" in row else ()
+    return (*report, row["figure"], first, row["first_tool"], second, row["second_tool"], difference, why, name)
 
 
 def _value(value: float | None, unit: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.joint_summary import JointSummary
+    from kanalyze.report import Meta
 
     Row = dict[str, Any]
 
@@ -39,19 +40,29 @@ _MEANINGS: Final = {
 def joint_page(found: JointSummary, top: int) -> Page:
     """The page of the report that gives the time, its kernels with what the other tools know of them."""
     page = page_of(found.summary, top)
-    names = [units.printable(meta.path.name) for meta in found.metas]
-    given = [name for name, meta in zip(names, found.metas, strict=True) if meta.path.parent != found.metas[0].path]
+    base, *others = found.metas
+    given = [units.printable(meta.path.name) for meta in (base, *others) if meta.path.parent != base.path]
     first, *rest = page.heading
     return replace(
         page,
         heading=[
             first,
             *rest,
-            *(f"with {name} ({meta.tool})" for name, meta in zip(names[1:], found.metas[1:], strict=True)),
+            *(_with([meta for meta in others if meta.tool == tool], base) for tool in found.tools[1:]),
         ],
         sections=[_kernels(found, top) if one.title == _KERNELS else one for one in page.sections],
         chapters=_chapters(found, top),
         more=f"kanalyze show joined|gains {' '.join(dict.fromkeys(given))}; of the time alone: {page.more}",
+    )
+
+
+def _with(others: Sequence[Meta], base: Meta) -> str:
+    """The other reports of one tool that the page is made of."""
+    first, *more = others
+    if more:
+        return f"with {units.plural(len(others), 'report')} of {first.tool}"
+    return (
+        f"with {first.tool}" if first.path == base.path else f"with {units.printable(first.path.name)} ({first.tool})"
     )
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kanalyze.analyses.rules import Finding
     from kanalyze.renderers.pages import Shown
 
+#: What of where a report came from is a path.
+_PATHS: Final = ("path", "read_from", "capture")
+
 #: Grows with every change that can break a reader; additions do not count.
 SCHEMA_VERSION: Final = 1
 
@@ -44,7 +47,10 @@ def content(shown: Shown) -> dict[str, Any]:
     window = shown.scope.window
     head = {
         "schema_version": SCHEMA_VERSION,
-        "report": {**asdict(shown.meta), **{name: _path(getattr(shown.meta, name)) for name in ("path", "read_from")}},
+        "report": {
+            **asdict(shown.meta),
+            **{name: _path(getattr(shown.meta, name)) for name in _PATHS},
+        },
         "scope": {
             "window": window.name if window else None,
             "window_start_ns": window.start_ns if window else None,

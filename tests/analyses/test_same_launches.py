@@ -17,6 +17,7 @@ from support.command import SAMPLES
 from support.counters import measured
 
 FOLDER = Path("made by hand")
+META = replace(report([]).meta, path=FOLDER, tool="nsys", capture=FOLDER)
 NAMES = ("void n::k<(int)1>(T1)", "void n::k<(int)2>(T1)", "j(const int *)", "j(float)")
 OTHERS = ("void n::k<1>(T1)", "void n::k<2>(T1)", "j(int const*)", "j(float)")  # as ncu writes them
 
@@ -37,7 +38,7 @@ def recorded(launches, starts, threads=(), calls=()):
     made = dict(zip(calls, threads, strict=True))
     launching = [call("cudaLaunchKernel", n, n + 1, correlation=1 + n, thread=thread) for n, thread in made.items()]
     found = report([*kernels, *launching])
-    return replace(found, meta=replace(found.meta, path=FOLDER, tool="nsys"))
+    return replace(found, meta=META)
 
 
 def under_ncu(launches, asked, names, count=None):
@@ -143,8 +144,9 @@ def test_the_match_is_exact_and_the_launch_is_told():
 @pytest.mark.parametrize(
     "base",
     [
-        replace(recorded(TWICE, [0, 5, 9]), meta=replace(report([]).meta, path=Path("other"), tool="nsys")),
-        replace(recorded(TWICE, [0, 5, 9]), meta=replace(report([]).meta, path=FOLDER, tool="torch.profiler")),
+        replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, capture=Path("other"))),
+        replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, capture=None)),
+        replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, tool="torch.profiler")),
         recorded(TWICE, [0, 5, 9]).narrow(process=1),
         recorded(TWICE, [0, 5, 9], calls=[0, 1, 1]),  # of a graph
     ],
@@ -156,7 +158,7 @@ def test_without_knowing_all_launches_it_is_not(base):
 def test_a_graph_whose_nodes_were_not_recorded_may_hide_launches():
     made = report([kernel(0, 1, correlation=1), kernel(1, 2, correlation=2), graph(3, 4, correlation=3)]
                   + [call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n) for n in (1, 2, 3)])  # fmt: skip
-    base = replace(made, meta=replace(made.meta, path=FOLDER, tool="nsys"))
+    base = replace(made, meta=META)
     ncu = measured({}, block=(32, 1, 1), asked=Selection((2,)))
     assert kanalyze.joined(base, ncu)["ncu_match"].to_list() == ["shape"]
 

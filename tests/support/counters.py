@@ -47,10 +47,11 @@ def measured(  # noqa: PLR0913 - what a test may say of kernels
         for number, metrics in enumerate(kernels)
         for metric, value in metrics.items()
     ]
+    where = Path("made by hand")
     schema = {"event_id": pl.Int64, "metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
     found = Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
         metrics_frame(pl.DataFrame(values, schema=schema, orient="row")),
         pl.DataFrame(list(rules), schema=RULE_RESULTS.schema, orient="row"),
     )
-    return Report(Meta(Path("made by hand"), "ncu"), NcuTables(Path("made by hand"), with_numbers(found, asked)))
+    return Report(Meta(where, "ncu", capture=where if asked else None), NcuTables(where, with_numbers(found, asked)))
