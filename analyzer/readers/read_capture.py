@@ -33,6 +33,11 @@ def accepts(path: Path, head: bytes) -> bool:
     return path.is_dir() and (path / MANIFEST).is_file()
 
 
+def holds_reports(folder: Path) -> bool:
+    """Whether there is anything in a capture that can be read."""
+    return bool(reports_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
+
+
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report of the capture in the folder `path`; the first one, where the nsys pass ran several times.
 

@@ -61,9 +61,9 @@ def _with(others: Sequence[Meta], base: Meta) -> str:
     first, *more = others
     if more:
         return f"with {units.plural(len(others), 'report')} of {first.tool}"
-    return (
-        f"with {first.tool}" if first.path == base.path else f"with {units.printable(first.path.name)} ({first.tool})"
-    )
+    if first.path == first.capture == base.capture:
+        return f"with {first.tool}"
+    return f"with {units.printable(first.path.name)} ({first.tool})"
 
 
 def _share(value: float | None) -> str:
