@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances
     from kanalyze.analyses.rules import Finding
     from kanalyze.renderers.pages import Shown
+    from kanalyze.report import Meta
 
 #: What of where a report came from is a path.
 _PATHS: Final = ("path", "read_from", "capture")
@@ -65,6 +66,11 @@ def content(shown: Shown) -> dict[str, Any]:
     return head | (_summary(shown) if isinstance(shown, Summary) else _instances(shown))
 
 
+def _meta(meta: Meta) -> dict[str, Any]:
+    """Where a report came from."""
+    return {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
+
+
 def _path(path: Path | None) -> str | None:
     return None if path is None else printable(str(path))
 
@@ -88,6 +94,7 @@ def _counters(found: CounterSummary) -> dict[str, Any]:
 def _joint(found: JointSummary) -> dict[str, Any]:
     return {
         "joined_with": [str(_path(meta.path)) for meta in found.metas[1:]],
+        "joined_reports": [_meta(meta) for meta in found.metas[1:]],
         "joined": _rows(found.joined),
         "gains": [] if found.gains is None else _rows(found.gains),
     }
