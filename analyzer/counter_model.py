@@ -87,5 +87,6 @@ LAUNCH_NUMBERS = Table(
         Column(
             "number", pl.Int64, "Its launch, counted from 1 among those of its function in the capture's nsys report."
         ),
+        Column("symbols", pl.List(pl.String), "Functions that it can be, mangled; empty where ncu was told none."),
     ),
 )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
-from kanalyze.analyses._same_launches import same_launches
-from kanalyze.decoder.same_name import shortened
+from kanalyze.analyses._same_launches import same_launches, whole_names
+from kanalyze.decoder.same_name import normalised, shortened
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -34,8 +34,17 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
         Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
         Groups that are in no row have no partner.
     """
-    pairs = matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
-    return _by_launches(pairs, left, right) if right.meta.timeless else pairs
+    if not right.meta.timeless:
+        return matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+    names = whole_names(left, right)
+    spelled = {
+        column: pl.col("name").replace_strict(
+            {short: normalised(name, parameters=parameters) for short, name in names.items()}, default=pl.col(column)
+        )
+        for column, parameters in (("same_name", True), ("loose_name", False))
+    }
+    groups = kernel_groups(right).with_columns(**spelled) if names else kernel_groups(right)
+    return _by_launches(matched(kernel_groups(left), groups, whole=_whole(left)), left, right)
 
 
 def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
@@ -55,11 +64,10 @@ def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFra
     )
     own = (pl.col("of") == pl.col("left")).fill_null(value=False)
     each = launches.group_by("right").agg(sure=own.all(), wrong=(pl.col("told") & ~own).any())
-    both = pl.col("match").is_in(["exact", "shape"])
     match = (
-        pl.when(both & pl.col("sure"))
+        pl.when("sure")
         .then(pl.lit("exact"))
-        .when(both & pl.col("wrong"))
+        .when(pl.col("wrong") & (pl.col("match") == "exact"))
         .then(pl.lit("shape"))
         .otherwise("match")
     )

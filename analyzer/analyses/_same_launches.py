@@ -14,7 +14,7 @@ from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses.health import unused_launches
-from kanalyze.decoder.same_name import normalised
+from kanalyze.decoder.same_name import normalised, shortened
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -41,13 +41,29 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not _complete(base):
         return pl.DataFrame(schema=_PAIRS)
-    measured = _with_same_name(kernels_in(ncu)).join(numbers, on="event_id")
+    whole = pl.col("name").replace(whole_names(base, ncu))
+    measured = _with_same_name(kernels_in(ncu).join(numbers, on="event_id").with_columns(whole))
     found = _numbered(base.whole, measured.get_column("same_name").unique())
     both = measured.join(found, on=["same_name", "number"], suffix="_left")
     fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
     in_doubt = (~fits).any().over("same_name")
     left = pl.when(~in_doubt).then("event_id_left")
     return both.select(right="event_id", number="number", left=left).select(_TYPED)
+
+
+def whole_names(base: Report, ncu: Report) -> dict[str, str]:
+    """Names that ncu's pages cut short, and that of the one function each can be, of those that its command names."""
+    numbers, symbols = ncu.table("launch_numbers"), base.table("symbols")
+    if numbers.is_empty() or not _of_one_capture(base, ncu):
+        return {}
+    found: dict[str, str] = {}
+    asked = kernels_in(ncu).join(numbers, on="event_id").select("name", "symbols").unique().drop_nulls()
+    for name, wanted in asked.iter_rows():
+        names = symbols.filter(pl.col("symbol").is_in(wanted)).get_column("name").unique().to_list()
+        if normalised(name) not in map(normalised, names):
+            fits = [one for one in names if shortened(name, one)]
+            found |= {name: fits[0]} if len(fits) == 1 else {}
+    return found
 
 
 def _of_one_capture(base: Report, ncu: Report) -> bool:

@@ -79,7 +79,8 @@ def with_numbers(found: Measured, asked: Selection | None) -> Measured:
         return found
     numbers = asked.numbers_of(found.launches.get_column("name").to_list())
     numbered = found.launches.select("event_id", number=pl.Series(numbers, dtype=pl.Int64)).drop_nulls()
-    return replace(found, numbers=LAUNCH_NUMBERS.select(numbered))
+    symbols = pl.lit(list(asked.symbols), dtype=pl.List(pl.String))
+    return replace(found, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
 
 
 def measured(run: Run, progress: Progress) -> Measured:

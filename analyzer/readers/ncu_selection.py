@@ -63,11 +63,13 @@ class Selection:
         numbers: Those with these numbers, counted from 1 by function; None where it is the first ones.
         skip: So many launches are left out before the first ones; they are of one function if there are any.
         from_call: Launches are counted from the call of cudaProfilerStart on, not from the program's start.
+        symbols: The functions that are let through, by their mangled names; empty where they are told otherwise.
     """
 
     numbers: tuple[int, ...] | None
     skip: int = 0
     from_call: bool = False
+    symbols: tuple[str, ...] = ()
 
     def numbers_of(self, names: Sequence[str | None]) -> list[int | None]:
         """Which launch of its function each profiled kernel is; None where the report is not what was asked for."""
@@ -99,21 +101,24 @@ def _by_number(flags: Mapping[str, str]) -> Selection | None:
     if of_all is None or mixed or flags.get("--kernel-name-base") != "mangled":
         return None
     numbers = {int(number) for number in of_all[2].split("|")}
-    return Selection(tuple(sorted(numbers))) if 0 not in numbers else None
+    return Selection(tuple(sorted(numbers)), symbols=_symbols(of_all[1])) if 0 not in numbers else None
 
 
 def _first_ones(flags: Mapping[str, str]) -> Selection | None:
     """The first launches that a filter of names lets through, or of one function all after some."""
     skip = flags.get("--launch-skip", "0")
-    if not (skip.isdecimal() and flags.get("--launch-count", "0").isdecimal()) or (int(skip) and not _names_one(flags)):
+    if not (skip.isdecimal() and flags.get("--launch-count", "0").isdecimal()):
         return None
-    return Selection(None, int(skip))
+    mangled = flags.get("--kernel-name-base") == "mangled"
+    symbols = _symbols(flags.get("--kernel-name", "")) if mangled else ()
+    return Selection(None, int(skip), symbols=symbols) if not int(skip) or len(symbols) == 1 else None
 
 
-def _names_one(flags: Mapping[str, str]) -> bool:
-    """Whether the filter lets launches of one function through, by its mangled name."""
-    plain = re.sub(r"^regex:\^\(?|\)?\$$", "", flags.get("--kernel-name", "")).replace("\\", "")
-    return flags.get("--kernel-name-base") == "mangled" and re.fullmatch(r"[\w$.]+", plain) is not None
+def _symbols(pattern: str) -> tuple[str, ...]:
+    """The mangled names that a filter lists, as a name or as ``regex:^(NAME|NAME)$``."""
+    whole = re.fullmatch(r"regex:\^\((.*)\)\$|regex:\^(.*)\$|([^:]*)", pattern)
+    listed = next(filter(None, whole.groups()), "").replace("\\", "").split("|") if whole else []
+    return tuple(listed) if all(re.fullmatch(r"[\w$.]+", name) for name in listed) else ()
 
 
 def _flags(command: Sequence[str]) -> dict[str, str] | None:

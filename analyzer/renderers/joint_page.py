@@ -121,7 +121,9 @@ def _little(found: JointSummary) -> str:
     most = found.gains.get_column("gain_share").max()
     if not isinstance(most, float) or most >= _WORTH:
         return ""
-    return f"no advice about a kernel saves more than {units.percent(most)} of the window: kanalyze show gains"
+    told = units.percent(most)
+    least = f"even {told.removeprefix('<')}" if told.startswith("<") else f"more than {told}"
+    return f"no advice about a kernel saves {least} of the window: kanalyze show gains"
 
 
 def _left_over(found: JointSummary) -> str:

@@ -200,11 +200,40 @@ def test_numbers_take_back_what_equal_counts_claim():
     assert kanalyze.joined(base, other)["ncu_match"].to_list() == ["shape", "shape"]
 
 
+LONG = ("void n::f<int, n::g<float>>(T1)", "void n::f<int, n::h<float>>(T1)")
+
+
 @pytest.mark.parametrize(
-    ("name", "exact", "every"), [("square", 5, 5), ("gelu", 5, 5), ("mlp_train", 3, 5), ("launch_bound_plain", 1, 5)]
+    ("asked", "expected"),
+    [
+        (("_Zg",), "exact"),  # the only one that it can be
+        (("_Zg", "_Zother"), "exact"),
+        (("_Zg", "_Zh"), "none"),  # one of both
+        ((), "none"),
+        (("_Zother",), "none"),  # contradicts
+    ],
+)
+def test_a_name_that_ncu_cut_short_is_that_of_the_function_that_was_asked_for(asked, expected):
+    events = [kernel(n, n + 1, name=LONG[n % 2], block=(1, 1, 1), correlation=n) for n in range(1, 5)]
+    calls = [call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n) for n in range(1, 5)]
+    symbols = [{"name": LONG[0], "symbol": "_Zg"}, {"name": LONG[1], "symbol": "_Zh"}]
+    base = replace(report([*events, *calls], symbols=symbols), meta=META)
+    ncu = measured({}, names=["n::f<int>(T1)"], asked=Selection((2,), symbols=asked))
+    rows = kanalyze.joined(base, ncu).filter(pl.col("ncu_count").is_not_null())
+    assert rows["ncu_match"].to_list() == [expected]
+    if expected == "exact":
+        assert (rows["name"][0], rows["launch_event_id"][0]) == (LONG[0], 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "every"),
+    [
+        *(("add", 1, 1), ("square", 5, 5), ("gelu", 5, 5), ("launch_bound_plain", 5, 5), ("streams", 1, 1)),
+        *(("cdist", 5, 5), ("mlp_train", 5, 5), ("launch_bound_graph", 4, 5)),
+    ],
 )
 def test_samples(name, exact, every):
-    """What is not exact has a name that ncu cut, or is launched by two threads or by graphs."""
+    """What is not exact is launched by two threads, or as here by graphs."""
     found = every_report(SAMPLES / name)
     rows = kanalyze.joined(*found).filter(pl.col("ncu_count").is_not_null())
     assert (rows.filter(ncu_match="exact").height, rows.height) == (exact, every)

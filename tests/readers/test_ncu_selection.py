@@ -12,6 +12,7 @@ from kanalyze.readers.capture_manifest import commands, selections
 from kanalyze.readers.ncu_selection import Selection, counts_from_call, selection
 
 BY_ID = ("--kernel-name-base", "mangled", "--kernel-id")
+A = ("_Z1av",)
 BY_NAME = ("--kernel-name-base", "mangled", "--kernel-name")
 
 
@@ -22,14 +23,16 @@ def selected(*flags):
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ([*BY_ID, "::regex:^(_Z1av|_Z1bv)$:2"], Selection((2,))),
-        ([*BY_ID, "::regex:^(_Z1av)$:7|2|11"], Selection((2, 7, 11))),
-        ([*BY_ID[:2], "--kernel-id=::_Z1av:3", "--nvtx"], Selection((3,))),
-        ([*BY_ID, "::_Z1av:3", "--profile-from-start", "off"], Selection((3,), from_call=True)),
-        ([*BY_NAME, "regex:^(_Z1av|_Z1bv)$", "--launch-count", "3"], Selection(None)),
+        ([*BY_ID, "::regex:^(_Z1av|_Z1bv)$:2"], Selection((2,), symbols=(*A, "_Z1bv"))),
+        ([*BY_ID, "::regex:^(_Z1av)$:7|2|11"], Selection((2, 7, 11), symbols=A)),
+        ([*BY_ID, r"::regex:^(_Z1a\.v)$:7"], Selection((7,), symbols=("_Z1a.v",))),
+        ([*BY_ID, "::regex:^_Z1c:7"], Selection((7,))),
+        ([*BY_ID[:2], "--kernel-id=::_Z1av:3", "--nvtx"], Selection((3,), symbols=A)),
+        ([*BY_ID, "::_Z1av:3", "--profile-from-start", "off"], Selection((3,), from_call=True, symbols=A)),
+        ([*BY_NAME, "regex:^(_Z1av|_Z1bv)$", "--launch-count", "3"], Selection(None, symbols=(*A, "_Z1bv"))),
         (["-k", "add", "-c", "3"], Selection(None)),
-        ([*BY_NAME, "regex:^(_Z1av)$", "-s", "4", "-c", "3"], Selection(None, skip=4)),
-        ([*BY_NAME, "_Z1av", "--launch-skip=4"], Selection(None, skip=4)),
+        ([*BY_NAME, "regex:^(_Z1av)$", "-s", "4", "-c", "3"], Selection(None, skip=4, symbols=A)),
+        ([*BY_NAME, "_Z1av", "--launch-skip=4"], Selection(None, skip=4, symbols=A)),
         ([], Selection(None)),
     ],
 )
@@ -126,7 +129,7 @@ def test_without_a_recording_from_the_same_moment_on_numbers_say_nothing(tmp_pat
     write(tmp_path, nsys=["nsys", "profile", "--trace=nvtx", "program"], ncu=run)
     assert selections(tmp_path) == {}
     write(tmp_path, nsys=["nsys", "profile", "--trace=cuda,nvtx", "program"], ncu=run)
-    assert selections(tmp_path) == {"ncu": Selection((2,))}
+    assert selections(tmp_path) == {"ncu": Selection((2,), symbols=A)}
 
 
 def test_where_a_step_was_done_again_the_last_one_counts(tmp_path):
@@ -135,7 +138,7 @@ def test_where_a_step_was_done_again_the_last_one_counts(tmp_path):
         for number, status in ((3, 0), (1, 0), (2, 1))
     ]
     (tmp_path / "manifest.json").write_text(json.dumps({"passes": [{"steps": again}]}))
-    assert selection(commands(tmp_path)["ncu"]) == Selection((1,))
+    assert selection(commands(tmp_path)["ncu"]) == Selection((1,), symbols=A)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"passes": 1}', '{"passes": [{"steps": [{}]}]}', '{"passes": [1]}'])
