@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._kernel_groups import SHAPE, kernels_in
 from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside
@@ -38,6 +39,20 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
         that launch has another shape, so that one of both runs went another way). Kernels that are in no row are those
         of which nothing is known.
     """
+    known = _known(base)
+    if id(ncu) not in known:
+        known[id(ncu)] = ncu, _found(base, ncu)
+    return known[id(ncu)][1]
+
+
+@once_per_report
+def _known(base: Report) -> dict[int, tuple[Report, pl.DataFrame]]:
+    """What was found out about a report and others of ncu, which are kept with it, so that ids stay theirs."""
+    del base
+    return {}
+
+
+def _found(base: Report, ncu: Report) -> pl.DataFrame:
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not _complete(base):
         return pl.DataFrame(schema=_PAIRS)
@@ -80,12 +95,17 @@ def _complete(base: Report) -> bool:
 
 def _with_same_name(kernels: pl.DataFrame) -> pl.DataFrame:
     """`kernels` with what their names are compared by; without those of names that two functions share."""
-    names = kernels.get_column("name").unique().drop_nulls().to_list()
+    return kernels.join(_alone_in_their_names(kernels.get_column("name")), on="name")
+
+
+def _alone_in_their_names(names: pl.Series) -> pl.DataFrame:
+    """Columns name and same_name of those of `names` that no other one looks like."""
+    different = names.unique().cast(pl.String).drop_nulls().to_list()
     known = pl.DataFrame(
-        {"name": names, "same_name": [normalised(name) for name in names]},
+        {"name": different, "same_name": [normalised(name) for name in different]},
         schema={"name": pl.String, "same_name": pl.String},
     )
-    return kernels.join(known.filter(pl.len().over("same_name") == 1), on="name")
+    return known.filter(pl.len().over("same_name") == 1)
 
 
 def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
@@ -93,16 +113,14 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
 
     Launches that one call made, nodes of a graph, are counted, and left out: which of them came first is not known.
     """
-    kernels = base.kind("kernel").select(
-        "event_id", pl.col("name").cast(pl.String), "process_id", "context_id", "device"
-    )
+    kernels = base.kind("kernel")
     doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
-    named = (
-        _with_same_name(kernels)
-        .filter(pl.col("same_name").is_in(wanted.implode()))
-        .join(doubled, on="name", how="anti")
-    )
-    launched = named.join(_calls(base), on="event_id", how="left")
+    names = _alone_in_their_names(kernels.get_column("name")).join(doubled, on="name", how="anti")
+    asked = names.filter(pl.col("same_name").is_in(wanted.implode()))
+    own = kernels.filter(pl.col("name").is_in(asked.get_column("name").to_list()))
+    columns = ("event_id", "process_id", "context_id", "device")
+    named = own.select(*columns, pl.col("name").cast(pl.String)).join(asked, on="name")
+    launched = named.join(_calls(base, named), on="event_id", how="left")
     alone = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _OF_ONE)
     known = pl.col("call_start").is_not_null().all().over("same_name")
     order = launched.filter(alone & known).sort("call_start", "call_row", "event_id")
@@ -111,9 +129,9 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
     return beside(single.sort("event_id"), base.kernel_config, *SHAPE).select("same_name", "number", "event_id", *SHAPE)
 
 
-def _calls(base: Report) -> pl.DataFrame:
-    """Columns event_id, call_row, thread_id, call_start of every kernel."""
-    rows = operations(base).filter(pl.col("kind") == "kernel").select("event_id", "row")
+def _calls(base: Report, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Columns event_id, call_row, thread_id, call_start of each of `kernels`."""
+    rows = operations(base).select("event_id", "row").join(kernels.select("event_id"), on="event_id", how="semi")
     return rows.select("event_id").hstack(
         calls_of(base, rows.get_column("row"), "call_row", "thread_id", "call_start").get_columns()
     )

@@ -39,7 +39,7 @@ def _match(tool: str) -> Column:
 _LAUNCH: Final = (
     Column("launch_number", pl.Int64, "Which launch of its function event_id is, from 1.", nullable=True),
     Column("launch_event_id", pl.Int64, "That launch in the report of the time.", nullable=True),
-    Column("launch_ns", pl.Int64, "Its duration there.", nullable=True),
+    Column("launch_ns", pl.Int64, "Its duration there; null outside of the window.", nullable=True),
 )
 
 TABLE: Final = Table(
@@ -158,10 +158,10 @@ def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame
     launches = kernels_in(base).select("event_id", "dur_ns", *GROUP_KEYS)
     single = launches.filter(pl.len().over(GROUP_KEYS) == 1).rename({"event_id": "only"}).drop("dur_ns")
     told = frame.join(numbered, on="event_id", how="left").join(single, on=GROUP_KEYS, how="left", nulls_equal=True)
-    sure = pl.col("ncu_match") == "exact"
+    only = pl.when(pl.col("ncu_match") == "exact").then("only")
+    known = pl.col("launch_event_id").is_not_null()
     placed = told.with_columns(
-        launch_number=pl.when(sure).then("launch_number"),
-        launch_event_id=pl.when(sure).then(pl.coalesce("launch_event_id", "only")),
+        launch_number=pl.when(known).then("launch_number"), launch_event_id=pl.coalesce("launch_event_id", only)
     )
     times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")
     return placed.join(times, on="launch_event_id", how="left")

@@ -130,12 +130,12 @@ def _left_over(found: JointSummary) -> str:
     """What each tool saw and the others did not."""
     rows, texts = found.joined, []
     alone = rows.filter(pl.col("count").is_null())
-    for tool, count in (("ncu", "ncu_count"), ("torch", "torch_count")):
+    for tool, count, did in (("ncu", "ncu_count", "measure"), ("torch", "torch_count", "see")):
         if rows.get_column(f"{tool}_match").null_count() == rows.height:
             continue
         without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
         only = alone.filter(pl.col(count).is_not_null()).height
-        texts += [f"{units.plural(without.height, 'row')} that {tool} did not see"] * bool(without.height)
+        texts += [f"{units.plural(without.height, 'row')} that {tool} did not {did}"] * bool(without.height)
         texts += [f"{units.plural(only, 'row')} that only {tool} saw"] * bool(only)
     return f"left over: {'; '.join(texts)}" if texts else ""
 
@@ -181,11 +181,12 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
 
 def _match(row: Row) -> str:
     """How sure it is that the counters are of this kernel: of which launch, or what is not known of that."""
+    number = None if row["launch_number"] is None else f"its function's launch {units.count(row['launch_number'])}"
+    if number and row["launch_ns"] is None:
+        return f"{row['ncu_match']}: {number} was measured, which is none of these"
     if row["ncu_match"] in _MEANINGS:
         return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
-    if row["launch_number"] is None or row["launch_ns"] is None or row["count"] == 1:
-        return ""
-    return f"exact: its function's launch {units.count(row['launch_number'])}, {_time(row['launch_ns'])} in the run"
+    return f"exact: {number}, {_time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
 
 
 def _chosen(advice: Sequence[Row]) -> list[Row]:

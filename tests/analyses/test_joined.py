@@ -185,7 +185,7 @@ def test_summarize_puts_a_capture_on_one_page():
     ran = run("summarize", SAMPLES / "cdist", columns=120)
     assert (ran.status, ran.error) == (0, "")
     assert "with torch.json.gz (torch.profiler)   with ncu\n" in ran.text
-    assert "left over: 17 rows that ncu did not see" in ran.text
+    assert "left over: 17 rows that ncu did not measure" in ran.text
     assert ran.text.count("\nKERNELS ") == 1
 
 
