@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.utilisation import utilisation
     from kanalyze.analyses.variants import variants
     from kanalyze.errors import KanalyzeError
+    from kanalyze.notebook import read_all
     from kanalyze.readers import read
     from kanalyze.report import Report, Window
 
@@ -103,6 +104,7 @@ __all__ = [
     "range_kernels",
     "ranges",
     "read",
+    "read_all",
     "roofline",
     "stalls",
     "steps",
@@ -117,7 +119,7 @@ __all__ = [
 _PLACES = {
     "kanalyze.analyses.summary": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
-    "kanalyze.notebook": ("read", "summarize"),
+    "kanalyze.notebook": ("read", "read_all", "summarize"),
     "kanalyze.report": ("Report", "Window"),
 }
 _HOMES = {name: module for module, names in _PLACES.items() for name in names}

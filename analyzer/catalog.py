@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import analyses
-from kanalyze.counter_model import RULE_RESULTS, SOURCE_FILES
+from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SOURCE_FILES
 from kanalyze.errors import UnknownNameError
-from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
+from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES, SYMBOLS
 from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ _NO_TABLE: Final = (
 #: A part of the report that gives the time, which tables of several reports take as keywords.
 WHERE: Final = ("window", "device", "process")
 
-#: These are part of the tables `health`, `compiled` and `advice`, or of the command `source`, and no tables to a user.
-_PARTS: Final = (NOTES.name, COMPILED_KERNELS.name, RULE_RESULTS.name, SOURCE_FILES.name)
+#: These are part of tables such as `health` and `joined`, or of the command `source`, and no tables to a user.
+_HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
+_PARTS: Final = tuple(table.name for table in _HIDDEN)
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
 
 

@@ -84,3 +84,15 @@ SOURCE_FILES = Table(
         Column("text", pl.String, "What is in it."),
     ),
 )
+
+LAUNCH_NUMBERS = Table(
+    "launch_numbers",
+    "Which launch of the program one kernel that ncu measured is, where the command of ncu is known and says so.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column(
+            "number", pl.Int64, "Its launch, counted from 1 among those of its function in the capture's nsys report."
+        ),
+        Column("symbols", pl.List(pl.String), "Functions that it can be, mangled; empty where ncu was told none."),
+    ),
+)

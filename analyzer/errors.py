@@ -297,14 +297,6 @@ class CannotTellError(KanalyzeError):
         )
 
     @classmethod
-    def of_one_tool(cls, table: str, tool: str, path: Path) -> CannotTellError:
-        """The `table` joins reports of different tools, and the one at `path` is the second of `tool`."""
-        return cls(
-            f"{path}: cannot tell {table}, because it is not the only report of {tool}.",
-            "Give one report of each tool, all of the same program; `kanalyze summarize` compares several of one tool.",
-        )
-
-    @classmethod
     def without_second(cls, table: str, path: Path) -> CannotTellError:
         """The `table` compares reports of one program, and only the one at `path` was given."""
         return cls(

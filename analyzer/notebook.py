@@ -7,19 +7,24 @@ IPython displays them differs.
 from __future__ import annotations
 
 from functools import wraps
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import readers
-from kanalyze.analyses import counter_summary, summary
+from kanalyze.analyses import counter_summary, joint_summary, summary
+from kanalyze.readers import capture_reports
 from kanalyze.renderers import html
 from kanalyze.report import Report
+from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+    from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
 
 #: Rows of each table on a page.
@@ -47,28 +52,65 @@ class NotebookCounters(counter_summary.CounterSummary):
         return html.page(self, _TOP)
 
 
+class NotebookJoint(joint_summary.JointSummary):
+    """A summary of reports of several tools that a notebook shows as the page."""
+
+    def _repr_html_(self) -> str:
+        return html.page(self, _TOP)
+
+
 class NotebookReport(Report):
-    """A report that a notebook shows as its page."""
+    """A report that a notebook shows as its page, that of a capture's folder with what other tools recorded there."""
 
     def table(self, name: str) -> pl.DataFrame:
         """A table that the reader gives; see :meth:`kanalyze.report.Report.table`."""
         return NotebookTable(super().table(name))
 
     def _repr_html_(self) -> str:
-        return html.page(summarize(self), _TOP)
+        missing: list[KanalyzeError] = []
+        page = summarize(self, *self._beside(missing))
+        told = "".join(f"<p>Left out: {escape(printable(str(error)))}</p>" for error in missing)
+        return html.page(page, _TOP) + told
+
+    def _beside(self, missing: list[KanalyzeError]) -> list[Report]:
+        """What else is in the capture whose folder this report is; adds to `missing` what cannot be read."""
+        if self.meta.capture != self.meta.path or not capture_reports.several_tools(self.meta.path):
+            return []
+        every = capture_reports.every_report(self.meta.path, left_out=missing.append)
+        return [one for one in every if one.meta.tool != self.meta.tool]
 
 
 def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
     """The report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
-    found = readers.read(path, progress, cache=cache)
+    return _shown_well(readers.read(path, progress, cache=cache))
+
+
+def read_all(
+    *paths: str | PathLike[str], progress: Progress | None = None, cache: bool = True, runs: bool = False
+) -> list[Report]:
+    """The reports at `paths`, for tables of several; of a capture's folder those of each tool.
+
+    See :func:`kanalyze.readers.capture_reports.every_report`.
+    """
+    found = (capture_reports.every_report(Path(path), progress, cache=cache, runs=runs) for path in paths)
+    return [_shown_well(report) for some in found for report in some]
+
+
+def _shown_well(found: Report) -> Report:
     return NotebookReport(found.meta, found.source, found.scope)
 
 
-def summarize(report: Report) -> summary.Summary | counter_summary.CounterSummary:
+def summarize(*reports: Report) -> summary.Summary | counter_summary.CounterSummary | joint_summary.JointSummary:
     """The page of a report as one value; see :func:`kanalyze.analyses.summary.summarize`.
 
-    Of a report of ncu see :func:`kanalyze.analyses.counter_summary.summarize_counters`.
+    Of a report of ncu see :func:`kanalyze.analyses.counter_summary.summarize_counters`; of several, of one program by
+    different tools, :func:`kanalyze.analyses.joint_summary.summarize_together`: the page of the first that gives time.
     """
+    report, *others = reports
+    if others:
+        page = joint_summary.summarize_together(*reports)[0]
+        made = NotebookJoint if isinstance(page, joint_summary.JointSummary) else NotebookSummary
+        return made(**vars(page))
     if report.meta.timeless:
         return NotebookCounters(**vars(counter_summary.summarize_counters(report)))
     return NotebookSummary(**vars(summary.summarize(report)))

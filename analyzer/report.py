@@ -41,6 +41,7 @@ class Meta:
         read_from: The export that was read in place of `path`, where that is one.
         rank: Which process of a distributed run it is, where the tool says so.
         world_size: Of how many.
+        capture: The folder of `kanalyze collect` that it was read from.
     """
 
     path: Path
@@ -54,6 +55,7 @@ class Meta:
     read_from: Path | None = None
     rank: int | None = None
     world_size: int | None = None
+    capture: Path | None = None
 
     @property
     def timeless(self) -> bool:

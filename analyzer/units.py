@@ -66,6 +66,11 @@ def rate(bytes_per_s: float) -> str:
     return f"{size(bytes_per_s)}/s"
 
 
+def frequency(hz: float) -> str:
+    """A frequency in MHz, such as ``1,500 MHz``."""
+    return f"{hz / 1e6:,.0f} MHz"
+
+
 def flop(count: float) -> str:
     """A count of floating-point operations: ``17.18 GFLOP``."""
     for step, unit in ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):

@@ -1,6 +1,7 @@
 """What notebooks show: the page of a report, and tables with units; the values stay what they are."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 
 import polars as pl
@@ -9,7 +10,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses import kernels as module
 from kanalyze.readers import read
-from support.command import ADD, ADD_UM, TORCH
+from support.command import ADD, ADD_UM, SAMPLES, TORCH
 
 VOID = {"br", "meta"}
 
@@ -80,3 +81,39 @@ def test_names_cannot_break_out_of_the_page():
     html = kanalyze.notebook.NotebookTable({"name": ["<script>alert('x')</script>"], "total_ns": [1]})._repr_html_()
     assert "<script" not in html
     text_of(html)
+
+
+def test_a_capture_shows_the_page_of_all_its_tools():
+    folder = SAMPLES / "mlp_train"
+    text = text_of(kanalyze.read(folder)._repr_html_())
+    assert "with torch.json.gz (torch.profiler) · with ncu" in text
+    together = kanalyze.summarize(*kanalyze.read_all(folder))
+    assert text_of(together._repr_html_()) == text
+    assert "with" not in text_of(kanalyze.read(folder / "nsys.sqlite")._repr_html_()).partition("health")[0]
+
+
+def test_a_part_of_a_capture_shows_the_kernels_of_that_part():
+    part = kanalyze.read(SAMPLES / "mlp_train").narrow(window="naive")
+    text = " ".join(text_of(part._repr_html_()).split())
+    assert "window naive · with torch.json.gz (torch.profiler) · with ncu" in text
+
+
+def test_what_cannot_be_read_of_a_capture_is_told(tmp_path):
+    for name in ("nsys.sqlite", "manifest.json"):
+        shutil.copy(SAMPLES / "add" / name, tmp_path)
+    (tmp_path / "ncu.raw.csv").write_text('"ID","Process ID"\n"0","1"\n')
+    text = text_of(kanalyze.read(tmp_path)._repr_html_())
+    assert f"Left out: {tmp_path / 'ncu.raw.csv'}: damaged" in text
+    assert "Where the time went" in text
+
+
+def test_all_reports_of_several_paths():
+    found = kanalyze.read_all(SAMPLES / "cdist", SAMPLES / "add/nsys.sqlite")
+    assert [one.meta.tool for one in found] == ["nsys", "torch.profiler", "ncu", "nsys"]
+    assert kanalyze.joined(*found[:3])["torch_match"].unique().to_list() == ["exact"]
+
+
+def test_counters_of_a_capture_without_nsys_stand_beside_the_time_of_its_trace(tmp_path):
+    for name in ("torch.json.gz", "manifest.json", "ncu.details.csv", "ncu.raw.csv"):
+        shutil.copy(SAMPLES / "cdist" / name, tmp_path)
+    assert "with ncu" in text_of(kanalyze.read(tmp_path)._repr_html_())

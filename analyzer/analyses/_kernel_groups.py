@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
 #: What a group is told by, in the report itself.
-_KEYS: Final = ("name", "device", *SHAPE)
+GROUP_KEYS: Final = ("name", "device", *SHAPE)
 
 
 @once_per_report
@@ -35,7 +35,7 @@ def kernel_groups(report: Report) -> pl.DataFrame:
     """
     sums = (
         kernels_in(report)
-        .group_by(*_KEYS)
+        .group_by(*GROUP_KEYS)
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             pl.col("dur_ns").sum().alias("total_ns"),
@@ -52,7 +52,7 @@ def kernel_groups(report: Report) -> pl.DataFrame:
         schema=dict.fromkeys(("name", "same_name", "loose_name"), pl.String),
     )
     order = sums.join(known, on="name", how="left").sort(
-        "exclusive_ns", "total_ns", *_KEYS, descending=[True, True, *(False for _ in _KEYS)]
+        "exclusive_ns", "total_ns", *GROUP_KEYS, descending=[True, True, *(False for _ in GROUP_KEYS)]
     )
     return order.with_row_index("group").with_columns(pl.col("group").cast(pl.Int64))
 
@@ -103,10 +103,10 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
         path=gathered(numbers, by), module=gathered(around, maker)
     )
     known = kernels_in(report).drop("exclusive_ns").join(own, on="event_id")
-    parts = known.group_by(*_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
+    parts = known.group_by(*GROUP_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
     most = (
         parts.sort("exclusive_ns", "operator", "path", "module", descending=[True, False, False, False])
-        .group_by(*_KEYS, maintain_order=True)
+        .group_by(*GROUP_KEYS, maintain_order=True)
         .agg(pl.col("operator", "path", "module").first(), operators=pl.col("operator").n_unique().cast(pl.Int64))
     )
     for column, nodes in (

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
-from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses.advice import advice, kernel_facts
 from kanalyze.schema import Column
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-_KEYS: Final = ("name", "device", *SHAPE)
 
 #: Columns of the tables `counters` and `roofline` that stand beside the time.
 _FACTS: Final = (
@@ -56,10 +55,10 @@ def measured_groups(report: Report) -> pl.DataFrame:
     Columns: group and those that a group is told by, :data:`MEASURED`, :data:`RULES`.
     """
     launches = kernels_in(report).sort("dur_ns", "event_id", descending=[True, False], nulls_last=True)
-    longest = launches.group_by(*_KEYS, maintain_order=True).agg(
+    longest = launches.group_by(*GROUP_KEYS, maintain_order=True).agg(
         pl.col("event_id").first(), ncu_dur_ns=pl.col("dur_ns").first(), ncu_count=pl.len().cast(pl.Int64)
     )
-    numbers = kernel_groups(report).select("group", *_KEYS)
+    numbers = kernel_groups(report).select("group", *GROUP_KEYS)
     facts = kernel_facts(report).select("event_id", *(name for name, _, _ in _FACTS))
     best = (
         advice(report)
@@ -72,5 +71,5 @@ def measured_groups(report: Report) -> pl.DataFrame:
             best_speedup_share=pl.col("speedup_share").first(),
         )
     )
-    found = numbers.join(longest, on=_KEYS, how="left", nulls_equal=True)
+    found = numbers.join(longest, on=GROUP_KEYS, how="left", nulls_equal=True)
     return found.join(facts, on="event_id", how="left").join(best, on="event_id", how="left")

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups
-from kanalyze.decoder.same_name import shortened
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._same_launches import same_launches, whole_names
+from kanalyze.decoder.same_name import normalised, shortened
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: From the surest on. `exact`: same name and shape, and as many launches, so that each launch has its own partner.
+#: From the surest on. `exact`: same name and shape, and it is known which launches are the same: as many, so that each
+#: has its own partner, or those whose numbers ncu's command tells.
 #: `shape`: same name and shape. `name`: the name alone, or one that a tool cut short, and only one that it can be.
 #: `none`: nothing that it can be, or several.
 QUALITIES: Final = ("exact", "shape", "name", "none")
@@ -32,7 +34,44 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
         Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
         Groups that are in no row have no partner.
     """
-    return matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+    if not right.meta.timeless:
+        return matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+    names = whole_names(left, right)
+    spelled = {
+        column: pl.col("name").replace_strict(
+            {short: normalised(name, parameters=parameters) for short, name in names.items()}, default=pl.col(column)
+        )
+        for column, parameters in (("same_name", True), ("loose_name", False))
+    }
+    groups = kernel_groups(right).with_columns(**spelled) if names else kernel_groups(right)
+    return _by_launches(matched(kernel_groups(left), groups, whole=_whole(left)), left, right)
+
+
+def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
+    """`pairs`, with what is known of single launches: it makes a match sure, or takes that away."""
+    known = same_launches(left, right)
+    if known.is_empty():
+        return pairs
+    of_left, of_right = (
+        kernels_in(one).join(kernel_groups(one), on=GROUP_KEYS, nulls_equal=True).select("event_id", "group")
+        for one in (left, right)
+    )
+    launches = (
+        of_right.rename({"event_id": "launch", "group": "right"})
+        .join(known.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
+        .join(of_left.rename({"group": "of"}), on="event_id", how="left")
+        .join(pairs, on="right")
+    )
+    own = (pl.col("of") == pl.col("left")).fill_null(value=False)
+    each = launches.group_by("right").agg(sure=own.all(), wrong=(pl.col("told") & ~own).any())
+    match = (
+        pl.when("sure")
+        .then(pl.lit("exact"))
+        .when(pl.col("wrong") & (pl.col("match") == "exact"))
+        .then(pl.lit("shape"))
+        .otherwise("match")
+    )
+    return pairs.join(each, on="right", how="left", maintain_order="left").select("left", "right", match=match)
 
 
 def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataFrame:

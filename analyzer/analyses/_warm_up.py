@@ -41,7 +41,7 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
     bucket of the ledger (null where there is no device).
     """
     ends = (rows.get_column("start_ns") + rows.get_column("dur_ns")).alias("end_ns")
-    compiling = intervals.overlap(rows.get_column("start_ns"), ends, _compile_spans(report))
+    compiling = intervals.overlap(rows.get_column("start_ns"), ends, compile_spans(report))
     known = rows.with_columns(compiling.alias(f"{_COMPILING}_ns"))
     evidence: list[str | None] = []
     for part in known.partition_by("device", maintain_order=True):
@@ -52,7 +52,7 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
 
 
 @once_per_process
-def _compile_spans(report: Report) -> pl.DataFrame:
+def compile_spans(report: Report) -> pl.DataFrame:
     """The span set in which the program compiled."""
     parts = [pl.DataFrame(schema=intervals.SPANS)]
     for kind in ("op", "range"):

@@ -5,40 +5,39 @@ Definitions: docs/definitions.md, section 9.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
-from kanalyze.analyses._kernel_groups import SHAPE
+from kanalyze.analyses._explained import COUNTED, EXPLANATIONS, Reasons
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
 from kanalyze.analyses._same_kernels import same_kernels
-from kanalyze.analyses._together import together
+from kanalyze.analyses._same_launches import same_launches
+from kanalyze.analyses._together import Together, of_each, several, together
+from kanalyze.analyses._trials import trials_of_copies, trials_of_kernels, tuned
+from kanalyze.analyses._under_ncu import UnderNcu, disturbed, measuring
 from kanalyze.analyses.copies import copies
 from kanalyze.errors import CannotTellError
-from kanalyze.model import COMPILED_KERNELS, LAUNCH_SHAPE
+from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from kanalyze.analyses._explained import Explained
     from kanalyze.report import Report, Where
+
+#: What explains a difference, and what that means.
+REASONS: Final = EXPLANATIONS
 
 #: What a comparison can end with.
 VERDICTS: Final = ("equal", "explained", "unexplained")
 
 #: What is compared of a kernel, with its unit.
 _FIGURES: Final = {"launches": "", "registers": "", "shared memory": "bytes", "duration": "ns"}
-
-#: Two runs of one program are as far apart in a kernel's mean duration: in parts of it, or in nanoseconds.
-_RUNS_SHARE: Final = 0.25
-_RUNS_NS: Final = 2000
-
-_TWO_RUNS: Final = "two runs of the program"
-_REPLAY: Final = "ncu measures a kernel alone, again and again, at other clocks and with cold caches"
-_FILTER: Final = "ncu measured some of the launches only"
-_STEPS: Final = "the trace is of some steps of the program only"
-_TRIED: Final = "Triton's autotuner tries as often as time allows"
 
 TABLE: Final = Table(
     "agreement",
@@ -48,18 +47,34 @@ TABLE: Final = Table(
         Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
         *(Column(column.name, column.dtype, column.doc, nullable=True) for column in LAUNCH_SHAPE),
         Column("first_tool", pl.String, "One of the tools."),
-        Column("first", pl.Float64, "What it tells, of durations the mean; null: it did not see this.", nullable=True),
+        Column(
+            "first",
+            pl.Float64,
+            "What it tells, of durations the mean, or of the launches that ncu measured; null: it did not see this.",
+            nullable=True,
+        ),
         Column("second_tool", pl.String, "The other."),
         Column("second", pl.Float64, "What that tells.", nullable=True),
         Column("difference", pl.Float64, "The second less the first.", nullable=True),
         Column("unit", pl.String, "Of all three; empty for counts."),
         Column("verdict", pl.String, f"{', '.join(VERDICTS)}."),
-        Column("why", pl.String, "What explains the difference.", nullable=True),
+        Column("reason", pl.String, f"What explains the difference: {', '.join(REASONS)}.", nullable=True),
+        Column("why", pl.String, "What in the reports shows that.", nullable=True),
     ),
     together=True,
 )  # fmt: skip
 
-_KEYS: Final = ("name", "device", *SHAPE)
+
+SEVERAL: Final = several(TABLE)
+
+#: What explains other counts: see :func:`kanalyze.analyses._trials.tried`.
+_TRIALS: Final = ("compiling", "trial")
+
+#: Columns that rows of only one tool, or of nothing but one tool's operations, do not have.
+_MAY_LACK: Final = {
+    **dict.fromkeys(("first", "second"), pl.Float64),
+    **{f"{name}{side}": pl.Float64 for name in _TRIALS for side in ("", "_other")},
+}
 
 
 def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
@@ -73,12 +88,17 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: There is but one report, or none gives time or has kernels; or several are of one tool.
+        CannotTellError: There is but one report, or none gives time or has kernels.
     """
     found = together(TABLE.name, reports, where)
+    if all(len(one.reports) == 1 for one in found):
+        raise CannotTellError.without_second(TABLE.name, found[0].base.meta.path)
+    return of_each(TABLE, [one for one in found if len(one.reports) > 1], _agreement_of)
+
+
+def _agreement_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     require(found.base, TABLE.name, "kernel")
-    if len(found.reports) == 1:
-        raise CannotTellError.without_second(TABLE.name, found.base.meta.path)
     parts = [_kernels(found.base, other) for other in found.reports[1:]]
     if found.torch is not None:
         parts.append(_copied(found.base, found.torch))
@@ -89,96 +109,111 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 
 def _kernels(base: Report, other: Report) -> pl.DataFrame:
-    ours, theirs = _figures(base), _figures(other)
+    ours, theirs = (_figures(one, tuned(base)) for one in (base, other))
     pairs = same_kernels(base, other)
     both = pairs.join(ours, left_on="left", right_on="group").join(
         theirs, left_on="right", right_on="group", suffix="_other"
     )
+    if other.meta.timeless:
+        both = _of_launches(both, base, other)
     rows = [
-        both.filter(pl.col(figure).is_not_null() & pl.col(f"{figure}_other").is_not_null()).select(
-            *("name", *SHAPE), figure=pl.lit(figure), unit=pl.lit(unit), first=figure, second=f"{figure}_other"
+        both.filter(pl.col(figure).is_not_null() & pl.col(f"{figure}_other").is_not_null()).with_columns(
+            figure=pl.lit(figure), unit=pl.lit(unit), first=figure, second=f"{figure}_other"
         )
         for figure, unit in _FIGURES.items()
     ]
     shapes = [name for name in SHAPE if name in both.columns]
     other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in shapes)
     rows.append(_alone(both.filter(other_shape), "second"))  # the first has that name in other shapes only
-    rows.append(_alone(theirs.join(pairs, left_on="group", right_on="right", how="anti"), "second"))
+    single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
+    rows.append(_alone(single.rename({name: f"{name}_other" for name in _TRIALS}), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
         rows.append(_alone(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
-    frame = pl.concat(rows, how="diagonal_relaxed").with_columns(
-        first_tool=pl.lit(base.meta.tool), second_tool=pl.lit(other.meta.tool)
+    return _judged(pl.concat(rows, how="diagonal_relaxed"), base, other)
+
+
+def _figures(report: Report, names: list[str]) -> pl.DataFrame:
+    """The groups of kernels with the figures to compare, and what may explain that they differ."""
+    found = groups_with_config(report).rename({"shared": "shared memory"}).with_columns(launches="count")
+    if report.meta.timeless:
+        trials = pl.DataFrame(schema={**found.select(GROUP_KEYS).schema, **dict.fromkeys(_TRIALS, pl.Float64)})
+    else:
+        trials = trials_of_kernels(report, names)
+    told = found.join(trials, on=GROUP_KEYS, how="left", nulls_equal=True)
+    return told.select("group", *GROUP_KEYS, "low", "high", *_TRIALS, pl.col(*_FIGURES).cast(pl.Float64))
+
+
+def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
+    """`both` with what measuring did to each, and the time of the launches that ncu measured where these are known."""
+    known = same_launches(base, ncu).drop_nulls()
+    times = kernels_in(base).select(left="event_id", own="dur_ns")
+    groups = kernels_in(ncu).join(kernel_groups(ncu), on=GROUP_KEYS, nulls_equal=True)
+    own = groups.select(of="group", right="event_id").join(known, on="right").join(times, on="left")
+    exact = own.group_by(right="of").agg(own=pl.col("own").mean(), launches=pl.len())
+    told = both.join(exact.rename({"launches": "known"}), on="right", how="left").with_columns(
+        duration=pl.when((pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other")))
+        .then("own")
+        .otherwise("duration")
     )
-    return _judged(frame, base, other)
-
-
-def _figures(report: Report) -> pl.DataFrame:
-    """The groups of kernels with the figures to compare."""
-    found = groups_with_config(report).rename({"shared": "shared memory", "count": "launches"})
-    return found.select("group", *_KEYS, pl.col(*_FIGURES).cast(pl.Float64))
+    return told.join(measuring(ncu), left_on="right", right_on="group", how="left").join(
+        disturbed(base), left_on="left", right_on="group", how="left"
+    )
 
 
 def _alone(groups: pl.DataFrame, side: str) -> pl.DataFrame:
     """What only one of both tools saw."""
-    return groups.select("name", *SHAPE, figure=pl.lit("launches"), unit=pl.lit(""), **{side: pl.col("launches")})
+    return groups.with_columns(figure=pl.lit("launches"), unit=pl.lit(""), **{side: pl.col("launches")})
 
 
 def _judged(frame: pl.DataFrame, base: Report, other: Report) -> pl.DataFrame:
-    """With verdict and why."""
-    for side in ("first", "second"):
-        if side not in frame.columns:
-            frame = frame.with_columns(pl.lit(None, dtype=pl.Float64).alias(side))
-    off = (pl.col("first") - pl.col("second")).abs()
-    near = (off <= _RUNS_NS) | (off <= _RUNS_SHARE * pl.max_horizontal("first", "second"))
-    duration, launches = pl.col("figure") == "duration", pl.col("figure").is_in(["launches", "copies", "bytes copied"])
-    if other.meta.timeless:
-        fewer = pl.col("second") <= pl.col("first")
-        why = pl.when(duration).then(pl.lit(_REPLAY)).when(launches & fewer).then(pl.lit(_FILTER))
-    else:
-        why = pl.when(duration & near).then(pl.lit(_TWO_RUNS)).when(launches).then(_of_counts(base, other))
-    equal = pl.col("first") == pl.col("second")
-    return frame.with_columns(why=pl.when(~equal.fill_null(value=False)).then(why)).with_columns(
+    """With verdict, reason and why."""
+    new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
+    rows = frame.with_columns(new)
+    reasons = Reasons.between(base, other)
+    explain = partial(_under_ncu, UnderNcu.of(base, other, reasons.spread)) if other.meta.timeless else reasons.of
+    found = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
+    equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
+    told = pl.DataFrame(
+        [(None, None) if one is None else one for one in found], {"reason": pl.String, "why": pl.String}, orient="row"
+    )
+    return rows.hstack(told).with_columns(
+        first_tool=pl.lit(base.meta.tool),
+        second_tool=pl.lit(other.meta.tool),
         verdict=pl.when(equal)
         .then(pl.lit("equal"))
-        .when(pl.col("why").is_not_null())
+        .when(pl.col("reason").is_not_null())
         .then(pl.lit("explained"))
-        .otherwise(pl.lit("unexplained"))
+        .otherwise(pl.lit("unexplained")),
     )
 
 
-def _of_counts(base: Report, other: Report) -> pl.Expr:
-    """Why two tools that record everything count differently."""
-    fewer = pl.col("second").fill_null(0) < pl.col("first").fill_null(0)
-    steps = pl.lit(_STEPS if other.steps().height else None, dtype=pl.String)
-    tried = pl.lit(_TRIED if _tunes(base) else None, dtype=pl.String)
-    return pl.coalesce(pl.when(fewer).then(steps), tried)
-
-
-def _tunes(report: Report) -> bool:
-    """Whether Triton compiled kernels of the program, which it may have tuned."""
-    try:
-        return report.table(COMPILED_KERNELS.name).height > 0
-    except CannotTellError:
-        return False
+def _under_ncu(measuring: UnderNcu, row: dict[str, Any]) -> Explained | None:
+    if row["figure"] == "duration":
+        return measuring.duration(row)
+    if row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]:
+        return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}"
+    return None
 
 
 def _copied(base: Report, other: Report) -> pl.DataFrame:
     """Copies and memsets: how many, and how many bytes."""
-    columns = {"copies": "count", "bytes copied": "total_bytes"}
+    columns = {"copies": ("count", "", ""), "bytes copied": ("total_bytes", "bytes", "_bytes")}
     sums = [
-        copies(one).select("operation", *(pl.col(name).cast(pl.Float64).alias(key) for key, name in columns.items()))
+        copies(one)
+        .select(name="operation", **{key: pl.col(name).cast(pl.Float64) for key, (name, _, _) in columns.items()})
+        .join(trials_of_copies(one, tuned(base)), on="name", how="left")
         for one in (base, other)
     ]
-    both = sums[0].join(sums[1], on="operation", how="full", coalesce=True, suffix="_other")
+    both = sums[0].join(sums[1], on="name", how="full", coalesce=True, suffix="_other")
     rows = [
         both.select(
-            name="operation",
+            "name",
+            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in _TRIALS for side in ("", "_other")),
             figure=pl.lit(figure),
-            unit=pl.lit("bytes" if figure == "bytes copied" else ""),
+            unit=pl.lit(unit),
             first=figure,
             second=f"{figure}_other",
         )
-        for figure in columns
+        for figure, (_, unit, ending) in columns.items()
     ]
-    tools = {"first_tool": pl.lit(base.meta.tool), "second_tool": pl.lit(other.meta.tool)}
-    return _judged(pl.concat(rows).with_columns(**tools), base, other)
+    return _judged(pl.concat(rows), base, other)

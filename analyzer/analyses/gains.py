@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._kernel_groups import SHAPE
-from kanalyze.analyses._together import together
+from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses.advice import advice
-from kanalyze.analyses.joined import joined
+from kanalyze.analyses.joined import joined_of
 from kanalyze.errors import CannotTellError
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
@@ -44,6 +44,9 @@ TABLE: Final = Table(
 )  # fmt: skip
 
 
+SEVERAL: Final = several(TABLE)
+
+
 def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """The advice about the longest launch of each kernel that ncu measured, what gains the program most first.
 
@@ -56,13 +59,17 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         estimates that no figure of the program follows from, by the kernel's share.
 
     Raises:
-        CannotTellError: None of the reports gives time, or has counters; or several are of one tool.
+        CannotTellError: None of the reports gives time, or has counters.
     """
-    found = together(TABLE.name, reports, where)
+    return of_each(TABLE, together(TABLE.name, reports, where), gains_of)
+
+
+def gains_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     if found.ncu is None:
         raise CannotTellError.without_counters(TABLE.name, found.base.meta.path)
     keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns")
-    kernels = joined(*reports, **where).filter(pl.col("event_id").is_not_null()).select(keys)
+    kernels = joined_of(found).filter(pl.col("event_id").is_not_null()).select(keys)
     said = advice(found.ncu).drop("name", "device", "at_stake_ns", "kind")
     whole = pl.when(pl.col("scope") == "global").then("speedup_share")
     every = kernels.join(said, on="event_id").with_columns(

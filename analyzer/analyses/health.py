@@ -73,7 +73,7 @@ def _pairing(report: Report) -> list[Check]:
     alone = operations(report).filter(rows.is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
-    unused = _unused_launches(report, rows)
+    unused = unused_launches(report, rows)
     inside = unused.filter("captured")
     outside = unused.filter(~pl.col("captured"))
     return [
@@ -104,7 +104,7 @@ def _pairing(report: Report) -> list[Check]:
     ]
 
 
-def _unused_launches(report: Report, used: pl.Series) -> pl.DataFrame:
+def unused_launches(report: Report, used: pl.Series) -> pl.DataFrame:
     """The launching calls that no operation names: columns dur_ns and captured (their thread was capturing a graph)."""
     calls = report.kind("api").select("name", "process_id", "thread_id", "start_ns", "dur_ns")
     names = calls.get_column("name").unique().cast(pl.String).to_list()

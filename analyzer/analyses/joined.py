@@ -11,10 +11,11 @@ import polars as pl
 
 from kanalyze.analyses._common import require
 from kanalyze.analyses._decoded import decoded
-from kanalyze.analyses._kernel_groups import SHAPE, kernel_groups, makers_of_groups
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in, makers_of_groups
 from kanalyze.analyses._measured_groups import MEASURED, RULES, measured_groups
 from kanalyze.analyses._same_kernels import QUALITIES, same_kernels
-from kanalyze.analyses._together import Together, together
+from kanalyze.analyses._same_launches import same_launches
+from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses._windows import windows
 from kanalyze.decoder.fields import OTHER
 from kanalyze.model import LAUNCH_SHAPE
@@ -33,6 +34,13 @@ def _match(tool: str) -> Column:
     doc = f"How sure it is that {tool} saw the same kernel: {_SURE}; null where no report of it was given."
     return Column(f"{tool}_match", pl.String, doc, nullable=True)
 
+
+#: The launch that ncu measured, where it is known which one that is.
+_LAUNCH: Final = (
+    Column("launch_number", pl.Int64, "Which launch of its function event_id is, from 1.", nullable=True),
+    Column("launch_event_id", pl.Int64, "That launch in the report of the time.", nullable=True),
+    Column("launch_ns", pl.Int64, "Its duration there; null outside of the window.", nullable=True),
+)
 
 TABLE: Final = Table(
     "joined",
@@ -57,6 +65,7 @@ TABLE: Final = Table(
         Column("module", pl.String, "The nn.Module that launched it, behind those around it.", nullable=True),
         _match("ncu"),
         *MEASURED,
+        *_LAUNCH,
         *RULES,
         Column(
             "gain_share",
@@ -69,40 +78,45 @@ TABLE: Final = Table(
     together=True,
 )  # fmt: skip
 
-_KEYS: Final = ("name", "device", *SHAPE)
-
 
 def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """The kernels of one program that several tools saw, the longest in sum first; last those without a time.
 
     Args:
-        reports: At most one of each tool; of nsys and torch.profiler the first gives the time, nsys before torch.
-        where: A window, device or process of the report that gives the time.
+        reports: Of nsys and torch.profiler the first gives the time, nsys before torch. Several of nsys, or without
+            nsys of torch.profiler, each have a time of their own; all others of one tool are added up.
+        where: A window, device or process of the reports that give the time.
 
     Returns:
-        :data:`TABLE`. Each kernel that any of the reports has is in it once; where another tool did not see it, or
-        only ones that it cannot be told apart from, the match is ``none``.
+        :data:`TABLE`; :data:`SEVERAL` where several reports give time. Each kernel that any of the reports has is in it
+        once; where another tool did not see it, or only ones that it cannot be told apart from, the match is ``none``.
 
     Raises:
-        CannotTellError: None of the reports gives time, or it has no kernels; or several are of one tool.
+        CannotTellError: None of the reports gives time, or it has no kernels.
     """
-    found = together(TABLE.name, reports, where)
+    return of_each(TABLE, together(TABLE.name, reports, where), joined_of)
+
+
+def joined_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     require(found.base, TABLE.name, "kernel")
     frame = _timed(found.base)
     if found.torch is not None:
         frame = _beside(frame, _of_torch(found.torch), found, "torch")
     if found.ncu is not None:
-        frame = _beside(frame, measured_groups(found.ncu), found, "ncu")
+        frame = _with_launch(_beside(frame, measured_groups(found.ncu), found, "ncu"), found.base, found.ncu)
     frame = _named(frame, found)
     if found.torch is None and found.operators is not None:
-        frame = frame.join(makers_of_groups(found.operators), on=_KEYS, how="left", nulls_equal=True)
+        frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
     missing = [pl.lit(None, dtype=column.dtype).alias(column.name) for column in TABLE.columns]
     frame = frame.with_columns(one for one in missing if one.meta.output_name() not in frame.columns)
     gains = {f"gain_{unit}": pl.col(f) * pl.col("best_speedup_share") for unit, f in _GAINS.items()}
-    order = ("exclusive_ns", "total_ns", "ncu_dur_ns", *_KEYS)
+    order = ("exclusive_ns", "total_ns", "ncu_dur_ns", *GROUP_KEYS)
     down = [name.endswith("_ns") for name in order]
     return TABLE.select(frame.with_columns(**gains).sort(order, descending=down, nulls_last=True))
 
+
+SEVERAL: Final = several(TABLE)
 
 _GAINS: Final = {"share": "window_share", "ns": "exclusive_ns"}
 
@@ -117,10 +131,10 @@ def _timed(report: Report) -> pl.DataFrame:
 
 
 def _of_torch(report: Report) -> pl.DataFrame:
-    groups = kernel_groups(report).select("group", *_KEYS, torch_count="count", torch_total_ns="total_ns")
+    groups = kernel_groups(report).select("group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns")
     if "op" not in report.kinds:
         return groups
-    return groups.join(makers_of_groups(report), on=_KEYS, how="left", nulls_equal=True)
+    return groups.join(makers_of_groups(report), on=GROUP_KEYS, how="left", nulls_equal=True)
 
 
 def _beside(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: str) -> pl.DataFrame:
@@ -128,7 +142,7 @@ def _beside(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: st
     report = found.torch if tool == "torch" else found.ncu
     assert report is not None, "it was given"  # noqa: S101 - both callers have looked
     pairs = same_kernels(found.base, report).rename({"match": f"{tool}_match"})
-    own = theirs.drop(_KEYS)
+    own = theirs.drop(GROUP_KEYS)
     both = pairs.join(own, left_on="right", right_on="group").drop("right")
     matched = frame.join(both, left_on="group", right_on="left", how="left")
     alone = theirs.join(pairs, left_on="group", right_on="right", how="anti").with_columns(
@@ -136,6 +150,21 @@ def _beside(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: st
     )
     every = pl.concat([matched, alone], how="diagonal_relaxed")
     return every.with_columns(pl.col(f"{tool}_match").fill_null("none"))
+
+
+def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
+    """`frame` with the launch of `base` that ncu measured, where its number is known or it is the only one."""
+    numbered = same_launches(base, ncu).select(event_id="right", launch_number="number", launch_event_id="left")
+    launches = kernels_in(base).select("event_id", "dur_ns", *GROUP_KEYS)
+    single = launches.filter(pl.len().over(GROUP_KEYS) == 1).rename({"event_id": "only"}).drop("dur_ns")
+    told = frame.join(numbered, on="event_id", how="left").join(single, on=GROUP_KEYS, how="left", nulls_equal=True)
+    only = pl.when(pl.col("ncu_match") == "exact").then("only")
+    known = pl.col("launch_event_id").is_not_null()
+    placed = told.with_columns(
+        launch_number=pl.when(known).then("launch_number"), launch_event_id=pl.coalesce("launch_event_id", only)
+    )
+    times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")
+    return placed.join(times, on="launch_event_id", how="left")
 
 
 def _named(frame: pl.DataFrame, found: Together) -> pl.DataFrame:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kanalyze.analyses._together import together
-from kanalyze.analyses.gains import gains
-from kanalyze.analyses.joined import joined
+from kanalyze.analyses._together import Together, together
+from kanalyze.analyses.gains import gains_of
+from kanalyze.analyses.joined import joined_of
 from kanalyze.analyses.summary import Summary, summarize
 
 if TYPE_CHECKING:
@@ -36,20 +36,27 @@ class JointSummary:
 
     @property
     def tools(self) -> list[str]:
-        """The tools, that of the time first."""
-        return [meta.tool for meta in self.metas]
+        """The tools, each once, that of the time first."""
+        return list(dict.fromkeys(meta.tool for meta in self.metas))
 
 
-def summarize_together(*reports: Report, **where: Unpack[Where]) -> JointSummary:
-    """The page of reports of one program by different tools.
+def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSummary | Summary]:
+    """The pages of reports of one program by different tools: one for each that gives the time.
+
+    That of one which no other report belongs to is a page of its own.
 
     Raises:
-        CannotTellError: Several are of one tool, or none gives time.
+        CannotTellError: None gives time.
     """
-    found = together("joined", reports, where)
+    return [_page(found) for found in together("joined", reports, where)]
+
+
+def _page(found: Together) -> JointSummary | Summary:
+    if len(found.reports) == 1:
+        return summarize(found.base)
     return JointSummary(
         summary=summarize(found.base),
-        metas=[one.meta for one in found.reports],
-        joined=joined(*reports, **where),
-        gains=gains(*reports, **where) if found.ncu is not None else None,
+        metas=[one.meta for one in found.given],
+        joined=joined_of(found),
+        gains=gains_of(found) if found.ncu is not None else None,
     )

@@ -9,7 +9,9 @@ import polars as pl
 
 from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._measured_groups import measured_groups
-from kanalyze.analyses.joined import joined
+from kanalyze.analyses._pooled import pooled
+from kanalyze.analyses._together import together
+from kanalyze.analyses.joined import joined_of
 from kanalyze.analyses.roofline import roofline
 from kanalyze.errors import CannotTellError
 
@@ -40,29 +42,41 @@ class RoofPoints:
     time_from: str
 
 
-def roof_points(reports: Sequence[Report]) -> RoofPoints:
-    """The kernels of the report with counters; sized by the time of another one, where one is given.
+def counted_of(reports: Sequence[Report]) -> Report:
+    """Those of `reports` that have counters, as one.
 
     Raises:
-        CannotTellError: No report has counters; or several are of one tool.
+        CannotTellError: None has.
     """
-    ncu = next((one for one in reports if one.meta.timeless), None)
-    if ncu is None:
+    found = pooled([one for one in reports if one.meta.timeless])
+    if found is None:
         raise CannotTellError.without_counters("roofline", reports[0].meta.path)
-    timed = [one for one in reports if not one.meta.timeless]
-    if timed:
-        rows = joined(*reports).filter(pl.col("event_id").is_not_null())
-        known = rows.select("event_id", "name", time_ns="exclusive_ns")
-    else:
+    return found
+
+
+def roof_points(reports: Sequence[Report]) -> RoofPoints:
+    """The kernels of the reports with counters; sized by the time of another one, the first that gives it.
+
+    Raises:
+        CannotTellError: No report has counters.
+    """
+    ncu = counted_of(reports)
+    title, tool = ncu.meta.path.name, "ncu"
+    if all(one.meta.timeless for one in reports):
         rows = measured_groups(ncu)
         known = rows.select("event_id", "name", *SHAPE, time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count"))
-    found = known.join(roofline(ncu).select("event_id", *_ROOF), on="event_id")
+    else:
+        found, *more = (one for one in together("roofline", reports, {}) if one.ncu is not None)
+        ncu, tool = found.ncu or ncu, found.base.meta.tool
+        title += f", time of {found.base.meta.path.name}" if more else ""
+        rows = joined_of(found).filter(pl.col("event_id").is_not_null())
+        known = rows.select("event_id", "name", time_ns="exclusive_ns")
+    every = known.join(roofline(ncu).select("event_id", *_ROOF), on="event_id")
     placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
-    points = found.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
-    tool = next((one.meta.tool for name in ("nsys", "torch.profiler") for one in timed if one.meta.tool == name), "ncu")
+    points = every.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
     return RoofPoints(
-        ncu.meta.path.name,
+        title,
         points.select("name", "time_ns", *_ROOF).sort("time_ns", "name", descending=[True, False]),
-        found.height - points.height,
+        every.height - points.height,
         tool,
     )

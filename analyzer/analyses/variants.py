@@ -13,10 +13,10 @@ import polars as pl
 from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
 from kanalyze.analyses._common import total as total_of
-from kanalyze.analyses._kernel_groups import SHAPE
+from kanalyze.analyses._kernel_groups import GROUP_KEYS
 from kanalyze.analyses._measured_groups import measured_groups
 from kanalyze.analyses._same_kernels import same_kernels
-from kanalyze.analyses._together import together
+from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses.range_gpu import range_gpu
 from kanalyze.report import Window
 from kanalyze.schema import Column, Table
@@ -63,6 +63,9 @@ TABLE: Final = Table(
 )  # fmt: skip
 
 
+SEVERAL: Final = several(TABLE)
+
+
 def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     """The implementations that the program ran, the fastest first; no rows where its ranges tell of none.
 
@@ -74,9 +77,13 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: None of the reports gives time, or it lacks ranges or kernels; or several are of one tool.
+        CannotTellError: None of the reports gives time, or it lacks ranges or kernels.
     """
-    found = together(TABLE.name, reports, where)
+    return of_each(TABLE, together(TABLE.name, reports, where), _variants_of)
+
+
+def _variants_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
     for needed in ("range", "kernel"):
         require(found.base, TABLE.name, needed)
     measured = _measured(found.base.whole, found.ncu)
@@ -108,9 +115,6 @@ def _instances(report: Report) -> pl.DataFrame:
     )
 
 
-_KEYS: Final = ("name", "device", *SHAPE)
-
-
 def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     """What ncu tells of the groups of kernels of the whole report, by what a group is told by."""
     if ncu is None:
@@ -118,13 +122,15 @@ def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})
     told = measured_groups(ncu).select("group", *(name for name, _, _ in _COUNTERS))
     both = pairs.join(told, left_on="right", right_on="group").drop("right")
-    return groups_with_config(base).select("group", *_KEYS).join(both, left_on="group", right_on="left").drop("group")
+    return (
+        groups_with_config(base).select("group", *GROUP_KEYS).join(both, left_on="group", right_on="left").drop("group")
+    )
 
 
 def _row(report: Report, one: dict[str, Any], measured: pl.DataFrame | None) -> dict[str, Any]:
     groups = groups_with_config(report.narrow(window=Window(one["start"], one["end"])))
     if measured is not None:
-        groups = groups.join(measured, on=_KEYS, how="left", nulls_equal=True)
+        groups = groups.join(measured, on=GROUP_KEYS, how="left", nulls_equal=True)
     groups = groups.sort("exclusive_ns", "name", descending=[True, False])
     total, repeats = total_of(groups, "exclusive_ns"), one["repeats"]
     row = {

@@ -99,13 +99,16 @@ def _sparing_memory() -> Iterator[None]:
         del os.environ[_ALLOCATOR]
 
 
-def opened_together(reports: Sequence[Path], where: Where) -> list[Report]:
-    """The reports of one program: all that are given, and of a folder of a capture that of each tool; whole."""
+def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:
+    """The reports of one program: all that are given, and of a capture's folder those of each tool; whole.
+
+    With `runs` of a nsys pass that ran several times each of its runs.
+    """
     with _sparing_memory():
         from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
 
     progress, cache = _tell if sys.stderr.isatty() else None, not where["no_cache"]
-    found = [every_report(path, progress, cache=cache, left_out=_tell_left_out) for path in reports]
+    found = [every_report(path, progress, cache=cache, runs=runs, left_out=_tell_left_out) for path in reports]
     return [one for some in found for one in some]
 
 

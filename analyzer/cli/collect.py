@@ -119,10 +119,11 @@ def _options(told: dict[str, Any]) -> Options:
 
 
 def _summarize(capture: Capture) -> None:
-    """Print the summary as `kanalyze summarize` does."""
+    """Print the summary as `kanalyze summarize` does, of all that the passes recorded."""
     from kanalyze.cli.summarize import shown  # noqa: PLC0415 - --help need not wait
+    from kanalyze.readers.read_capture import holds_reports  # noqa: PLC0415 - as above
 
-    if capture.reports:
+    if holds_reports(capture.folder):
         shown([capture.folder])
         sys.stdout.flush()
 

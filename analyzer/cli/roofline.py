@@ -9,7 +9,7 @@ import click
 
 from kanalyze.cli._options import Where, opened_together, reports_argument
 from kanalyze.cli._output import emit, refuse_overwriting, width
-from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.errors import UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
-    from kanalyze.analyses.roof_points import roof_points  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.roofline import roofline as table_of  # noqa: PLC0415 - as above
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
@@ -38,7 +38,4 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     if plot is not None:
         emit(render(roof_points(found), plot.suffix.removeprefix(".")), plot)
         return
-    counted = next((one for one in found if one.meta.timeless), None)
-    if counted is None:
-        raise CannotTellError.without_counters("roofline", reports[0])
-    emit(rendered.terminal(table_of(counted), width()), None)
+    emit(rendered.terminal(table_of(counted_of(found)), width()), None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kanalyze.analyses.joint_summary import JointSummary
     from kanalyze.renderers.pages import Shown
 
 _TOP = 8
@@ -43,19 +44,34 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
 
 
 def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
-    """One page of reports of one program by different tools, or of a capture that has such; else a page for each."""
-    if _several(reports) and not _instances_asked(where["window"]):
-        from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - --help need not import polars
-        from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
-        from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
+    """One page of reports of one program by different tools, or of a capture that has such; else a page for each.
 
-        found = opened_together(reports, where)
-        tools = [one.meta.tool for one in found]
-        if len(set(tools)) == len(tools) > 1:
-            joint = summarize_together(*found, **part(where))
-            others = [opened_parts(run, where)[None] for report in reports for run in _further_runs(report)]
-            return [replace(joint, summary=repeated([joint.summary, *map(summary_of, others)]))]
-    return [_page(report, where) for report in reports]
+    Where several reports give time, such as those of two captures, each has its page, and the others are on it.
+    """
+    if not _several(reports) or _instances_asked(where["window"]):
+        return [_page(report, where) for report in reports]
+    given = [(path, one) for path in reports for one in opened_together([path], where, runs=False)]
+    if len({one.meta.tool for _, one in given}) == 1 or all(one.meta.timeless for _, one in given):
+        return [_page(report, where) for report in reports]
+    from kanalyze.analyses.joint_summary import JointSummary, summarize_together  # noqa: PLC0415 - as in _page
+
+    paths = {one.meta.path: path for path, one in given}
+    pages = summarize_together(*(one for _, one in given), **part(where))
+    return [
+        _with_runs(page, paths[page.metas[0].path], where)
+        if isinstance(page, JointSummary)
+        else _page(paths[page.meta.path], where)
+        for page in pages
+    ]
+
+
+def _with_runs(page: JointSummary, path: Path, where: Where) -> JointSummary:
+    """The page of a report that was recorded several times; it says how far the runs are apart."""
+    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
+    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
+
+    others = [opened_parts(run, where)[None] for run in _further_runs(path)]
+    return replace(page, summary=repeated([page.summary, *map(summary_of, others)]))
 
 
 def _several(reports: Sequence[Path]) -> bool:
@@ -84,7 +100,7 @@ def _further_runs(report: Path) -> list[Path]:
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
     whole = Where(window=None, device=None, process=None, no_cache=False)
-    _emit_terminal([_page(report, whole) for report in reports], _TOP, None)
+    _emit_terminal(_pages(reports, whole), _TOP, None)
 
 
 def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:

@@ -1,13 +1,16 @@
-"""All reports of one program: those that a capture holds, one for each tool, or the one at a path."""
+"""All reports of one program: those that a capture holds, of each tool, or the one at a path."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read, read_capture
+from kanalyze.readers.capture_manifest import selections
 from kanalyze.readers.ncu_runs import report_of, runs_in
+from kanalyze.readers.read_capture import traces_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,18 +19,13 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.report import Report
 
-_TRACES: Final = ("torch.json.gz", "torch.json")
-
 
 def several_tools(path: Path) -> bool:
     """Whether `path` is a capture with a trace of time and reports of further tools."""
-    if not read_capture.accepts(path, b"") or not read_capture.reports_in(path):
+    if not read_capture.accepts(path, b""):
         return False
-    return bool(_traces(path) or runs_in(path, "ncu"))
-
-
-def _traces(path: Path) -> list[Path]:
-    return [path / name for name in _TRACES if (path / name).is_file()]
+    timed, counters = (read_capture.reports_in(path), traces_in(path)), runs_in(path, "ncu")
+    return all(timed) or (any(timed) and bool(counters))
 
 
 def every_report(
@@ -35,25 +33,36 @@ def every_report(
     progress: Progress | None = None,
     *,
     cache: bool = True,
+    runs: bool = False,
     left_out: Callable[[KanalyzeError], object] | None = None,
 ) -> list[Report]:
-    """The reports at `path`: of a folder that `kanalyze collect` wrote that of each tool, nsys first.
+    """The reports at `path`: of a folder that `kanalyze collect` wrote those of each tool, nsys first.
 
-    Of a pass that ran several times, the first run. Raises as :func:`kanalyze.readers.read` does; but of a folder's
-    further reports, one that cannot be read is left out where `left_out` is given, which is told why.
+    The traces of torch.profiler are those of every rank and cycle. Of a nsys pass that ran several times it is the
+    first run; with `runs` each of them. Raises as :func:`kanalyze.readers.read` does; but of a folder's further
+    reports, one that cannot be read is left out where `left_out` is given, which is told why.
     """
-    first = read(path, progress, cache=cache)  # of a folder that of nsys, or of ncu where there is none
     if not read_capture.accepts(path, b""):
-        return [first]
-    ways = [partial(read, trace, progress, cache=cache) for trace in _traces(path)[:1]]
-    if not first.meta.timeless and (counters := runs_in(path, "ncu")):
-        ways.append(partial(report_of, path, counters, progress or (lambda *_: None)))
-    found = [first]
-    for way in ways:
+        return [read(path, progress, cache=cache)]
+    recorded, traces = read_capture.reports_in(path), traces_in(path)
+    ways: list[Callable[[], Report]] = []
+    if recorded:
+        ways.append(partial(read, path, progress, cache=cache))
+        ways += [partial(read_capture.run_of, path, run) for run in recorded[1:] if runs]
+    ways += [partial(_trace, path, trace, progress, cache=cache) for trace in traces]
+    if counters := runs_in(path, "ncu"):
+        ways.append(partial(report_of, path, counters, progress or (lambda *_: None), selections(path)))
+    found = []
+    for way in ways or [partial(read, path, progress, cache=cache)]:  # which says what is missing
         try:
             found.append(way())
         except KanalyzeError as error:
-            if left_out is None:
+            if left_out is None or not found:
                 raise
             left_out(error)
     return found
+
+
+def _trace(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
+    found = read(trace, progress, cache=cache)
+    return replace(found, meta=replace(found.meta, capture=folder))

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Source
 
-#: What a capture's folder has, and no other.
-MANIFEST: Final = "manifest.json"
-
 _COMPILED: Final = "compiled.json"
 
 #: What is written where a Python workload ran under torch.profiler, and whatever was compiled was seen.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.counter_model import LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.readers import ncu_csv, ncu_errors, ncu_module, ncu_program, ncu_source
 from kanalyze.readers.ncu_names import names_of_sources, with_whole_names
@@ -19,12 +20,13 @@ from kanalyze.readers.ncu_tables import Measured, NcuTables
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kanalyze.readers import Progress
     from kanalyze.readers.ncu_pages import PagesFile
     from kanalyze.readers.ncu_program import Runner
+    from kanalyze.readers.ncu_selection import Selection
 
 REPORT: Final = ".ncu-rep"
 _SOURCE: Final = ".source.csv"
@@ -33,10 +35,11 @@ _PAGES: Final = {"details": ".details.csv", "raw": ".raw.csv"}
 
 @dataclass(frozen=True)
 class Run:
-    """The files of one run: its report, and its pages by kind."""
+    """The files of one run: its report, its pages by kind, and how all of them are called but for their endings."""
 
     report: Path | None = None
     pages: dict[str, Path] = field(default_factory=dict)
+    name: str = ""
 
 
 def runs_in(folder: Path, beginning: str = "") -> list[Run]:
@@ -48,21 +51,36 @@ def runs_in(folder: Path, beginning: str = "") -> list[Run]:
         if ending is None:
             continue
         name, kind = path.name.removesuffix(ending), endings[ending]
-        known = found.get(name, Run())
-        found[name] = replace(known, report=path) if kind is None else Run(known.report, {**known.pages, kind: path})
+        known = found.get(name, Run(name=name))
+        found[name] = replace(known, **({"report": path} if kind is None else {"pages": {**known.pages, kind: path}}))
     return [found[name] for name in sorted(found, key=lambda name: (len(name), name))]
 
 
-def report_of(path: Path, runs: Sequence[Run], progress: Progress) -> Report:
+def report_of(
+    path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
+) -> Report:
     """The report of all `runs`, one after the other, given as `path`.
+
+    `asked` has what each was to profile, by name, where they are of a capture.
 
     Raises:
         ExportError: One is in ncu's own format, which nothing here can read.
         UnknownFormatError: One has no kernels.
         DamagedReportError: The pages of one are not of one run, or make no sense.
     """
-    found = [measured(run, progress) for run in runs]
-    return Report(Meta(path, "ncu"), NcuTables(path, _joined(found)))
+    found = [with_numbers(measured(run, progress), (asked or {}).get(run.name)) for run in runs]
+    capture = path if asked is not None else None
+    return Report(Meta(path, "ncu", capture=capture), NcuTables(path, _joined(found)))
+
+
+def with_numbers(found: Measured, asked: Selection | None) -> Measured:
+    """With which launches of the program the kernels of a run are."""
+    if asked is None or found.launches.get_column("process_id").n_unique() > 1:
+        return found
+    numbers = asked.numbers_of(found.launches.get_column("name").to_list())
+    numbered = found.launches.select("event_id", number=pl.Series(numbers, dtype=pl.Int64)).drop_nulls()
+    symbols = pl.lit(list(asked.symbols), dtype=pl.List(pl.String))
+    return replace(found, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
 
 
 def measured(run: Run, progress: Progress) -> Measured:
@@ -172,12 +190,13 @@ def _joined(found: Sequence[Measured]) -> Measured:
     """Several runs as one: the kernels of the later ones follow those of the earlier ones."""
     if len(found) == 1:
         return found[0]
-    first, launches, metrics, rules = 0, [], [], []
+    first, launches, metrics, rules, numbers = 0, [], [], [], []
     for one in found:
         moved = (pl.col("event_id") + first).alias("event_id")
         launches.append(one.launches.with_columns(moved))
         metrics.append(one.metrics.with_columns(moved))
         rules.append(one.rules.with_columns(moved))
+        numbers.append(one.numbers.with_columns(moved))
         first += one.launches.height
     notes = [note for one in found for note in one.notes]
     return Measured(
@@ -187,6 +206,7 @@ def _joined(found: Sequence[Measured]) -> Measured:
         list(dict.fromkeys(notes)),
         instructions=lambda: _instructions(found),
         files=lambda: pl.concat([one.files() for one in found]).unique("file", keep="first", maintain_order=True),
+        numbers=pl.concat(numbers),
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.counter_model import INSTRUCTIONS, METRICS, SOURCE_FILES
+from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
 from kanalyze.errors import CannotTellError
 from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOTES, PROCESSES, READER_TABLES
 from kanalyze.readers.ncu_labels import SECTION_OF
@@ -83,6 +83,7 @@ class Measured:
         notes: What could not be told, rows of :data:`kanalyze.model.NOTES`.
         instructions: Gives :data:`kanalyze.counter_model.INSTRUCTIONS`, which takes longer than all else.
         files: Gives :data:`kanalyze.counter_model.SOURCE_FILES`.
+        numbers: :data:`kanalyze.counter_model.LAUNCH_NUMBERS`; empty where nothing says which launches these are.
     """
 
     launches: pl.DataFrame
@@ -91,6 +92,7 @@ class Measured:
     notes: Sequence[tuple[str, int | None, int | None, str]] = field(default=())
     instructions: Callable[[], pl.DataFrame] = INSTRUCTIONS.empty
     files: Callable[[], pl.DataFrame] = SOURCE_FILES.empty
+    numbers: pl.DataFrame = field(default_factory=LAUNCH_NUMBERS.empty)
 
 
 class NcuTables:
@@ -127,6 +129,7 @@ class NcuTables:
             "rule_results": lambda: self._measured.rules,
             "instructions": self._measured.instructions,
             "source_files": self._measured.files,
+            "launch_numbers": lambda: self._measured.numbers,
             "notes": self._notes,
             COMPILED_KERNELS.name: self._no_capture,
         }

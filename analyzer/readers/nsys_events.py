@@ -60,8 +60,11 @@ class EventTable:
         return (*fixed, *(column for column in more if column))
 
 
+#: The columns with the two names of a kernel's function.
+KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
+
 EVENT_TABLES: Final = (
-    EventTable("kernel", "CUPTI_ACTIVITY_KIND_KERNEL", Named("demangledName")),
+    EventTable("kernel", "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL_NAME),
     EventTable("graph", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", Named("graphId", "", "[CUDA graph {}]")),
     EventTable("memcpy", "CUPTI_ACTIVITY_KIND_MEMCPY", Named("copyKind", "ENUM_CUDA_MEMCPY_OPER", "[CUDA memcpy {}]")),
     EventTable("memset", "CUPTI_ACTIVITY_KIND_MEMSET", Named("", "", "[CUDA memset]")),

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.errors import CannotTellError
-from kanalyze.model import COMPILED_KERNELS, EVENT_RECORDS, EVENTS, GRAPH_NODES, KINDS, RANGE_DETAIL, READER_TABLES
+from kanalyze.model import (
+    COMPILED_KERNELS,
+    EVENT_RECORDS,
+    EVENTS,
+    GRAPH_NODES,
+    KINDS,
+    RANGE_DETAIL,
+    READER_TABLES,
+    SYMBOLS,
+)
 from kanalyze.readers import nsys_events as nsys
 from kanalyze.readers.nsys_details import DETAILS, graph_of_node, known_id
 from kanalyze.readers.nsys_labels import Labels, lookup
@@ -109,6 +118,7 @@ class NsysTables:
             "streams": partial(streams, self._database),
             "devices": self._machine.devices,
             "processes": self._machine.processes,
+            "symbols": self._symbols,
             COMPILED_KERNELS.name: self._no_capture,
             "notes": lambda: notes(self._database, self._endless),
         }
@@ -240,6 +250,17 @@ class NsysTables:
         )
         nodes = nodes.rename({"graphNodeId": "graph_node_id", "originalGraphNodeId": "original_node_id"})
         return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
+
+    def _symbols(self) -> pl.DataFrame:
+        """The functions of kernels, by the names that nsys has for them."""
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "kernel")
+        if nsys.SYMBOL.column not in self._database.columns(source):
+            return SYMBOLS.empty()
+        name, symbol = (self._labels.namer(named) for named in (nsys.KERNEL_NAME, nsys.SYMBOL))
+        wanted = (nsys.KERNEL_NAME.column, nsys.SYMBOL.column)
+        pairs = self._database.integers(source, wanted, lambda part: part.unique()).unique(maintain_order=True)
+        named = pairs.select(name(pairs).cast(pl.String).alias("name"), symbol(pairs).cast(pl.String).alias("symbol"))
+        return SYMBOLS.select(named.drop_nulls())
 
     def _side_table(self, table: Table) -> pl.DataFrame:
         present = [part for part in DETAILS[table.name] if part.source in self._database.tables]

@@ -5,11 +5,14 @@ docs/collect.md has what is in such a folder.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.readers.capture_tables import MANIFEST, CaptureTables
+from kanalyze.readers import read_torch_json
+from kanalyze.readers.capture_manifest import MANIFEST
+from kanalyze.readers.capture_tables import CaptureTables
 from kanalyze.readers.ncu_runs import report_of as report_of_ncu
 from kanalyze.readers.ncu_runs import runs_in
 from kanalyze.readers.nsys_report import report_of
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.report import Report
 
+_TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
+
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether `path` is a folder with a manifest."""
@@ -28,26 +33,49 @@ def accepts(path: Path, head: bytes) -> bool:
     return path.is_dir() and (path / MANIFEST).is_file()
 
 
+def holds_reports(folder: Path) -> bool:
+    """Whether there is anything in a capture that can be read."""
+    return bool(reports_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
+
+
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report of the capture in the folder `path`; the first one, where the nsys pass ran several times.
 
-    Of a capture without the nsys pass, that of ncu.
+    Of a capture without the nsys pass, that of ncu, or else the first trace of torch.profiler.
 
     Raises:
-        UnknownFormatError: The capture has no nsys report, and none of ncu.
+        UnknownFormatError: The capture has no report of any tool.
         DamagedReportError: The report is cut short, or its list of tables cannot be read.
     """
-    del cache  # opening takes no time
     found = reports_in(path)
-    counters = runs_in(path, "ncu")
-    if not found and counters:
-        return report_of_ncu(path, counters, progress)
-    if not found:
+    if found:
+        report = run_of(path, found[0])
+        return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
+    if counters := runs_in(path, "ncu"):
+        return report_of_ncu(path, counters, progress, {})
+    if not (traces := traces_in(path)):
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
         raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
-    report = report_of(SqliteFile(found[0]))
-    source = CaptureTables(path, report.source)
-    return replace(report, meta=replace(report.meta, path=path, read_from=found[0]), source=source)
+    trace = read_torch_json.open_report(traces[0], progress, cache=cache)
+    return replace(trace, meta=replace(trace.meta, path=path, read_from=traces[0], capture=path))
+
+
+def run_of(folder: Path, run: Path) -> Report:
+    """The report of one run of the nsys pass, with what was compiled in the capture.
+
+    Raises:
+        DamagedReportError: It is cut short, or its list of tables cannot be read.
+    """
+    report = report_of(SqliteFile(run))
+    source = CaptureTables(folder, report.source)
+    return replace(report, meta=replace(report.meta, capture=folder), source=source)
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The traces of torch.profiler in a capture, one for each rank and cycle; else those of the program's own."""
+    names = sorted(path for path in folder.glob("torch*.json*") if _TRACE.fullmatch(path.name))
+    ours = [path for path in names if "-own" not in path.name]
+    return sorted(ours or names, key=lambda path: (len(path.name), path.name))
 
 
 def reports_in(folder: Path) -> list[Path]:

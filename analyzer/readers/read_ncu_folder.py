@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kanalyze.readers.capture_tables import MANIFEST
+from kanalyze.readers.capture_manifest import MANIFEST
 from kanalyze.readers.ncu_runs import report_of, runs_in
 
 if TYPE_CHECKING:

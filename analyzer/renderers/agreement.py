@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from kanalyze import units
-from kanalyze.analyses.agreement import VERDICTS
+from kanalyze.analyses.agreement import REASONS, VERDICTS
 from kanalyze.renderers.grid import LEAST_NAME, Grid, Head
 from kanalyze.renderers.kernel_names import shorten
 
 if TYPE_CHECKING:
     import polars as pl
 
+_REPORT = Head("report", left=True)
 _HEADS = (
     Head("figure", left=True),
     Head("first"),
@@ -22,13 +24,6 @@ _HEADS = (
     Head("why", left=True, spare=True),
     Head("kernel or copy", left=True),
 )
-_WORDS = {
-    "two runs of the program": "two runs",
-    "ncu measures a kernel alone, again and again, at other clocks and with cold caches": "replay",
-    "ncu measured some of the launches only": "filter",
-    "the trace is of some steps of the program only": "steps",
-    "Triton's autotuner tries as often as time allows": "autotuner",
-}
 
 
 def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
@@ -36,22 +31,24 @@ def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
     counts = {verdict: rows.filter(rows.get_column("verdict") == verdict).height for verdict in VERDICTS}
     told = [f"{units.plural(rows.height, 'figure')}: {', '.join(f'{counts[one]} {one}' for one in VERDICTS)}"]
     if shown.height:
-        grid = Grid(_HEADS, [_cells(row) for row in shown.to_dicts()], named=True)
+        heads = (_REPORT, *_HEADS) if "report" in shown.columns else _HEADS
+        grid = Grid(heads, [_cells(row) for row in shown.to_dicts()], named=True)
         names = list(dict.fromkeys(grid.names()))
         room = max(grid.room_for_names(width), LEAST_NAME)
         head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
         told += ["", head, *lines]
-    used = shown.get_column("why").unique(maintain_order=True).drop_nulls().to_list()
-    told += [""] * bool(used) + [f"{_WORDS[why]}: {why}" for why in used]
+    used = shown.get_column("reason").unique(maintain_order=True).drop_nulls().to_list()
+    told += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]
     return "\n".join(told) + "\n"
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     values = (_value(row[name], row["unit"]) for name in ("first", "second", "difference"))
     first, second, difference = values
-    why = _WORDS[row["why"]] if row["why"] else "?" if row["verdict"] == "unexplained" else ""
+    why = row["reason"] or ("?" if row["verdict"] == "unexplained" else "")
     name = row["name"] or "(no name)"
-    return (row["figure"], first, row["first_tool"], second, row["second_tool"], difference, why, name)
+    report = (PurePath(row["report"]).name,) if "report" in row else ()
+    return (*report, row["figure"], first, row["first_tool"], second, row["second_tool"], difference, why, name)
 
 
 def _value(value: float | None, unit: str) -> str:

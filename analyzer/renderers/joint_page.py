@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kanalyze.analyses.joint_summary import JointSummary
+    from kanalyze.report import Meta
 
     Row = dict[str, Any]
 
@@ -39,20 +40,30 @@ _MEANINGS: Final = {
 def joint_page(found: JointSummary, top: int) -> Page:
     """The page of the report that gives the time, its kernels with what the other tools know of them."""
     page = page_of(found.summary, top)
-    names = [units.printable(meta.path.name) for meta in found.metas]
-    given = [name for name, meta in zip(names, found.metas, strict=True) if meta.path.parent != found.metas[0].path]
+    base, *others = found.metas
+    given = [units.printable(meta.path.name) for meta in (base, *others) if meta.path.parent != base.path]
     first, *rest = page.heading
     return replace(
         page,
         heading=[
             first,
             *rest,
-            *(f"with {name} ({meta.tool})" for name, meta in zip(names[1:], found.metas[1:], strict=True)),
+            *(_with([meta for meta in others if meta.tool == tool], base) for tool in found.tools[1:]),
         ],
         sections=[_kernels(found, top) if one.title == _KERNELS else one for one in page.sections],
         chapters=_chapters(found, top),
         more=f"kanalyze show joined|gains {' '.join(dict.fromkeys(given))}; of the time alone: {page.more}",
     )
+
+
+def _with(others: Sequence[Meta], base: Meta) -> str:
+    """The other reports of one tool that the page is made of."""
+    first, *more = others
+    if more:
+        return f"with {units.plural(len(others), 'report')} of {first.tool}"
+    if first.path == first.capture == base.capture:
+        return f"with {first.tool}"
+    return f"with {units.printable(first.path.name)} ({first.tool})"
 
 
 def _share(value: float | None) -> str:
@@ -110,19 +121,21 @@ def _little(found: JointSummary) -> str:
     most = found.gains.get_column("gain_share").max()
     if not isinstance(most, float) or most >= _WORTH:
         return ""
-    return f"no advice about a kernel saves more than {units.percent(most)} of the window: kanalyze show gains"
+    told = units.percent(most)
+    least = f"even {told.removeprefix('<')}" if told.startswith("<") else f"more than {told}"
+    return f"no advice about a kernel saves {least} of the window: kanalyze show gains"
 
 
 def _left_over(found: JointSummary) -> str:
     """What each tool saw and the others did not."""
     rows, texts = found.joined, []
     alone = rows.filter(pl.col("count").is_null())
-    for tool, count in (("ncu", "ncu_count"), ("torch", "torch_count")):
+    for tool, count, did in (("ncu", "ncu_count", "measure"), ("torch", "torch_count", "see")):
         if rows.get_column(f"{tool}_match").null_count() == rows.height:
             continue
         without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
         only = alone.filter(pl.col(count).is_not_null()).height
-        texts += [f"{units.plural(without.height, 'row')} that {tool} did not see"] * bool(without.height)
+        texts += [f"{units.plural(without.height, 'row')} that {tool} did not {did}"] * bool(without.height)
         texts += [f"{units.plural(only, 'row')} that only {tool} saw"] * bool(only)
     return f"left over: {'; '.join(texts)}" if texts else ""
 
@@ -149,7 +162,7 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
     facts = [
         ("launched by", _joined(row["module"] or "", row["path"] or row["operator"] or "")),
         ("counters", _counters(row)),
-        ("match", f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}" if row["ncu_match"] in _MEANINGS else ""),
+        ("match", _match(row)),
     ]
     more = len(advice) - len(shown)
     return Chapter(
@@ -164,6 +177,16 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
         f"{units.plural(more, 'further result')}: kanalyze show gains" if more > 0 else "",
         _LEGEND,
     )
+
+
+def _match(row: Row) -> str:
+    """How sure it is that the counters are of this kernel: of which launch, or what is not known of that."""
+    number = None if row["launch_number"] is None else f"its function's launch {units.count(row['launch_number'])}"
+    if number and row["launch_ns"] is None:
+        return f"{row['ncu_match']}: {number} was measured, which is none of these"
+    if row["ncu_match"] in _MEANINGS:
+        return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
+    return f"exact: {number}, {_time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
 
 
 def _chosen(advice: Sequence[Row]) -> list[Row]:

@@ -33,4 +33,5 @@ def page_of_any(shown: Shown, top: int) -> Page:
 
 def closing(shown: Sequence[Shown]) -> str:
     """What tells several reports apart; empty for one."""
-    return comparison([one for one in shown if isinstance(one, Summary)])
+    summaries = [one.summary if isinstance(one, JointSummary) else one for one in shown]
+    return comparison([one for one in summaries if isinstance(one, Summary)])

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances
     from kanalyze.analyses.rules import Finding
     from kanalyze.renderers.pages import Shown
+    from kanalyze.report import Meta
+
+#: What of where a report came from is a path.
+_PATHS: Final = ("path", "read_from", "capture")
 
 #: Grows with every change that can break a reader; additions do not count.
 SCHEMA_VERSION: Final = 1
@@ -44,7 +48,10 @@ def content(shown: Shown) -> dict[str, Any]:
     window = shown.scope.window
     head = {
         "schema_version": SCHEMA_VERSION,
-        "report": {**asdict(shown.meta), **{name: _path(getattr(shown.meta, name)) for name in ("path", "read_from")}},
+        "report": {
+            **asdict(shown.meta),
+            **{name: _path(getattr(shown.meta, name)) for name in _PATHS},
+        },
         "scope": {
             "window": window.name if window else None,
             "window_start_ns": window.start_ns if window else None,
@@ -57,6 +64,11 @@ def content(shown: Shown) -> dict[str, Any]:
     if isinstance(shown, CounterSummary):
         return head | _counters(shown)
     return head | (_summary(shown) if isinstance(shown, Summary) else _instances(shown))
+
+
+def _meta(meta: Meta) -> dict[str, Any]:
+    """Where a report came from."""
+    return {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
 
 
 def _path(path: Path | None) -> str | None:
@@ -82,6 +94,7 @@ def _counters(found: CounterSummary) -> dict[str, Any]:
 def _joint(found: JointSummary) -> dict[str, Any]:
     return {
         "joined_with": [str(_path(meta.path)) for meta in found.metas[1:]],
+        "joined_reports": [_meta(meta) for meta in found.metas[1:]],
         "joined": _rows(found.joined),
         "gains": [] if found.gains is None else _rows(found.gains),
     }

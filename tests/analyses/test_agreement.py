@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+from kanalyze.analyses._stalls import LATENCY, stall_metric
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture_reports import every_report
 from support.build import call, kernel, memcpy, nvtx, report
@@ -26,13 +27,9 @@ def k(start, end, name="k", **config):
 
 
 def told(*reports):
-    """Figure and what both tell, with verdict and the first word of why."""
-    columns = ("figure", "first", "second", "verdict", "why")
-    rows = kanalyze.agreement(*reports).select(columns).rows()
-    return {
-        (figure, first, second): (verdict, (why or "").partition(" ")[0])
-        for figure, first, second, verdict, why in rows
-    }
+    """Figure and what both tell, with verdict and reason."""
+    rows = kanalyze.agreement(*reports).select("figure", "first", "second", "verdict", "reason").rows()
+    return {(figure, first, second): (verdict, reason or "") for figure, first, second, verdict, reason in rows}
 
 
 def nsys(*events):
@@ -48,7 +45,7 @@ def test_the_same_program_is_equal_but_for_its_time():
         ("launches", 1, 1): ("equal", ""),
         ("registers", 32, 32): ("equal", ""),
         ("shared memory", 64, 64): ("equal", ""),
-        ("duration", 1000, 1100): ("explained", "two"),
+        ("duration", 1000, 1100): ("explained", "spread"),
     }
 
 
@@ -70,14 +67,14 @@ def test_what_nothing_explains(other, expected):
 def test_a_trace_of_some_steps_has_fewer_launches():
     steps = [nvtx("ProfilerStep#3", 0, 4000)]
     found = told(nsys(k(0, 1000), k(2000, 3000)), torch(k(0, 1000), *steps))
-    assert found["launches", 2, 1] == ("explained", "the")
+    assert found["launches", 2, 1] == ("explained", "steps")
     more = told(nsys(k(0, 1000)), torch(k(0, 1000), k(2000, 3000), *steps))
     assert more["launches", 1, 2] == ("unexplained", "")
 
 
 def test_ncu_measures_some_launches_alone():
     found = told(nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], block=(32, 1, 1)))
-    assert found["launches", 2, 1] == ("explained", "ncu")
+    assert found["launches", 2, 1] == ("explained", "filter")
 
 
 def test_a_kernel_that_only_ncu_has_is_not_explained():
@@ -95,7 +92,117 @@ def test_one_report_is_compared_with_nothing():
         kanalyze.agreement(nsys(k(0, 1)))
 
 
-@pytest.mark.parametrize("name", ["add", "cdist", "gelu", "launch_bound_graph", "mlp_train", "square", "streams"])
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ([100, 110, 120], [115, 120, 130], "explained"),
+        ([100, 110, 120], [121, 125, 130], "explained"),  # nearer than launches of one run are to each other
+        ([100, 110, 120], [200, 210, 220], "unexplained"),
+        ([100] * 40 + [900], [500] * 3, "unexplained"),  # one launch that took long is no spread
+        ([5000], [5300], "explained"),  # one launch each, and nothing else to learn from
+        ([5000], [5600], "unexplained"),
+        ([5000] * 2, [5000, 5001], "explained"),
+    ],
+)
+def test_durations_of_two_runs_are_held_against_their_own_spread(first, second, verdict):
+    def launches(tool, times):
+        return of_tool(tool, *(k(at * 10_000, at * 10_000 + took) for at, took in enumerate(times)))
+
+    rows = kanalyze.agreement(launches("nsys", first), launches("torch.profiler", second)).filter(figure="duration")
+    assert rows["verdict"].to_list() == [verdict]
+
+
+def test_other_kernels_show_how_far_two_launches_are_apart():
+    def launches(tool, took, others):
+        return of_tool(tool, k(0, took), *(k(10_000 * n, 10_000 * n + t, name="j") for n, t in enumerate(others, 1)))
+
+    wide, narrow = ([5000, 6000], [5000, 5010])
+    for others, verdict in ((wide, "explained"), (narrow, "unexplained")):
+        rows = kanalyze.agreement(launches("nsys", 5000, others), launches("torch.profiler", 5400, others))
+        assert rows.filter(figure="duration", name="k")["verdict"].to_list() == [verdict]
+
+
+CLOCK, TOOK = "gpc__cycles_elapsed.avg.per_second", "gpu__time_duration.sum"
+GPU = {"clock_hz": 2_000_000_000, "l2_bytes": 50_000_000, "memory_bandwidth_bytes_per_s": 10**12}
+
+
+def under_ncu(took, *, base=(), waits=0.0, clock=1.0e9, more=()):
+    """The reason for a kernel of 10 µs that takes another time under ncu."""
+    stalls = {stall_metric("long_scoreboard"): 10 * waits, stall_metric("selected"): 1.0, LATENCY: 10.0}
+    counters = {TOOK: took, CLOCK: clock, **stalls, **dict(more)}
+    made = report([call("cudaLaunchKernel", 0, 1), k(100, 10_100), *base], limits=GPU)
+    program = replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
+    rows = kanalyze.agreement(program, measured(counters, names=["k"], block=(32, 1, 1))).filter(figure="duration")
+    return rows["reason"].to_list()[0]
+
+
+def test_what_measuring_with_ncu_does_explains_so_much_and_no_more():
+    assert under_ncu(10_100) == "spread"
+    assert under_ncu(20_000) == "clocks"  # half the clock
+    assert under_ncu(24_000) is None
+    assert under_ncu(24_000, waits=0.3) == "caches"
+    assert under_ncu(40_000, waits=0.3) is None
+    assert under_ncu(24_000, clock=2.0e9, waits=0.1) is None
+
+
+def test_a_kernel_that_is_faster_under_ncu_had_something_to_wait_for_in_the_program():
+    assert under_ncu(8000) is None
+    assert under_ncu(8000, base=[kernel(4000, 6000, name="j", stream=8)]) == "beside others"
+    assert under_ncu(8000, base=[memcpy(4000, 6000, direction="Unified Host-to-Device")]) == "page faults"
+    dram = {"dram__bytes_read.sum": 2e6, "dram__bytes_write.sum": 0.0}
+    assert under_ncu(8000, more=dram.items()) == "caches"  # 2 µs of writing back
+    assert under_ncu(4000, more=dram.items()) is None
+
+
+def test_without_clocks_in_the_report_of_ncu_nobody_knows_how_much_it_is():
+    found = told(nsys(k(0, 1000)), measured({TOOK: 9000.0}, names=["k"], block=(32, 1, 1)))
+    assert found["duration", 1000, 9000] == ("explained", "replay")
+
+
+def test_the_launch_that_ncu_measured_is_compared_and_not_the_mean():
+    rows = kanalyze.agreement(*every_report(SAMPLES / "square")).filter(figure="duration", second_tool="ncu")
+    joined = kanalyze.joined(*every_report(SAMPLES / "square")).filter(ncu_match="exact")
+    assert sorted(rows["first"]) == sorted(joined["launch_ns"].cast(float))
+
+
+def compiled(*names):
+    row = {"source": "triton", "arch": None, "num_warps": 4, "num_stages": 1, "registers": None, "spills": None}
+    rest = {"shared_memory_bytes": None, "compile_ns": None, "cache_hit": None, "ptx": None}
+    return [{"name": name, "hash": f"{number}", **row, **rest} for number, name in enumerate(names)]
+
+
+def with_trials(count, flush, *, tried):
+    events = [call("cudaLaunchKernel", 0, 1)]
+    for at in range(count):
+        events += [kernel(100 * at, 100 * at + 10, name="fill", side=CONFIG)] * flush
+        events += [kernel(100 * at + 50, 100 * at + 60, name="tuned", side=CONFIG)]
+    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled(*tried))
+    return replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
+
+
+def reasons(*, tried):
+    second = with_trials(5, 1, tried=())
+    of_torch = replace(second, meta=replace(second.meta, tool="torch.profiler", path=Path("of torch")))
+    rows = kanalyze.agreement(with_trials(3, 1, tried=tried), of_torch).filter(figure="launches")
+    return dict(rows.select("name", "reason").iter_rows())
+
+
+def test_trials_of_triton_s_autotuner_are_those_of_kernels_with_several_variants():
+    assert reasons(tried=["tuned", "tuned"]) == {"tuned": "autotuner", "fill": "autotuner", "k": None}
+
+
+def test_a_program_with_triton_s_kernels_explains_no_other_count():
+    assert reasons(tried=["tuned", "k"]) == {"tuned": None, "fill": None, "k": None}
+
+
+def test_what_torch_compile_measured_is_counted():
+    """106 launches of each of two variants, 412 fills of the cache, 24 copies: all that was launched meanwhile."""
+    rows = kanalyze.agreement(*every_report(SAMPLES / "gelu")).filter(reason="compile")
+    assert sorted(rows["difference"].fill_null(0)) == [0] * 6 + [106]
+    assert "412 of 412 by torch.profiler; the rest is equal" in rows["why"].to_list()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_tools_agree_on_the_samples(name):
     rows = kanalyze.agreement(*every_report(SAMPLES / name))
     assert rows.filter(verdict="unexplained").is_empty()
@@ -126,3 +233,20 @@ def test_the_command_fails_where_nothing_explains_it():
     ran = run("verify", *files, "--format", "json")
     assert (ran.status, ran.error) == (1, "")
     assert "unexplained" in {row["verdict"] for row in json.loads(ran.text)}
+
+
+def test_each_reason_that_is_shown_is_told_below():
+    ran = run("verify", SAMPLES / "gelu", columns=140)
+    below = ran.text.rpartition("\n\n")[2].splitlines()
+    rows = json.loads(run("verify", SAMPLES / "gelu", "--format", "json").text)
+    assert (
+        {line.partition(":")[0] for line in below} == {row["reason"] for row in rows} == {"spread", "compile", "filter"}
+    )
+    assert all((row["verdict"] == "explained") == bool(row["why"]) for row in rows)
+
+
+def test_several_reports_that_give_time_are_told_apart():
+    ran = run("verify", *(SAMPLES / name / "nsys.sqlite" for name in ("add", "add_parallel")),
+              SAMPLES / "add/ncu.raw.csv", columns=140)  # fmt: skip
+    assert ran.lines[2].split()[:2] == ["report", "figure"]
+    assert ran.status == 1  # other grids

@@ -1,5 +1,6 @@
 """One kernel, three tools: what the table says of reports made by hand, and of captures whose truth is known."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from support.command import SAMPLES, run
 from support.counters import measured
 
 SHAPE = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+TOOK = "gpu__time_duration.sum"
 SPEED = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 RULE = (0, None, "Slow", "optimization", "It is slow.", "global", 0.5)
 
@@ -66,9 +68,65 @@ def test_a_window_is_of_the_report_that_gives_the_time():
     assert rows == [("j", 1, "shape"), ("k", None, "none")]
 
 
-def test_two_reports_of_one_tool_are_refused():
-    with pytest.raises(CannotTellError, match="not the only report of nsys"):
-        kanalyze.joined(timed(kernel(0, 1)), timed(kernel(0, 1)))
+def test_two_reports_that_give_time_have_their_rows_each():
+    """Runs or ranks; the counters are of both."""
+    first, second = timed(kernel(0, 60)), timed(kernel(0, 80), kernel(80, 100, name="j"))
+    second = replace(second, meta=replace(second.meta, path=Path("second")))
+    rows = kanalyze.joined(first, second, measured({SPEED: 25.0}, block=(32, 1, 1)))
+    assert rows.columns == ["report", *kanalyze.joined(first).columns]
+    told = rows.select("report", "name", "total_ns", "window_share", "compute_share", "ncu_match").rows()
+    assert told == [
+        ("of nsys", "k", 60, 1.0, 0.25, "exact"),
+        ("second", "k", 80, 0.8, 0.25, "exact"),
+        ("second", "j", 20, 0.2, None, "none"),
+    ]
+
+
+def test_measurements_of_several_runs_of_ncu_are_added_up():
+    nsys = timed(kernel(0, 60), kernel(60, 100, name="j"))
+    of_k = measured({SPEED: 25.0, TOOK: 30.0}, rules=[RULE], block=(32, 1, 1))
+    of_j = measured({SPEED: 50.0}, names=["j"], rules=[RULE], block=(32, 1, 1))
+    rows = kanalyze.joined(nsys, of_k, of_j).select("name", "compute_share", "event_id", "ncu_count", "best_rule")
+    assert rows.rows() == [("k", 0.25, 0, 1, "Slow"), ("j", 0.5, 1, 1, "Slow")]
+    assert kanalyze.gains(nsys, of_k, of_j).filter(rule="Slow")["name"].to_list() == ["k", "j"]
+    again = kanalyze.joined(
+        nsys, of_k, of_j, measured({SPEED: 25.0, TOOK: 30.0}, block=(32, 1, 1))
+    )  # the same one twice
+    assert again["ncu_count"].to_list() == [1, 1]
+
+
+def test_traces_of_ranks_are_added_up_beside_one_report_of_nsys():
+    """All ranks have the same number of process and GPU, each in a container of its own."""
+    both = [kernel(0, 10), kernel(10, 30), kernel(40, 45, name="j")]
+    ranks = [timed(kernel(0, 10), tool="torch.profiler"),
+             timed(kernel(0, 20), kernel(20, 25, name="j"), tool="torch.profiler")]  # fmt: skip
+    rows = kanalyze.joined(timed(*both), *ranks).select("name", "torch_match", "torch_count", "torch_total_ns")
+    assert rows.rows() == [("k", "exact", 2, 30), ("j", "exact", 1, 5)]
+
+
+def test_as_many_traces_as_reports_of_nsys_belong_to_these_in_their_order():
+    runs = [timed(kernel(0, 10)), timed(kernel(0, 20))]
+    traces = [timed(kernel(0, 11), tool="torch.profiler"), timed(kernel(0, 22), tool="torch.profiler")]
+    assert kanalyze.joined(*runs, *traces)["torch_total_ns"].to_list() == [11, 22]
+
+
+def test_reports_of_two_captures_are_not_mixed():
+    def of(folder, made):
+        return replace(made, meta=replace(made.meta, capture=Path(folder), path=Path(folder)))
+
+    here, there = of("a", timed(kernel(0, 10))), of("b", timed(kernel(0, 20)))
+    fast, slow = (measured({SPEED: share}, block=(32, 1, 1)) for share in (25.0, 50.0))
+    rows = kanalyze.joined(here, there, of("b", slow), of("a", fast))
+    assert rows.select("report", "compute_share").rows() == [("a", 0.25), ("b", 0.5)]
+
+
+def test_operators_of_several_traces_are_those_of_each():
+    folder = SAMPLES / "cdist"
+    nsys, torch = kanalyze.read(folder / "nsys.sqlite"), kanalyze.read(folder / "torch.json.gz")
+    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, kanalyze.read(folder / "torch.json.gz"))
+    names = ["name", "count", "operator", "operators", "path", "module"]
+    assert twice.select(names).equals(once.select(names))
+    assert (twice["torch_total_ns"] == 2 * once["torch_total_ns"]).all()
 
 
 def test_counters_alone_have_no_time():
@@ -126,8 +184,8 @@ def test_operators_of_a_trace_come_with_its_kernels():
 def test_summarize_puts_a_capture_on_one_page():
     ran = run("summarize", SAMPLES / "cdist", columns=120)
     assert (ran.status, ran.error) == (0, "")
-    assert "with cdist (ncu)" in ran.text
-    assert "left over: 17 rows that ncu did not see" in ran.text
+    assert "with torch.json.gz (torch.profiler)   with ncu\n" in ran.text
+    assert "left over: 17 rows that ncu did not measure" in ran.text
     assert ran.text.count("\nKERNELS ") == 1
 
 
@@ -144,3 +202,51 @@ def test_a_table_of_one_report_is_not_made_of_several():
     ran = run("show", "kernels", SAMPLES / "add/nsys.sqlite", SAMPLES / "add/ncu.raw.csv")
     assert ran.status == 2
     assert "kernels is of one report; `kanalyze show joined` puts several together." in ran.error
+
+
+@pytest.fixture
+def repeated(tmp_path):
+    """A capture with two runs of the nsys pass, and traces of two ranks."""
+    folder = tmp_path / "run"
+    shutil.copytree(SAMPLES / "square", folder)
+    shutil.copy(folder / "nsys.sqlite", folder / "nsys-2.sqlite")
+    shutil.copy(folder / "torch.json.gz", folder / "torch-rank1.json.gz")
+    (folder / "torch.json.gz").rename(folder / "torch-rank0.json.gz")
+    return folder
+
+
+def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
+    once = kanalyze.joined(*every_report(SAMPLES / "square"))
+    rows = kanalyze.joined(*every_report(repeated, runs=True))
+    assert rows["report"].unique(maintain_order=True).to_list() == [str(repeated), str(repeated / "nsys-2.sqlite")]
+    for _, own in rows.group_by("report"):
+        assert own["ncu_match"].to_list() == once["ncu_match"].to_list()  # exact in each run
+        assert own["torch_count"].to_list() == (2 * once["torch_count"]).to_list()
+
+
+def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
+    ran = run("summarize", repeated, columns=120)
+    assert "with 2 reports of torch.profiler with ncu health" in " ".join(ran.text.split())
+    assert "This is the first of 2 runs" in ran.text
+    assert ran.text.count("\nKERNELS ") == 1
+
+
+def test_two_captures_have_a_page_each_and_a_line_compares_them():
+    folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
+    pages = run("summarize", *folders).text.split("─" * 80 + "\n")
+    assert [page.strip("\n") for page in pages[:2]] == [run("summarize", one).text.strip("\n") for one in folders]
+    assert pages[2].startswith("\nCOMPARED\nadd_parallel: 161.9 ms of GPU window")
+
+
+def test_counters_are_on_the_page_of_each_report_that_gives_time():
+    folder = SAMPLES / "add"
+    ran = run("summarize", folder / "nsys.sqlite", SAMPLES / "add_parallel/nsys.sqlite", folder / "ncu.raw.csv")
+    assert ran.text.count("with ncu.raw.csv (ncu)") == 2
+
+
+def test_a_trace_alone_is_what_a_capture_is_read_as(tmp_path):
+    shutil.copy(SAMPLES / "square/torch.json.gz", tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    report = kanalyze.read(tmp_path)
+    assert (report.meta.path, report.meta.read_from) == (tmp_path, tmp_path / "torch.json.gz")
+    assert run("summarize", tmp_path).lines[0].startswith(f"{tmp_path.name}   torch.profiler")

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors.workloads import references
-from support.command import command_line, environment, refused, run
+from support.command import REPORTS, command_line, environment, refused, run
 from support.stand_ins import PROGRAM, StandIns
 
 ENDLESS = "#!/bin/sh\necho started\nsleep 1000 &\nwait\n"
@@ -69,6 +70,26 @@ def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
     # the stand-in's pages of ncu are none: that report is left out, and the page is there
     assert again.error.startswith("kanalyze: left out: cap/ncu.raw.csv: damaged at the raw page")
     assert len(again.error.splitlines()) == 1
+    assert again.error in ran.error
+
+
+def test_the_page_at_its_end_is_that_of_all_tools(machine):
+    for page in ("details", "raw", "source"):
+        shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
+    ran = run("collect", "program", "-o", "cap")
+    assert (ran.status, "left out" in ran.error) == (0, False)
+    assert "with ncu" in ran.text
+    assert "exact" in ran.text.partition("\nKERNELS ")[2].partition("\n\n")[0]
+    assert run("summarize", "cap").text == ran.text
+
+
+def test_without_the_nsys_pass_the_page_is_of_what_there_is(machine):
+    for page in ("details", "raw"):
+        shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
+    ran = run("collect", "--with", "ncu", "program", "-o", "cap")
+    assert ran.status == 0
+    assert ran.text == run("summarize", "cap").text
+    assert "Nsight Compute" in ran.lines[0] or "ncu" in ran.lines[0]
 
 
 def test_an_existing_folder_is_refused_before_anything_runs(machine):

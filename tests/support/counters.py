@@ -8,28 +8,36 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
+from kanalyze.readers.ncu_runs import with_numbers
 from kanalyze.readers.ncu_tables import LAUNCHES, Measured, NcuTables, metrics_frame
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kanalyze.readers.ncu_selection import Selection
 
-def measured(
+
+def measured(  # noqa: PLR0913 - what a test may say of kernels
     *kernels: Mapping[str, float],
     names: Sequence[str] = (),
     grid: tuple[int, int, int] = (1, 1, 1),
     rules: Sequence[tuple[object, ...]] = (),
     block: tuple[int, int, int] = (1, 1, 1),
+    grids: Sequence[int] = (),
+    asked: Selection | None = None,
 ) -> Report:
-    """A report of kernels with these metrics; called k where `names` does not say."""
+    """A report of kernels with these metrics; called k where `names` does not say.
+
+    `grids` has blocks in x of each kernel; `asked` is what the command of ncu selected.
+    """
     launches = [
         {
             **dict.fromkeys(LAUNCHES),
             "event_id": number,
             "name": names[number] if names else "k",
             "device": 0,
-            **dict(zip(("grid_x", "grid_y", "grid_z"), grid, strict=True)),
+            **dict(zip(("grid_x", "grid_y", "grid_z"), (grids[number], 1, 1) if grids else grid, strict=True)),
             **dict(zip(("block_x", "block_y", "block_z"), block, strict=True)),
         }
         for number in range(len(kernels))
@@ -39,10 +47,11 @@ def measured(
         for number, metrics in enumerate(kernels)
         for metric, value in metrics.items()
     ]
+    where = Path("made by hand")
     schema = {"event_id": pl.Int64, "metric": pl.String, "value": pl.Float64, "text": pl.String, "unit": pl.String}
     found = Measured(
         pl.DataFrame(launches, schema=LAUNCHES, orient="row"),
         metrics_frame(pl.DataFrame(values, schema=schema, orient="row")),
         pl.DataFrame(list(rules), schema=RULE_RESULTS.schema, orient="row"),
     )
-    return Report(Meta(Path("made by hand"), "ncu"), NcuTables(Path("made by hand"), found))
+    return Report(Meta(where, "ncu", capture=where if asked else None), NcuTables(where, with_numbers(found, asked)))

@@ -1,0 +1,42 @@
+"""What the manifest of a capture says of how it was made: the commands of its passes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.readers.ncu_selection import counts_from_call, selection
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kanalyze.readers.ncu_selection import Selection
+
+#: What a capture's folder has, and no other.
+MANIFEST: Final = "manifest.json"
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """The commands that ended well, by the name of their step; the last one of each name.
+
+    Empty where there is no manifest, or one that says nothing of the sort: nothing but how sure a match is depends on
+    it.
+    """
+    try:
+        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        steps = [step for done in told["passes"] for step in done["steps"] if step["exit_status"] == 0]
+        found = {step["name"]: [*map(str, step["command"])] for step in steps}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+    return {name: command for name, command in found.items() if isinstance(name, str)}
+
+
+def selections(folder: Path) -> dict[str, Selection]:
+    """Which launches each run of ncu profiled, by the name of its files, where the manifest says so.
+
+    They are those of the capture's nsys pass: it has to have recorded from the same moment on.
+    """
+    told = commands(folder)
+    from_call = counts_from_call(told.get("nsys", []))
+    asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}
+    return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
