@@ -165,7 +165,7 @@ def _page(path: Path, records: bytes) -> list[Page]:
     if records.startswith(_SOURCE):
         first, _, rest = records.partition(b"\n")
         return [Page("source", _read(path, rest), _read_line(path, first))] if rest.strip() else []
-    if b'"Metric Name"' in records.partition(b"\n")[0]:
+    if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0:
         return [Page("details", _read(path, records))]
     rows, cells = ncu_wide.split(records) or ncu_wide.of_frame(_read(path, records))
     return [Page("raw", rows, cells=cells)]
