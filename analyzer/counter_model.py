@@ -27,6 +27,7 @@ METRICS = Table(
         Column("text", pl.String, "Its value where that is no number, such as CachePreferNone.", nullable=True),
         Column("unit", pl.String, "Unit in ncu's own words: ns, byte/s, %, cycle…; null for none.", nullable=True),
     ),
+    counted=True,
 )
 
 #: What ncu means by a result of a rule: OPT, INF, WRN and ERR on its pages.
@@ -74,6 +75,7 @@ INSTRUCTIONS = Table(
             nullable=True,
         ),
     ),
+    counted=True,
 )
 
 SOURCE_FILES = Table(

@@ -62,6 +62,7 @@ class Table:
         options: Further keywords that the table's function takes, each an option of ``kanalyze show``.
         when: For another form of a table: the options that give it, such as ``--by launch-shape``.
         together: Whether it joins reports of different tools, given together.
+        counted: Whether it is made of counters: of a capture the report of ncu gives it.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Table:
     options: tuple[str, ...] = ()
     when: str = ""
     together: bool = False
+    counted: bool = False
 
     @property
     def schema(self) -> dict[str, DataType | DataTypeClass]:

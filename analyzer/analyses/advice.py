@@ -37,6 +37,7 @@ TABLE: Final = Table(
         Column("at_stake_ns", pl.Int64, "For a global estimate: that part of the kernel's duration.", nullable=True),
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
+    counted=True,
 )
 
 

@@ -173,6 +173,7 @@ TABLE: Final = Table(
         ),
         *_plain(("local_loads", "local_stores", "spill_requests", "spill_share", "tensor_share")),
     ),
+    counted=True,
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ TABLE: Final = Table(
         Column("live_registers", pl.Int64, "Most registers that are live at one of its instructions.", nullable=True),
         Column("text", pl.String, "The line, where the source was imported.", nullable=True),
     ),
+    counted=True,
 )
 
 

@@ -96,6 +96,7 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    counted=True,
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ TABLE: Final = Table(
         ),
         Column("meaning", pl.String, "What a warp waits for then."),
     ),
+    counted=True,
 )
 
 

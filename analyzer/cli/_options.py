@@ -15,6 +15,7 @@ from kanalyze.units import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from kanalyze.readers import Progress
     from kanalyze.report import Report
     from kanalyze.report import Where as Part
 
@@ -78,8 +79,16 @@ def opened(report: Path, where: Where) -> Report:
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     with _sparing_memory():
-        found = read(report, progress=_tell if sys.stderr.isatty() else None, cache=not where["no_cache"])
+        found = read(report, _progress(), cache=not where["no_cache"])
     return found.narrow(**part(where))
+
+
+def opened_counters(report: Path, where: Where) -> Report:
+    """The same of what counters are wanted of: of a capture the reports of ncu."""
+    with _sparing_memory():
+        from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
+
+    return counters_at(report, _progress(), cache=not where["no_cache"]).narrow(**part(where))
 
 
 @contextmanager
@@ -107,8 +116,8 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     with _sparing_memory():
         from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
 
-    progress, cache = _tell if sys.stderr.isatty() else None, not where["no_cache"]
-    found = [every_report(path, progress, cache=cache, runs=runs, left_out=_tell_left_out) for path in reports]
+    cache = not where["no_cache"]
+    found = [every_report(path, _progress(), cache=cache, runs=runs, left_out=_tell_left_out) for path in reports]
     return [one for some in found for one in some]
 
 
@@ -120,6 +129,10 @@ def _tell_left_out(error: Exception) -> None:
 def part(where: Where) -> Part:
     """What of `where` names a part of a report, as analyses take it."""
     return {"window": where["window"], "device": where["device"], "process": where["process"]}
+
+
+def _progress() -> Progress | None:
+    return _tell if sys.stderr.isatty() else None
 
 
 def _tell(what: str, share: float) -> None:

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kanalyze.cli._options import Where, opened_parts, opened_together, output, part, reports_argument, scope, top
+from kanalyze.cli._options import (
+    Where,
+    opened_counters,
+    opened_parts,
+    opened_together,
+    output,
+    part,
+    reports_argument,
+    scope,
+    top,
+)
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
 
@@ -47,8 +57,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
 ) -> None:
     """TABLE of REPORTS, all rows and columns. `kanalyze tables` lists the tables.
 
-    Most tables are of one report. Some, `joined` first of all, join reports of one program by different tools, or all
-    of a folder that `kanalyze collect` wrote.
+    Most tables are of one report: of a folder that `kanalyze collect` wrote that of nsys, or of ncu for its counters.
+    Some, `joined` first of all, join reports of one program by different tools, or all of such a folder.
     """
     from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
@@ -57,16 +67,19 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         raise OutputError.needs_file(form)
     for report in reports:
         refuse_overwriting(report, output)
-    known = catalog.table(table).options
-    keywords = {name: options[name] for name in _KEYWORDS if options[name] is not None} | _threshold(threshold, known)
+    declared = catalog.table(table)
+    asked = {name: options[name] for name in _KEYWORDS if options[name] is not None}
+    keywords = asked | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    if catalog.table(table).together:
+    if declared.together:
         rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
     else:
         if len(reports) > 1:
             raise click.UsageError(f"{table} is of one report; `kanalyze show joined` puts several together.")
-        parts = opened_parts(reports[0], where)
+        parts: dict[str | None, Report] = (
+            {None: opened_counters(reports[0], where)} if declared.counted else opened_parts(reports[0], where)
+        )
         rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":

@@ -31,15 +31,16 @@ _REMEDY = (
 def source(report: Path, kernel: str, view: str | None, form: str, output: Path | None) -> None:
     """Source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing beside each line.
 
-    KERNEL is a number of the table `counters` or a part of a name; of several such kernels the longest is shown.
+    Of a folder that `kanalyze collect` wrote, REPORT is what ncu wrote there. KERNEL is a number of the table
+    `counters` or a part of a name; of several such kernels the longest is shown.
     """
     from kanalyze.analyses.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.readers import read  # noqa: PLC0415 - as above
+    from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
     from kanalyze.renderers import source as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
 
     refuse_overwriting(report, output)
-    opened = read(report)
+    opened = counters_at(report)
     event_id, name = _chosen(opened, kernel)
     look = Look(width(), colour(output))
     found = opened.table("instructions") if view else hot_lines(opened)

@@ -63,6 +63,13 @@ def every_report(
     return found
 
 
+def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
+    """The report at `path`, of a capture what ncu wrote there; raises as :func:`kanalyze.readers.read`."""
+    if not read_capture.accepts(path, b"") or not (counters := runs_in(path, "ncu")):
+        return read(path, progress, cache=cache)
+    return report_of(path, counters, progress or (lambda *_: None), selections(path))
+
+
 def _trace(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
     found = read(trace, progress, cache=cache)
     return replace(found, meta=replace(found.meta, capture=folder))

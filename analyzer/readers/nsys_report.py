@@ -260,7 +260,7 @@ class NsysTables:
         wanted = (nsys.KERNEL_NAME.column, nsys.SYMBOL.column)
         pairs = self._database.integers(source, wanted, lambda part: part.unique()).unique(maintain_order=True)
         named = pairs.select(name(pairs).cast(pl.String).alias("name"), symbol(pairs).cast(pl.String).alias("symbol"))
-        return SYMBOLS.select(named.drop_nulls())
+        return SYMBOLS.select(named.drop_nulls().unique()).sort(*SYMBOLS.schema)
 
     def _side_table(self, table: Table) -> pl.DataFrame:
         present = [part for part in DETAILS[table.name] if part.source in self._database.tables]

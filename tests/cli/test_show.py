@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import polars as pl
 import pytest
@@ -11,7 +12,7 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture_reports import every_report
-from support.command import ADD, REPORTS, TORCH, refused, report_with, run
+from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, run
 from support.exports import only
 
 EVERY = [
@@ -288,3 +289,23 @@ def test_a_table_that_the_report_cannot_give_is_told_and_nothing_is_written(tmp_
     assert told == f"{report}: cannot tell kernels, because the report records no events of kind kernel."
     assert remedy.endswith("[cannot-tell]")
     assert not path.exists()
+
+
+COUNTED = [name for name in catalog.names() if catalog.table(name).counted]
+
+
+def test_the_tables_of_counters_are_those_that_need_them():
+    assert set(COUNTED) == {"counters", "stalls", "advice", "roofline", "hot_lines", "metrics", "instructions"}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_counters_of_a_capture_are_those_that_ncu_wrote_there(name):
+    folder = SAMPLES / "add"
+    assert shown(name, folder, "--format", "csv") == shown(name, folder / "ncu.details.csv", "--format", "csv")
+
+
+def test_a_capture_without_ncu_has_no_counters(tmp_path):
+    shutil.copytree(SAMPLES / "add", tmp_path / "add", ignore=shutil.ignore_patterns("ncu*"))
+    message, remedy = refused(run("show", "counters", tmp_path / "add"))
+    assert "cannot tell counters" in message
+    assert "ncu --set full" in remedy

@@ -118,3 +118,10 @@ def test_lines_add_up_to_the_kernel():
         assert lines.get_column(column).sum() == every.get_column(column).sum()
     assert lines.get_column("share").sum() == pytest.approx(1)
     assert lines.item(0, "text") == "    y[i] = x[i] + y[i];"
+
+
+def test_of_a_capture_it_is_what_ncu_wrote_there():
+    assert (
+        run("source", SAMPLES / "add", "add", "--sass").text
+        == run("source", SAMPLES / "add" / "ncu.details.csv", "add", "--sass").text
+    )
