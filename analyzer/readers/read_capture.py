@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.report import Report
 
+_BOARD: Final = "tensorboard/*.pt.trace.json*"
 _TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
 
 
@@ -72,9 +73,12 @@ def run_of(folder: Path, run: Path) -> Report:
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces of torch.profiler in a capture, one for each rank and cycle; else those of the program's own."""
-    names = sorted(path for path in folder.glob("torch*.json*") if _TRACE.fullmatch(path.name))
-    ours = [path for path in names if "-own" not in path.name]
+    """The traces of torch.profiler in a capture, one for each rank and cycle; else those of the program's own.
+
+    Those of the recipe tensorboard lie in a folder of that name alone.
+    """
+    names = [path for path in folder.glob("torch*.json*") if _TRACE.fullmatch(path.name)]
+    ours = [path for path in names if "-own" not in path.name] + [*folder.glob(_BOARD)]
     return sorted(ours or names, key=lambda path: (len(path.name), path.name))
 
 

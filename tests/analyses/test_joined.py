@@ -250,3 +250,13 @@ def test_a_trace_alone_is_what_a_capture_is_read_as(tmp_path):
     report = kanalyze.read(tmp_path)
     assert (report.meta.path, report.meta.read_from) == (tmp_path, tmp_path / "torch.json.gz")
     assert run("summarize", tmp_path).lines[0].startswith(f"{tmp_path.name}   torch.profiler")
+
+
+def test_the_trace_that_was_laid_out_for_tensorboard_is_joined_too(tmp_path):
+    folder = tmp_path / "square"
+    shutil.copytree(SAMPLES / "square", folder)
+    (folder / "tensorboard").mkdir()
+    (folder / "torch.json.gz").rename(folder / "tensorboard" / "torch.1763000000000000000.pt.trace.json.gz")
+    names = ["name", "torch_count", "operator", "ncu_match"]
+    there, here = (kanalyze.joined(*every_report(place)) for place in (folder, SAMPLES / "square"))
+    assert there.select(names).equals(here.select(names))
