@@ -92,6 +92,8 @@ def _instances_asked(window: str | None) -> bool:
 
 def _further_runs(report: Path) -> list[Path]:
     """The reports that a path stands for beside the one that is read: those of a nsys pass that ran several times."""
+    if not report.is_dir():
+        return []
     from kanalyze.readers.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
 
     return reports_in(report)[1:] if accepts(report, b"") else []
@@ -115,15 +117,20 @@ def _page(report: Path, where: Where) -> Shown:
     Of a report that was recorded several times, the page says how far the runs are apart.
     """
     parts = opened_parts(report, where)
-
-    from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - a reader need not wait for it
-    from kanalyze.analyses.instances import compare  # noqa: PLC0415 - as above
-    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
-    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
-
     if None in parts and parts[None].meta.timeless:
+        from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - few reports need it
+
         return summarize_counters(parts[None])
     if None not in parts:
+        from kanalyze.analyses.instances import compare  # noqa: PLC0415 - as above
+
         return compare([*parts.values()])
-    others = [opened_parts(other, where) for other in _further_runs(report)]
-    return repeated([summary_of(run[None]) for run in (parts, *others) if None in run])
+    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - a reader need not wait for it
+
+    page = summary_of(parts[None])
+    runs = [opened_parts(other, where) for other in _further_runs(report)]
+    if not runs:
+        return page
+    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - few reports need it
+
+    return repeated([page, *(summary_of(run[None]) for run in runs if None in run)])
