@@ -66,6 +66,7 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
         asked = wanted.alias("key").to_frame()
         return asked.join(known, on="key", how="left", maintain_order="left").get_column("row")
     rows = pl.int_range(len(keys), dtype=pl.UInt32, eager=True)
+    keys, wanted = (one.cast(pl.Int64) if one.dtype.is_signed_integer() else one for one in (keys, wanted))
     if keys.has_nulls():
         rows, keys = rows.filter(keys.is_not_null()), keys.drop_nulls()
     places = (keys - low).cast(pl.UInt32)

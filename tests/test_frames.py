@@ -1,6 +1,7 @@
 """What is cheaper than its general form gives what that gives."""
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,12 @@ def test_first_rows_are_those_of_a_list(keys, others, data):
     wanted = others + (data.draw(st.lists(st.sampled_from(known))) if known else [])
     expected = [None if one is None or one not in keys else keys.index(one) for one in wanted]
     assert first_rows(int64(keys), int64(wanted)).to_list() == expected
+
+
+@pytest.mark.parametrize("dtype", [pl.Int8, pl.Int16, pl.Int32, pl.UInt8, pl.UInt64])
+def test_narrow_keys_are_looked_up_too(dtype):
+    keys = pl.Series(range(0 if dtype.is_unsigned_integer() else -128, 127, 8), dtype=dtype)
+    assert first_rows(keys, keys.reverse()).to_list() == list(reversed(range(len(keys))))
 
 
 @given(st.lists(NUMBERS, max_size=30), st.lists(st.none() | NUMBERS, max_size=30))

@@ -87,4 +87,6 @@ def launch_summary(report: Report) -> pl.DataFrame:
     )
     sums = sums.with_columns(pl.lit(value, dtype=pl.Int64).alias(key) for key, value in same.items())
     named = sums.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
-    return TABLE.select(named.sort("total_avg_ns", "kernel", "thread_id", descending=[True, False, False]))
+    found, keys = TABLE.select(named), ["kernel", "thread_id"]
+    keys += [name for name in found.columns if name not in ("total_avg_ns", *keys)]  # the rest, for what is as large
+    return found.sort("total_avg_ns", *keys, descending=[True, *(False for _ in keys)])

@@ -94,6 +94,8 @@ def steps(report: Report) -> pl.DataFrame:
         idle_in=_most(IDLE),
         operations=pl.col("operations").fill_null(0),
     ).sort(*_KEYS, "start", "event_id")
+    if rows.is_empty():
+        return TABLE.empty()
     parts = rows.partition_by("process_id", maintain_order=True)
     told = pl.concat([part.with_columns(warmed_up(report, part)) for part in parts])
     return TABLE.select(judged(told, keys=_KEYS))

@@ -78,34 +78,39 @@ def opened(report: Path, where: Where) -> Report:
     """The report at a path, narrowed to what the user asked for."""
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
-    with _sparing_memory():
+    with sparing_memory():
         found = read(report, _progress(), cache=not where["no_cache"])
     return found.narrow(**part(where))
 
 
-def opened_counters(report: Path, where: Where) -> Report:
-    """The same of what counters are wanted of: of a capture the reports of ncu."""
-    with _sparing_memory():
+def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
+    """What :func:`opened_parts` gives where counters are wanted: of a capture the reports of ncu."""
+    with sparing_memory():
         from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
+        from kanalyze.report import Window  # noqa: PLC0415 - as above
 
-    return counters_at(report, _progress(), cache=not where["no_cache"]).narrow(**part(where))
+    found = counters_at(report, _progress(), cache=not where["no_cache"])
+    found = found.narrow(device=where["device"], process=where["process"])
+    if found.meta.timeless and where["window"] is not None:
+        return {None: found.narrow(window=Window())}  # whatever it is, no table is of a part of that
+    return _parts(found, where["window"])
 
 
 @contextmanager
-def _sparing_memory() -> Iterator[None]:
+def sparing_memory() -> Iterator[None]:
     """Let polars be imported in here with an allocator that keeps less, and gives back large blocks less often.
 
     It then has one arena per processor, not four, and large blocks stay with the others: a tenth less time and memory
-    for a large report (benchmarks/). jemalloc reads its options when it is loaded; no other program is to have them.
+    for a large report (benchmarks/). jemalloc reads its options when it is loaded.
     """
-    if _ALLOCATOR in os.environ:
+    if _ALLOCATOR in os.environ or "polars" in sys.modules:
         yield
         return
     os.environ[_ALLOCATOR] = f"narenas:{os.cpu_count() or 1},oversize_threshold:0"
     try:
         yield
     finally:
-        del os.environ[_ALLOCATOR]
+        os.environ.pop(_ALLOCATOR, None)  # no other program is to have them
 
 
 def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:
@@ -113,7 +118,7 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
 
     With `runs` of a nsys pass that ran several times each of its runs.
     """
-    with _sparing_memory():
+    with sparing_memory():
         from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
 
     cache = not where["no_cache"]
@@ -145,8 +150,10 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
 
     One without a name, unless the window is a range that occurs several times.
     """
-    text = where["window"]
-    whole = opened(report, {**where, "window": None})
+    return _parts(opened(report, {**where, "window": None}), where["window"])
+
+
+def _parts(whole: Report, text: str | None) -> dict[str | None, Report]:
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
         click.echo(f"kanalyze: --window {text!r}: left out {plural(left_out, 'range')} without duration.", err=True)

@@ -15,6 +15,7 @@ from kanalyze.cli._options import (
     part,
     reports_argument,
     scope,
+    sparing_memory,
     top,
 )
 from kanalyze.cli._output import emit, refuse_overwriting, width
@@ -60,7 +61,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     Most tables are of one report: of a folder that `kanalyze collect` wrote that of nsys, or of ncu for its counters.
     Some, `joined` first of all, join reports of one program by different tools, or all of such a folder.
     """
-    from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
+    with sparing_memory():
+        from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
 
     if form == "parquet" and output is None:
@@ -77,9 +79,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     else:
         if len(reports) > 1:
             raise click.UsageError(f"{table} is of one report; `kanalyze show joined` puts several together.")
-        parts: dict[str | None, Report] = (
-            {None: opened_counters(reports[0], where)} if declared.counted else opened_parts(reports[0], where)
-        )
+        parts = opened_counters(reports[0], where) if declared.counted else opened_parts(reports[0], where)
         rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":

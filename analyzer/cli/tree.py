@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._options import Where, opened_parts, output, report_argument, scope
+from kanalyze.cli._options import Where, opened_parts, output, report_argument, scope, sparing_memory
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.units import parse_percent
 
@@ -34,7 +34,8 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     **where: Unpack[Where],
 ) -> None:
     """Which calls of REPORT, a trace of torch.profiler, led to which kernels, and what they took."""
-    from kanalyze.analyses.tree import default_order  # noqa: PLC0415 - --help need not import polars
+    with sparing_memory():
+        from kanalyze.analyses.tree import default_order  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.tree import tree as tree_of  # noqa: PLC0415 - as above
     from kanalyze.renderers import tree as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above

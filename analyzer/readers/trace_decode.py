@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 import msgspec
 
 from kanalyze.readers import trace_events as of
-from kanalyze.readers.trace_kinds import EMPTY_ARGS, MEANT, OLD_OP, modern
+from kanalyze.readers.trace_kinds import ARGS, EMPTY_ARGS, MEANT, OLD_OP, modern
 from kanalyze.readers.trace_loose import as_event, in_ns, number, repaired, whole_objects
 
 if TYPE_CHECKING:
@@ -266,13 +266,14 @@ def _widest(times: Sequence[float]) -> float:
 
 
 def _find_collectives(objects: Iterable[msgspec.Raw], events: Sequence[Any], found: Columns) -> None:
-    """Note the fields of collectives, which few events have."""
+    """Note the fields of collectives, which few events have, and only those that belong to an operator."""
     places: Counter[str] = Counter()
     for raw, event in zip(objects, events, strict=True):
         if event is None:
             continue
-        kind = MEANT[type(event)].__name__
-        if _COLLECTIVE in bytes(raw):
+        meant = MEANT[type(event)]
+        kind = meant.__name__
+        if issubclass(ARGS.get(meant, msgspec.Struct), of.Linked) and _COLLECTIVE in bytes(raw):
             args = _args(bytes(raw))
             fields = {name: args[key] for name, key in of.COLLECTIVE.items() if args.get(key) is not None}
             if "collective" in fields:

@@ -63,6 +63,7 @@ def test_steps_of_several_processes_and_devices():
     ]
     assert rows(report(events), "process_id", "device", "kernel_ns") == [(1, 0, 10), (2, 1, 10)]
     assert rows(report(events), "process_id", device=1) == [(2,)]
+    assert rows(report(events), "process_id", device=0, process=2) == []
 
 
 def test_a_step_without_a_gpu_has_only_its_length():

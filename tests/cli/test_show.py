@@ -309,3 +309,9 @@ def test_a_capture_without_ncu_has_no_counters(tmp_path):
     message, remedy = refused(run("show", "counters", tmp_path / "add"))
     assert "cannot tell counters" in message
     assert "ncu --set full" in remedy
+
+
+@pytest.mark.parametrize("window", ["step#2", "1ms..2ms"])
+def test_counters_of_a_window_are_refused_whatever_the_window(window):
+    message, _ = refused(run("show", "counters", SAMPLES / "add", "--window", window))
+    assert "cannot tell counters of a window" in message

@@ -282,6 +282,13 @@ def test_collectives_have_their_fields(tables):
     assert [row["name"] for row in table("kernel")] == ["ncclDevKernel_AllReduce", "gemm"]
 
 
+def test_collectives_are_those_of_operators_whatever_stands_beside_them(tables):
+    stray = x("python_function", "f", 2, 1, {"Python id": 1, "Collective name": "allreduce"})
+    own = x("cpu_op", "record_param_comms", 0, 1, {"Collective name": "send"})
+    assert tables(stray)("collective_detail") == []
+    assert [row["collective"] for row in tables(stray, own)("collective_detail")] == ["send"]
+
+
 PROPERTIES = {"id": 0, "name": "NVIDIA H200", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32}
 
 
