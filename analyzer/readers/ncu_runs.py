@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.counter_model import LAUNCH_NUMBERS
-from kanalyze.errors import DamagedReportError, UnknownFormatError
+from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.readers import ncu_csv, ncu_errors, ncu_module, ncu_program, ncu_source
 from kanalyze.readers.ncu_names import names_of_sources, with_whole_names
 from kanalyze.readers.ncu_pages import content, pages_in, pages_of
@@ -22,6 +22,7 @@ from kanalyze.report import Meta, Report
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from types import ModuleType
 
     from kanalyze.readers import Progress
     from kanalyze.readers.ncu_pages import PagesFile
@@ -87,19 +88,34 @@ def measured(run: Run, progress: Progress) -> Measured:
     """What the files of one run hold; its report tells more than its pages, where something can read it."""
     library = ncu_module.module() if run.report else None
     if run.report and library:
-        opened, cut = ncu_module.actions(run.report, library)
-        return replace(
-            ncu_module.measured(run.report, library, opened, cut=cut),
-            instructions=lambda: ncu_source.instructions_of_actions(opened),
-            files=lambda: ncu_source.files_of_actions(opened),
-        )
+        try:
+            return _through_module(run.report, library)
+        except ExportError as error:
+            if not run.pages:
+                raise
+            found = _of_pages(run.pages)
+            return replace(found, notes=[*found.notes, ("report left out", 1, None, f"its pages are read: {error}")])
     if run.pages:
-        files = {kind: pages_in(path) for kind, path in run.pages.items()}
-        found = ncu_csv.measured(files.get("details"), files.get("raw"))
-        kind, page = next(iter(run.pages.items()))
-        return _named(found, page.with_name(page.name.removesuffix(_PAGES[kind]) + _SOURCE))
+        return _of_pages(run.pages)
     assert run.report is not None, "a run has a file"  # noqa: S101 - runs_in and the readers give one
     return through_program(run.report, progress)
+
+
+def _through_module(path: Path, library: ModuleType) -> Measured:
+    opened, cut = ncu_module.actions(path, library)
+    return replace(
+        ncu_module.measured(path, library, opened, cut=cut),
+        instructions=lambda: ncu_source.instructions_of_actions(opened),
+        files=lambda: ncu_source.files_of_actions(opened),
+    )
+
+
+def _of_pages(pages: Mapping[str, Path]) -> Measured:
+    """What the pages of one run hold, by kind, with what its page of sources adds."""
+    files = {kind: pages_in(path) for kind, path in pages.items()}
+    found = ncu_csv.measured(files.get("details"), files.get("raw"))
+    kind, page = next(iter(pages.items()))
+    return _named(found, page.with_name(page.name.removesuffix(_PAGES[kind]) + _SOURCE))
 
 
 def through_program(path: Path, progress: Progress, runner: Runner = ncu_program.run) -> Measured:

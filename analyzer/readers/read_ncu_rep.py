@@ -26,7 +26,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report at `path`, whole; its pages beside it, where nothing can read the report itself.
 
     Raises:
-        ExportError: Neither the module nor a program is here to read it with, or it cannot read this report.
+        ExportError: Neither the module nor a program is here to read it with, or it cannot read this report; and no
+            page is beside it.
     """
     del cache  # to read it again is as quick
     return report_of(path, [Run(path, pages_of_report(path))], progress)

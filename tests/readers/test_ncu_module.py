@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from kanalyze import read_all
 from kanalyze.errors import ExportError
 from kanalyze.readers import ncu_module, ncu_program, ncu_runs, read
 from kanalyze.readers.ncu_blocks import is_cut
@@ -98,11 +99,25 @@ class OlderModule:
         raise RuntimeError(f"unsupported report version in {path}")
 
 
-def test_a_report_newer_than_the_module_is_refused(monkeypatch):
+def test_a_report_newer_than_the_module_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(ncu_module, "module", OlderModule)
+    shutil.copy(REPORTS[0], tmp_path)
     with pytest.raises(ExportError, match=r"the module ncu_report 2025\.1\.0 cannot read it: unsupported") as caught:
-        read(REPORTS[0])
+        read(tmp_path / REPORTS[0].name)
     assert "pip install --upgrade ncu-report" in caught.value.remedy
+
+
+def test_of_a_report_that_the_module_cannot_read_the_pages_beside_it_are_read(monkeypatch):
+    """In a capture, or given by itself: one with the module is no worse off than one without."""
+    path = REPORTS[0]
+    pages = read(path.with_name("ncu.details.csv"))
+    monkeypatch.setattr(ncu_module, "module", OlderModule)
+    for found in (read(path), read_all(path.parent)[-1]):
+        assert found.meta.tool == "ncu"
+        assert_frame_equal(found.table("metrics"), pages.table("metrics"))
+        (note,) = found.table("notes").filter(pl.col("check") == "report left out").get_column("effect")
+        assert "its pages are read" in note
+        assert "the module ncu_report 2025.1.0 cannot read it" in note
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
