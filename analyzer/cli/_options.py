@@ -122,11 +122,11 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
         from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
 
     cache = not where["no_cache"]
-    found = [every_report(path, _progress(), cache=cache, runs=runs, left_out=_tell_left_out) for path in reports]
+    found = [every_report(path, _progress(), cache=cache, runs=runs, left_out=tell_left_out) for path in reports]
     return [one for some in found for one in some]
 
 
-def _tell_left_out(error: Exception) -> None:
+def tell_left_out(error: Exception) -> None:
     """Say that a report of a folder is not in what is printed."""
     click.echo(f"kanalyze: left out: {error}", err=True)
 

@@ -7,14 +7,26 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._options import Where, opened_parts, opened_together, output, part, reports_argument, scope, top
+from kanalyze.cli._options import (
+    Where,
+    opened_parts,
+    opened_together,
+    output,
+    part,
+    reports_argument,
+    scope,
+    tell_left_out,
+    top,
+)
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
+from kanalyze.errors import KanalyzeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from kanalyze.analyses.joint_summary import JointSummary
+    from kanalyze.analyses.summary import Summary
     from kanalyze.renderers.pages import Shown
 
 _TOP = 8
@@ -67,11 +79,25 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
 
 def _with_runs(page: JointSummary, path: Path, where: Where) -> JointSummary:
     """The page of a report that was recorded several times; it says how far the runs are apart."""
-    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - as above
+    return replace(page, summary=_apart(page.summary, path, where))
+
+
+def _apart(page: Summary, report: Path, where: Where) -> Summary:
+    """The same of a page of one report; a run that cannot be read, or lacks that part, is left out with a word."""
+    others = _further_runs(report)
+    if not others:
+        return page
+    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - few reports need it
     from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
 
-    others = [opened_parts(run, where)[None] for run in _further_runs(path)]
-    return replace(page, summary=repeated([page.summary, *map(summary_of, others)]))
+    runs = [page]
+    for run in others:
+        try:
+            parts = opened_parts(run, where)
+            runs += [summary_of(parts[None])] if None in parts else []
+        except KanalyzeError as error:
+            tell_left_out(error)
+    return repeated(runs)
 
 
 def _several(reports: Sequence[Path]) -> bool:
@@ -127,10 +153,4 @@ def _page(report: Path, where: Where) -> Shown:
         return compare([*parts.values()])
     from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - a reader need not wait for it
 
-    page = summary_of(parts[None])
-    runs = [opened_parts(other, where) for other in _further_runs(report)]
-    if not runs:
-        return page
-    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - few reports need it
-
-    return repeated([page, *(summary_of(run[None]) for run in runs if None in run)])
+    return _apart(summary_of(parts[None]), report, where)

@@ -7,7 +7,7 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import CannotTellError
-from support.command import ADD, ADD_UM, REPORTS, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
 
 @pytest.fixture
@@ -48,6 +48,25 @@ def test_a_run_in_which_nothing_happened_is_told(capture):
     shutil.copyfile(REPORTS / "empty.sqlite", capture / "nsys-2.sqlite")
     told = " ".join(run("summarize", capture).text.partition("WHERE")[0].split())
     assert told.endswith("This is the first of 2 runs; in 1 of them no GPU did anything.")
+
+
+def test_a_run_that_cannot_be_read_is_left_out_with_a_word(capture):
+    for name in ("nsys-3.sqlite", "nsys-4.sqlite"):
+        shutil.copyfile(ADD, capture / name)
+    (capture / "nsys-2.sqlite").write_text("garbage")
+    ran = run("summarize", capture)
+    assert (ran.status, ran.error.count("left out")) == (0, 1)
+    assert ran.error.startswith(f"kanalyze: left out: {capture / 'nsys-2.sqlite'}: ")
+    assert "This is the first of 3 runs" in " ".join(ran.text.split())
+
+
+def test_so_it_is_on_the_page_of_several_tools(capture):
+    (capture / "nsys-2.sqlite").write_text("garbage")
+    shutil.copy(SAMPLES / "add" / "ncu.details.csv", capture)
+    once = run("summarize", capture)
+    assert (once.status, once.error.count("left out")) == (0, 1)
+    assert "with ncu" in once.text
+    assert "of 2 runs" not in once.text
 
 
 def test_a_capture_without_report_of_nsys_is_told(capture):
