@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kanalyze.analyses._together import Together, together
+from kanalyze.analyses.counter_summary import CounterSummary, summarize_counters
 from kanalyze.analyses.gains import gains_of
 from kanalyze.analyses.joined import joined_of
 from kanalyze.analyses.summary import Summary, summarize
@@ -40,19 +41,28 @@ class JointSummary:
         return list(dict.fromkeys(meta.tool for meta in self.metas))
 
 
-def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSummary | Summary]:
+def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSummary | Summary | CounterSummary]:
     """The pages of reports of one program by different tools: one for each that gives the time.
 
-    That of one which no other report belongs to is a page of its own.
+    That of one which no other report belongs to is a page of its own; so is that of one without kernels, to which
+    nothing can be joined. Reports that are then on no page have pages of their own at the end.
 
     Raises:
         CannotTellError: None gives time.
     """
-    return [_page(found) for found in together("joined", reports, where)]
+    found = together("joined", reports, where)
+    joint = {one for each in found if _can_join(each) for one in each.given}
+    alone = dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
+    others = [summarize_counters(one) if one.meta.timeless else summarize(one) for one in alone]
+    return [*map(_page, found), *others]
+
+
+def _can_join(found: Together) -> bool:
+    return len(found.reports) > 1 and "kernel" in found.base.kinds
 
 
 def _page(found: Together) -> JointSummary | Summary:
-    if len(found.reports) == 1:
+    if not _can_join(found):
         return summarize(found.base)
     return JointSummary(
         summary=summarize(found.base),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kanalyze.analyses.counter_summary import CounterSummary
     from kanalyze.analyses.joint_summary import JointSummary
     from kanalyze.analyses.summary import Summary
     from kanalyze.renderers.pages import Shown
@@ -62,24 +63,22 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
     """
     if not _several(reports) or _instances_asked(where["window"]):
         return [_page(report, where) for report in reports]
-    given = [(path, one) for path in reports for one in opened_together([path], where, runs=False)]
-    if len({one.meta.tool for _, one in given}) == 1 or all(one.meta.timeless for _, one in given):
+    given = opened_together(reports, where, runs=False)
+    if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
         return [_page(report, where) for report in reports]
-    from kanalyze.analyses.joint_summary import JointSummary, summarize_together  # noqa: PLC0415 - as in _page
+    from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - as in _page
 
-    paths = {one.meta.path: path for path, one in given}
-    pages = summarize_together(*(one for _, one in given), **part(where))
-    return [
-        _with_runs(page, paths[page.metas[0].path], where)
-        if isinstance(page, JointSummary)
-        else _page(paths[page.meta.path], where)
-        for page in pages
-    ]
+    return [_with_runs(page, where) for page in summarize_together(*given, **part(where))]
 
 
-def _with_runs(page: JointSummary, path: Path, where: Where) -> JointSummary:
-    """The page of a report that was recorded several times; it says how far the runs are apart."""
-    return replace(page, summary=_apart(page.summary, path, where))
+def _with_runs(page: JointSummary | Summary | CounterSummary, where: Where) -> Shown:
+    """The page of a report that may have been recorded several times; it then says how far the runs are apart."""
+    from kanalyze.analyses.joint_summary import JointSummary  # noqa: PLC0415 - as in _page
+    from kanalyze.analyses.summary import Summary  # noqa: PLC0415 - as in _page
+
+    if isinstance(page, JointSummary):
+        return replace(page, summary=_apart(page.summary, page.metas[0].path, where))
+    return _apart(page, page.meta.path, where) if isinstance(page, Summary) else page
 
 
 def _apart(page: Summary, report: Path, where: Where) -> Summary:

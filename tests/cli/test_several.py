@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from functools import cache
 
 import pytest
@@ -81,6 +82,43 @@ def test_output_onto_any_of_the_reports_is_refused(tmp_path):
     path.write_bytes(ADD.read_bytes())
     assert refused(run("summarize", ADD_UM, path, "-o", path))[1].endswith("[output-failed]")
     assert path.read_bytes() == ADD.read_bytes()
+
+
+# Several tools that cannot be joined
+
+NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" / "add.details.csv"
+
+
+def test_a_time_without_kernels_and_counters_have_a_page_each():
+    assert content(NO_KERNELS, COUNTERS)["reports"] == [content(NO_KERNELS), content(COUNTERS)]
+    assert page(COUNTERS, NO_KERNELS).count("─" * 80) == 1
+
+
+def test_counters_that_belong_to_none_of_several_have_one_page():
+    assert content(NO_KERNELS, NO_KERNELS, COUNTERS)["reports"] == [
+        content(one) for one in (NO_KERNELS, NO_KERNELS, COUNTERS)
+    ]
+
+
+def test_counters_that_are_on_the_page_of_one_of_several_have_none_of_their_own():
+    kernels = REPORTS / "torch" / "ddp.json.gz"
+    found = content(NO_KERNELS, kernels, COUNTERS)["reports"]
+    assert [found[0], "joined" in found[1]] == [content(NO_KERNELS), True]
+    assert len(found) == 2
+
+
+def test_so_it_is_of_a_capture(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(NO_KERNELS, tmp_path / "torch.json.gz")
+    shutil.copyfile(COUNTERS, tmp_path / "ncu.details.csv")
+    time, counters = content(tmp_path)["reports"]
+    assert time["answer"] == content(NO_KERNELS)["answer"]
+    assert counters["answer"] == content(tmp_path / "ncu.details.csv")["answer"]
+
+
+def test_in_python_it_is_the_page_of_the_time():
+    one, other = kanalyze.read(NO_KERNELS), kanalyze.read(COUNTERS)
+    assert kanalyze.summarize(one, other).answer == kanalyze.summarize(one).answer
 
 
 # All instances of a range
