@@ -36,8 +36,8 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
 
     Returns:
         Columns right (event_id in `ncu`), number (which launch of its function), left (event_id in `base`; null where
-        that launch has another shape, so that one of both runs went another way). Kernels that are in no row are those
-        of which nothing is known.
+        that launch has another shape or is not there, so that one of both runs went another way). Kernels that are in
+        no row are those of which nothing is known.
     """
     known = _known(base)
     if id(ncu) not in known:
@@ -59,11 +59,14 @@ def _found(base: Report, ncu: Report) -> pl.DataFrame:
     whole = pl.col("name").replace(whole_names(base, ncu))
     measured = _with_same_name(kernels_in(ncu).join(numbers, on="event_id").with_columns(whole))
     found = _numbered(base.whole, measured.get_column("same_name").unique())
-    both = measured.join(found, on=["same_name", "number"], suffix="_left")
+    counted = measured.join(found, on="same_name", how="semi")
+    both = counted.join(found, on=["same_name", "number"], how="left", suffix="_left")
+    by_one_call = pl.col("alone").eq_missing(other=False)
     fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
-    in_doubt = (~fits).any().over("same_name")
+    in_doubt = (~by_one_call & ~(pl.col("alone").is_not_null() & fits)).any().over("same_name")
     left = pl.when(~in_doubt).then("event_id_left")
-    return both.select(right="event_id", number="number", left=left).select(_TYPED)
+    told = both.with_columns(left=left).filter(~by_one_call)
+    return told.select(right="event_id", number="number", left="left").select(_TYPED)
 
 
 def whole_names(base: Report, ncu: Report) -> dict[str, str]:
@@ -109,9 +112,9 @@ def _alone_in_their_names(names: pl.Series) -> pl.DataFrame:
 
 
 def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
-    """The launches of functions that have numbers: columns same_name, number, event_id, those of the launch shape.
+    """The launches of functions that have numbers: columns same_name, number, event_id, alone, those of launch shape.
 
-    Launches that one call made, nodes of a graph, are counted, and left out: which of them came first is not known.
+    Not alone are launches that one call made, nodes of a graph: which of them came first is not known.
     """
     kernels = base.kind("kernel")
     doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
@@ -125,8 +128,8 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
     known = pl.col("call_start").is_not_null().all().over("same_name")
     order = launched.filter(alone & known).sort("call_start", "call_row", "event_id")
     numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))
-    single = numbered.filter(pl.len().over("call_row", "same_name") == 1)
-    return beside(single.sort("event_id"), base.kernel_config, *SHAPE).select("same_name", "number", "event_id", *SHAPE)
+    told = numbered.with_columns(alone=pl.len().over("call_row", "same_name") == 1).sort("event_id")
+    return beside(told, base.kernel_config, *SHAPE).select("same_name", "number", "event_id", "alone", *SHAPE)
 
 
 def _calls(base: Report, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -201,6 +201,20 @@ def test_numbers_take_back_what_equal_counts_claim():
     assert kanalyze.joined(base, other)["ncu_match"].to_list() == ["shape", "shape"]
 
 
+def test_a_launch_that_the_program_did_not_come_to_is_none_that_it_made():
+    """As many launches, but ncu was told to measure the fifth."""
+    base = recorded([(0, 1)], [0])
+    fifth = measured({}, names=[OTHERS[0]], grids=[1], asked=Selection((5,)))
+    assert same_launches(base, fifth).rows() == [(0, 5, None)]
+    rows = kanalyze.joined(base, fifth).select("ncu_match", "launch_number").rows()
+    assert rows == [("shape", None)]
+
+
+def test_a_launch_that_is_not_there_takes_the_numbers_of_its_function_away():
+    both = measured({}, {}, names=[OTHERS[0]] * 2, grids=[1, 1], asked=Selection((1, 5)))
+    assert same_launches(recorded([(0, 1), (0, 1)], [0, 5]), both)["left"].to_list() == [None, None]
+
+
 LONG = ("void n::f<int, n::g<float>>(T1)", "void n::f<int, n::h<float>>(T1)")
 
 
