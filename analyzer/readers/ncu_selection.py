@@ -51,6 +51,9 @@ _FROM_CALL: Final = "--capture-range=cudaProfilerApi"
 _LEAST: Final = 3
 
 
+#: A mangled name in a regular expression that stands for nothing else.
+_ESCAPED: Final = r"(?:\w|\\[.$])+"
+
 #: Whether ncu counts from the program's start, by what follows --profile-from-start.
 _STARTS: Final = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
 
@@ -115,10 +118,14 @@ def _first_ones(flags: Mapping[str, str]) -> Selection | None:
 
 
 def _symbols(pattern: str) -> tuple[str, ...]:
-    """The mangled names that a filter lists, as a name or as ``regex:^(NAME|NAME)$``."""
-    whole = re.fullmatch(r"regex:\^\((.*)\)\$|regex:\^(.*)\$|([^:]*)", pattern)
-    listed = next(filter(None, whole.groups()), "").replace("\\", "").split("|") if whole else []
-    return tuple(listed) if all(re.fullmatch(r"[\w$.]+", name) for name in listed) else ()
+    """The mangled names that a filter lists, as a name or as ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
+
+    Empty for other expressions: a dot or dollar sign that is not escaped stands for other things than itself.
+    """
+    if re.fullmatch(r"[\w$.]+", pattern):
+        return (pattern,)
+    whole = re.fullmatch(rf"regex:\^(?:\(({_ESCAPED}(?:\|{_ESCAPED})*)\)|({_ESCAPED}))\$", pattern)
+    return tuple((whole[1] or whole[2]).replace("\\", "").split("|")) if whole else ()
 
 
 def _flags(command: Sequence[str]) -> dict[str, str] | None:

@@ -27,6 +27,13 @@ def selected(*flags):
         ([*BY_ID, "::regex:^(_Z1av)$:7|2|11"], Selection((2, 7, 11), symbols=A)),
         ([*BY_ID, r"::regex:^(_Z1a\.v)$:7"], Selection((7,), symbols=("_Z1a.v",))),
         ([*BY_ID, "::regex:^_Z1c:7"], Selection((7,))),
+        ([*BY_ID, "::regex:^_Z1.v$:7"], Selection((7,))),  # any letter
+        ([*BY_ID, "::regex:^_Z1av|_Z1bv$:7"], Selection((7,))),  # whatever begins, or ends, so
+        ([*BY_ID, "::regex:^(_Z1av)|(_Z1bv)$:7"], Selection((7,))),
+        ([*BY_ID, "::regex:^(_Z1a$|_Z1bv)$:7"], Selection((7,))),
+        ([*BY_ID, "::regex:^_Z1a\\$:7"], Selection((7,))),  # no end
+        ([*BY_ID, r"::regex:^(_Z1a\$v)$:7"], Selection((7,), symbols=("_Z1a$v",))),
+        ([*BY_ID, "::_Z1a.v$:7"], Selection((7,), symbols=("_Z1a.v$",))),  # no expression
         ([*BY_ID[:2], "--kernel-id=::_Z1av:3", "--nvtx"], Selection((3,), symbols=A)),
         ([*BY_ID, "::_Z1av:3", "--profile-from-start", "off"], Selection((3,), from_call=True, symbols=A)),
         ([*BY_NAME, "regex:^(_Z1av|_Z1bv)$", "--launch-count", "3"], Selection(None, symbols=(*A, "_Z1bv"))),
@@ -53,6 +60,8 @@ def test_what_a_command_selects(flags, expected):
         [*BY_NAME, "regex:^(_Z1av|_Z1bv)$", "--launch-skip", "1"],  # the other one's launches were skipped, too
         ["--kernel-name", "a", "--launch-skip", "1"],
         [*BY_NAME, "_Z1av", "--launch-count", "some"],
+        [*BY_NAME, "regex:^k.$", "--launch-skip", "2", "--launch-count", "1"],  # of whatever functions
+        [*BY_NAME, "regex:^_Z1av|_Z1bv$", "--launch-skip", "1"],
         ["--nvtx", "--nvtx-include", "step/"],
         ["--replay-mode", "range"],
         ["--launch-skip-before-match", "3"],
