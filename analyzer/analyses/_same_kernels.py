@@ -12,6 +12,7 @@ import polars as pl
 from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
 from kanalyze.analyses._same_launches import same_launches, whole_names
 from kanalyze.decoder.same_name import normalised, shortened
+from kanalyze.report import Scope
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -34,8 +35,9 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
         Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
         Groups that are in no row have no partner.
     """
+    whole, one_gpu = _whole(left), _has_one_gpu(left) and _has_one_gpu(right)
     if not right.meta.timeless:
-        return matched(kernel_groups(left), kernel_groups(right), whole=_whole(left))
+        return matched(kernel_groups(left), kernel_groups(right), whole=whole, one_gpu=one_gpu)
     names = whole_names(left, right)
     spelled = {
         column: pl.col("name").replace_strict(
@@ -44,7 +46,7 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
         for column, parameters in (("same_name", True), ("loose_name", False))
     }
     groups = kernel_groups(right).with_columns(**spelled) if names else kernel_groups(right)
-    return _by_launches(matched(kernel_groups(left), groups, whole=_whole(left)), left, right)
+    return _by_launches(matched(kernel_groups(left), groups, whole=whole, one_gpu=one_gpu), left, right)
 
 
 def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
@@ -74,10 +76,17 @@ def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFra
     return pairs.join(each, on="right", how="left", maintain_order="left").select("left", "right", match=match)
 
 
-def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
-    """:func:`same_kernels` of two tables of groups; `whole`: `left` has every launch of the program."""
+def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_gpu: bool) -> pl.DataFrame:
+    """:func:`same_kernels` of two tables of groups.
+
+    Args:
+        left: Groups as of :func:`kernel_groups`.
+        right: The same.
+        whole: `left` has every launch of the program; False where it may lack some, None where `right` can tell.
+        one_gpu: Each report has but one GPU, whatever its number.
+    """
     first, second = left.select(_COLUMNS), right.select(_COLUMNS)
-    if first.get_column("device").n_unique() == 1 == second.get_column("device").n_unique():
+    if one_gpu and first.height:
         second = second.with_columns(device=pl.lit(first.item(0, "device"), dtype=first.schema["device"]))
     pairs = _sure(first, second, whole=whole)
     for find in (_of_one_name, _but_for_parameters, _cut_short):
@@ -86,17 +95,24 @@ def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataF
     return pairs.sort("left")
 
 
-def _whole(report: Report) -> bool:
-    """Whether a report tells every launch of the program: nsys', looked at whole."""
-    return report.meta.tool == "nsys" and report.scope.window is None
+def _whole(report: Report) -> bool | None:
+    """Whether a report tells every launch of the program: nsys', and not a part of it; None where it does not say."""
+    if report.scope != Scope():
+        return False
+    return True if report.meta.tool == "nsys" else None
 
 
-def _sure(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
+def _has_one_gpu(report: Report) -> bool:
+    """Whether kernels ran on one GPU, in scope or not: of several, each is told by its number."""
+    return report.whole.kind("kernel").get_column("device").fill_null(0).n_unique() == 1
+
+
+def _sure(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None) -> pl.DataFrame:
     """Same name, shape and GPU; the launches are the same ones if they are as many, and one report has all."""
     keys = ["same_name", "device", *SHAPE]
     both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
     all_alike = both.height == left.height == right.height and both.filter(_as_many()).height == both.height
-    exact = _as_many() if whole or all_alike else pl.lit(value=False)
+    exact = _as_many() if whole or (all_alike and whole is None) else pl.lit(value=False)
     match = pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape"))
     return both.select(left="group", right="group_right", match=match).select(_TYPED)
 

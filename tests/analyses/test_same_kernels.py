@@ -1,6 +1,7 @@
 """Which kernels of two reports are the same, against a model in plain Python."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import polars as pl
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses._kernel_groups import SHAPE
-from kanalyze.analyses._same_kernels import matched
+from kanalyze.analyses._same_kernels import matched, same_kernels
 from kanalyze.decoder.same_name import normalised, shortened
+from support.build import kernel, report
+from support.counters import measured
 
 NSYS = ["void n::k<(int)1>(T1)", "void n::k<(int)2>(T1)", "j(const int *)", "j(float)", "m<(bool)1>(T9)", "m"]
 TORCH = ["void n::k<1>(T1)", "void n::k<2>(T1)", "j(int const*)", "j(float)", "m<true>(int)", "m", "void k<1>(T1)"]
@@ -41,8 +44,12 @@ COLUMNS = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count"
 def told(launches, others, *, whole=True):
     """The pairs as (launch of the one, launch of the other): quality."""
     left, right = [list(Counter(one)) for one in (launches, others)]
-    pairs = matched(groups(launches), groups(others), whole=whole)
+    pairs = matched(groups(launches), groups(others), whole=whole, one_gpu=one_gpu(launches, others))
     return {(left[a], right[b]): match for a, b, match in pairs.iter_rows()}
+
+
+def one_gpu(launches, others):
+    return len({one[2] for one in launches}) == 1 == len({one[2] for one in others})
 
 
 def only(rows, key):
@@ -56,8 +63,7 @@ def model(launches, others, *, whole):
     left, right, found = Counter(launches), Counter(others), {}
 
     def device(row):  # a report of one GPU does not say which
-        alone = len({one[2] for one in left}) == 1 == len({one[2] for one in right})
-        return 0 if alone else row[2]
+        return 0 if one_gpu(left, right) else row[2]
 
     def pair(key, quality, but=lambda _: False):
         free = [[row for row in rows if row not in taken] for rows, taken in zip((left, right), sides(), strict=True)]
@@ -72,7 +78,7 @@ def model(launches, others, *, whole):
     ours, theirs = (only(rows, lambda row: (normalised(row[0]), row[1], device(row))) for rows in (left, right))
     both = ours.keys() & theirs.keys()
     equal = {key for key in both if left[ours[key]] == right[theirs[key]]}
-    every = len(equal) == len(left) == len(right)
+    every = whole is None and len(equal) == len(left) == len(right)
     found |= {(ours[key], theirs[key]): "exact" if key in equal and (whole or every) else "shape" for key in both}
     pair(lambda row: (normalised(row[0]), device(row)), "name")
     loose = [(normalised(a[0], parameters=False), a[1], device(a)) for a, _ in found]
@@ -93,7 +99,7 @@ def launched(names):
     return st.lists(st.tuples(st.sampled_from(names), st.integers(1, 3), st.integers(0, 1)), min_size=1, max_size=12)
 
 
-@given(launched(NSYS), launched(TORCH), st.booleans())
+@given(launched(NSYS), launched(TORCH), st.sampled_from([True, False, None]))
 def test_pairs_are_those_of_the_model(launches, others, whole):
     assert told(launches, others, whole=whole) == model(launches, others, whole=whole)
 
@@ -117,7 +123,7 @@ def test_what_a_filter_left_is_found_again_in_any_order(launches, data):
 
 @given(launched(NSYS), launched(TORCH))
 def test_nobody_has_two_partners(launches, others):
-    pairs = matched(groups(launches), groups(others), whole=True)
+    pairs = matched(groups(launches), groups(others), whole=True, one_gpu=one_gpu(launches, others))
     assert pairs["left"].is_unique().all()
     assert pairs["right"].is_unique().all()
 
@@ -147,5 +153,27 @@ def test_qualities(launches, others, expected):
 
 
 def test_counts_that_are_equal_prove_nothing_where_no_report_has_all():
-    assert [*told([(K, 1, 0), (J, 1, 0)], [(K, 1, 0)], whole=False).values()] == ["shape"]
-    assert [*told([(K, 1, 0)], [(K, 1, 0)], whole=False).values()] == ["exact"]  # both have the same ones
+    assert [*told([(K, 1, 0), (J, 1, 0)], [(K, 1, 0)], whole=None).values()] == ["shape"]
+    assert [*told([(K, 1, 0)], [(K, 1, 0)], whole=None).values()] == ["exact"]  # both have the same ones
+    assert [*told([(K, 1, 0)], [(K, 1, 0)], whole=False).values()] == ["shape"]  # and one of them may lack some
+
+
+def of_gpus(*numbers, tool="nsys"):
+    """A report with one launch of k on each of these GPUs."""
+    made = report([kernel(n, n + 1, device=n, process=1 + n, block=(32, 1, 1)) for n in numbers])
+    return replace(made, meta=replace(made.meta, tool=tool))
+
+
+@pytest.mark.parametrize("tool", ["nsys", "torch.profiler"])
+@pytest.mark.parametrize("where", [{"process": 1}, {"process": 2}, {"window": "1ns..2ns"}, {"device": 0}])
+def test_a_part_of_a_report_has_not_every_launch(tool, where):
+    """ncu measured one launch, of two."""
+    one = of_gpus(0, 1, tool=tool).narrow(**where)
+    assert "exact" not in same_kernels(one, measured({}, block=(32, 1, 1)))["match"].to_list()
+
+
+@pytest.mark.parametrize("where", [{"device": 1}, {"window": "1ns..2ns"}])
+def test_a_part_with_one_gpu_does_not_make_the_others_go_away(where):
+    """ncu measured GPU 0."""
+    assert same_kernels(of_gpus(0, 1).narrow(**where), measured({}, block=(32, 1, 1))).is_empty()
+    assert same_kernels(of_gpus(1), measured({}, block=(32, 1, 1)))["match"].to_list() == ["exact"]
