@@ -42,6 +42,8 @@ class Meta:
         rank: Which process of a distributed run it is, where the tool says so.
         world_size: Of how many.
         capture: The folder of `kanalyze collect` that it was read from.
+        partial: It may lack a part of the run: it is of a capture whose command of nsys does not say that it recorded
+            all of it.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class Meta:
     rank: int | None = None
     world_size: int | None = None
     capture: Path | None = None
+    partial: bool = False
 
     @property
     def timeless(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
-from kanalyze.analyses._same_launches import same_launches, whole_names
+from kanalyze.analyses._same_launches import complete, same_launches, whole_names
 from kanalyze.decoder.same_name import normalised, shortened
 from kanalyze.report import Scope
 
@@ -35,7 +35,7 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
         Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
         Groups that are in no row have no partner.
     """
-    whole, one_gpu = _whole(left), _has_one_gpu(left) and _has_one_gpu(right)
+    whole, one_gpu = _whole(left, right), _has_one_gpu(left) and _has_one_gpu(right)
     if not right.meta.timeless:
         return matched(kernel_groups(left), kernel_groups(right), whole=whole, one_gpu=one_gpu)
     names = whole_names(left, right)
@@ -95,11 +95,18 @@ def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_
     return pairs.sort("left")
 
 
-def _whole(report: Report) -> bool | None:
-    """Whether a report tells every launch of the program: nsys', and not a part of it; None where it does not say."""
-    if report.scope != Scope():
+def _whole(left: Report, right: Report) -> bool | None:
+    """Whether `left` tells every launch of the program: nsys', and not a part of it; None where `right` can tell.
+
+    That ncu measured as much as nsys recorded of a part of the run does not say that it was the same part.
+    """
+    if left.scope != Scope():
         return False
-    return True if report.meta.tool == "nsys" else None
+    if left.meta.tool != "nsys":
+        return None
+    if not left.meta.partial and complete(left):
+        return True
+    return False if right.meta.timeless else None
 
 
 def _has_one_gpu(report: Report) -> bool:

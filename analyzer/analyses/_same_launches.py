@@ -54,7 +54,7 @@ def _known(base: Report) -> dict[int, tuple[Report, pl.DataFrame]]:
 
 def _found(base: Report, ncu: Report) -> pl.DataFrame:
     numbers = ncu.table("launch_numbers")
-    if numbers.is_empty() or not _of_one_capture(base, ncu) or not _complete(base):
+    if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
         return pl.DataFrame(schema=_PAIRS)
     whole = pl.col("name").replace(whole_names(base, ncu))
     measured = _with_same_name(kernels_in(ncu).join(numbers, on="event_id").with_columns(whole))
@@ -88,7 +88,7 @@ def _of_one_capture(base: Report, ncu: Report) -> bool:
     return base.meta.tool == "nsys" and base.meta.capture is not None and base.meta.capture == ncu.meta.capture
 
 
-def _complete(base: Report) -> bool:
+def complete(base: Report) -> bool:
     """Whether every launch is there, each by itself."""
     whole = base.whole
     if base.scope.process is not None or whole.kind("graph").height:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.readers.ncu_selection import counts_from_call, selection
+from kanalyze.readers.ncu_selection import counts_from_call, records_all, selection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +29,11 @@ def commands(folder: Path) -> dict[str, list[str]]:
     except (OSError, ValueError, TypeError, KeyError):
         return {}
     return {name: command for name, command in found.items() if isinstance(name, str)}
+
+
+def recorded_all(folder: Path) -> bool:
+    """Whether the manifest says that the nsys pass recorded the whole run of the program."""
+    return records_all(commands(folder).get("nsys", []))
 
 
 def selections(folder: Path) -> dict[str, Selection]:

@@ -148,6 +148,12 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
     return None  # there is no program
 
 
+def records_all(command: Sequence[str]) -> bool:
+    """Whether a command line of `nsys profile` is known to record the whole run of the program."""
+    flags = takewhile(lambda word: word.startswith("-"), command[2:])
+    return counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
+
+
 def counts_from_call(command: Sequence[str]) -> bool | None:
     """Whether a command line of `nsys profile` records from cudaProfilerStart on; None where it records otherwise.
 

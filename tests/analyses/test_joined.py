@@ -1,5 +1,6 @@
 """One kernel, three tools: what the table says of reports made by hand, and of captures whose truth is known."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ def of_tool(made, tool):
 
 
 def timed(*events, tool="nsys"):
-    return of_tool(report([call("cudaLaunchKernel", 0, 1, correlation=1), *events]), tool)
+    return of_tool(report([call("cudaDeviceSynchronize", 0, 1, correlation=1), *events]), tool)
 
 
 def test_time_and_counters_of_one_kernel_stand_in_one_row():
@@ -132,6 +133,24 @@ def test_operators_of_several_traces_are_those_of_each():
 def test_counters_alone_have_no_time():
     with pytest.raises(CannotTellError, match="no report gives the time"):
         kanalyze.joined(measured({}))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--delay=1"], ["--duration=1"], ["--capture-range=cudaProfilerApi"], ["--some-flag-of-the-future"]]
+)
+def test_counts_prove_nothing_where_the_capture_may_lack_launches(tmp_path, flags):
+    """As many launches as ncu measured: others, it may be."""
+    folder = tmp_path / "add"
+    shutil.copytree(SAMPLES / "add", folder)
+    assert kanalyze.joined(*every_report(folder))["ncu_match"].to_list() == ["exact"]
+    told = json.loads((folder / "manifest.json").read_text())
+    command = next(step["command"] for made in told["passes"] for step in made["steps"] if step["name"] == "nsys")
+    command[2:2] = flags
+    (step,) = (step for made in told["passes"] for step in made["steps"] if step["name"] == "ncu")
+    step["command"][1:1] = ["--replay-mode", "application"]  # which says nothing of launches
+    (folder / "manifest.json").write_text(json.dumps(told))
+    rows = kanalyze.joined(*every_report(folder)).select("ncu_match", "launch_event_id").rows()
+    assert rows == [("shape", None)]
 
 
 @pytest.fixture(scope="module", params=CAPTURES)

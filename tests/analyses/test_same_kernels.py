@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._same_kernels import matched, same_kernels
 from kanalyze.decoder.same_name import normalised, shortened
-from support.build import kernel, report
+from support.build import call, graph, kernel, report
 from support.counters import measured
 
 NSYS = ["void n::k<(int)1>(T1)", "void n::k<(int)2>(T1)", "j(const int *)", "j(float)", "m<(bool)1>(T9)", "m"]
@@ -170,6 +170,27 @@ def test_a_part_of_a_report_has_not_every_launch(tool, where):
     """ncu measured one launch, of two."""
     one = of_gpus(0, 1, tool=tool).narrow(**where)
     assert "exact" not in same_kernels(one, measured({}, block=(32, 1, 1)))["match"].to_list()
+
+
+LOST = call("cudaLaunchKernel", 0, 1, correlation=9)
+
+
+@pytest.mark.parametrize("more", [[graph(5, 6, correlation=9), LOST], [LOST]])
+def test_a_report_that_lost_launches_has_not_every_one(more):
+    """Nodes of a graph that were not recorded each by itself, too."""
+    own = [kernel(0, 1, block=(32, 1, 1))]
+    ncu = measured({}, block=(32, 1, 1))
+    for events, expected in ((own, "exact"), ([*own, *more], "shape")):
+        made = report(events)
+        made = replace(made, meta=replace(made.meta, tool="nsys"))
+        assert same_kernels(made, ncu)["match"].to_list() == [expected]
+
+
+def test_two_recordings_of_the_same_launches_are_sure_whatever_their_part():
+    nsys, torch = of_gpus(0), of_gpus(0, tool="torch.profiler")
+    part = replace(nsys, meta=replace(nsys.meta, partial=True))
+    assert same_kernels(part, torch)["match"].to_list() == ["exact"]
+    assert same_kernels(part, measured({}, block=(32, 1, 1)))["match"].to_list() == ["shape"]
 
 
 @pytest.mark.parametrize("where", [{"device": 1}, {"window": "1ns..2ns"}])

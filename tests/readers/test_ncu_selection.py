@@ -9,7 +9,7 @@ from kanalyze.collectors.ncu import profile as ncu_profile
 from kanalyze.collectors.nsys import profile as nsys_profile
 from kanalyze.collectors.options import Options
 from kanalyze.readers.capture_manifest import commands, selections
-from kanalyze.readers.ncu_selection import Selection, counts_from_call, selection
+from kanalyze.readers.ncu_selection import Selection, counts_from_call, records_all, selection
 
 BY_ID = ("--kernel-name-base", "mangled", "--kernel-id")
 A = ("_Z1av",)
@@ -160,3 +160,21 @@ def test_a_manifest_that_says_nothing(tmp_path, text):
 @pytest.mark.parametrize("command", [["nsys", "profile"], ["nsys"], ["ncu", "profile", "a"], []])
 def test_what_is_no_recording(command):
     assert counts_from_call(command) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], True),
+        (["--trace=cuda,nvtx", "--cuda-graph-trace=node", "--sample=none"], True),
+        (["--cuda-graph-trace=graph"], False),
+        (["--delay=1"], False),
+        (["--duration=10"], False),
+        (["--capture-range=cudaProfilerApi"], False),
+        (["--capture-range=nvtx", "--nvtx-capture=step"], False),
+        (["--some-flag-of-the-future"], False),
+    ],
+)
+def test_what_records_the_whole_run(flags, expected):
+    assert records_all(["nsys", "profile", *flags, "program", "--duration=1"]) is expected
+    assert not records_all(["nsys", "launch", *flags, "program"])
