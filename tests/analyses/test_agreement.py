@@ -209,6 +209,12 @@ def test_tools_agree_on_the_samples(name):
     assert rows.filter(figure="registers")["verdict"].unique().to_list() == ["equal"]
 
 
+@pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
+def test_what_is_given_twice_counts_once(again):
+    ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)
+    assert (ran.status, ran.text) == (0, run("verify", SAMPLES / "cdist").text)
+
+
 def test_the_command_shows_what_differs_and_why():
     ran = run("verify", SAMPLES / "streams", columns=120)
     assert (ran.status, ran.error) == (0, "")

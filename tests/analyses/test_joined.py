@@ -82,6 +82,31 @@ def test_two_reports_that_give_time_have_their_rows_each():
     ]
 
 
+RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
+
+
+def test_a_trace_that_is_given_twice_counts_once(tmp_path):
+    capture = every_report(SAMPLES / "cdist")
+    once = kanalyze.joined(*capture)
+    copy = shutil.copy(SAMPLES / "cdist/torch.json.gz", tmp_path / "copy.json.gz")
+    for path in (SAMPLES / "cdist/torch.json.gz", SAMPLES / "cdist/../cdist/torch.json.gz", copy):
+        assert kanalyze.joined(*capture, kanalyze.read(path)).equals(once)
+        assert kanalyze.joined(kanalyze.read(path), *capture).equals(once)
+
+
+def test_a_measurement_and_its_pages_are_one_report_of_the_page():
+    pages = [SAMPLES / "gelu" / f"ncu.{page}.csv" for page in ("details", "source")]
+    text = run("summarize", SAMPLES / "gelu/torch.json.gz", *pages).text
+    assert "with ncu.details.csv (ncu)" in " ".join(text.split())
+
+
+def test_a_report_that_gives_time_and_is_given_twice_has_its_rows_once():
+    capture = every_report(SAMPLES / "cdist")
+    nsys = kanalyze.read(SAMPLES / "cdist/nsys.sqlite")
+    for given in ([*capture, *capture], [*capture, nsys], [nsys, *capture]):
+        assert kanalyze.joined(*given).equals(kanalyze.joined(*capture))
+
+
 def test_measurements_of_several_runs_of_ncu_are_added_up():
     nsys = timed(kernel(0, 60), kernel(60, 100, name="j"))
     of_k = measured({SPEED: 25.0, TOOK: 30.0}, rules=[RULE], block=(32, 1, 1))
@@ -120,10 +145,10 @@ def test_reports_of_two_captures_are_not_mixed():
     assert rows.select("report", "compute_share").rows() == [("a", 0.25), ("b", 0.5)]
 
 
-def test_operators_of_several_traces_are_those_of_each():
-    folder = SAMPLES / "cdist"
-    nsys, torch = kanalyze.read(folder / "nsys.sqlite"), kanalyze.read(folder / "torch.json.gz")
-    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, kanalyze.read(folder / "torch.json.gz"))
+def test_operators_of_several_traces_are_those_of_each(repeated):
+    nsys, *ranks = (kanalyze.read(repeated / f"{name}") for name in ("nsys.sqlite", *RANKS))
+    torch, other = (replace(one, meta=replace(one.meta, rank=rank)) for rank, one in enumerate(ranks))
+    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, other)
     names = ["name", "count", "operator", "operators", "path", "module"]
     assert twice.select(names).equals(once.select(names))
     assert (twice["torch_total_ns"] == 2 * once["torch_total_ns"]).all()
