@@ -209,6 +209,26 @@ def test_tools_agree_on_the_samples(name):
     assert rows.filter(figure="registers")["verdict"].unique().to_list() == ["equal"]
 
 
+def test_a_window_explains_what_agrees_without_it_and_nothing_else():
+    program = nsys(k(0, 1000), k(2000, 3000), k(4000, 5000, name="j"), memcpy(6000, 6100, size_bytes=7))
+    same = torch(k(0, 1000), k(2000, 3000), k(4000, 5000, name="j"), memcpy(6000, 6100, size_bytes=7))
+    ncu = measured({}, {}, names=["k", "j"], block=(32, 1, 1))
+    rows = kanalyze.agreement(program, same, ncu, window="0ns..1500ns")
+    assert "unexplained" not in rows["verdict"]
+    explained = rows.filter(reason="window", second_tool="torch.profiler").select("figure", "name", "first", "second")
+    assert explained.sort("figure", "name").rows()[-2:] == [("launches", "j", None, 1), ("launches", "k", 1, 2)]
+    assert rows.filter(reason="window", second_tool="ncu")["name"].to_list() == ["j"]
+    assert rows.filter(reason="window")["why"].unique().to_list() == ["equal in the whole report"]
+
+    more = torch(*[k(at, at + 1000) for at in (0, 2000, 4000)], k(6000, 7000, name="other"))
+    rows = kanalyze.agreement(program, more, window="0ns..1500ns").filter(verdict="unexplained", figure="launches")
+    assert sorted(rows["name"]) == ["k", "other"]
+
+
+def test_a_window_of_a_sample_is_no_reason_to_fail():
+    assert run("verify", SAMPLES / "cdist", "--window", "timed#1").status == 0
+
+
 @pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
 def test_what_is_given_twice_counts_once(again):
     ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)

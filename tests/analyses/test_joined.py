@@ -8,8 +8,10 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses.joint_summary import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture_reports import every_report
+from kanalyze.renderers.joint_page import joint_page
 from support.build import call, kernel, report
 from support.command import SAMPLES, run
 from support.counters import measured
@@ -66,6 +68,19 @@ def test_a_window_is_of_the_report_that_gives_the_time():
     ncu = measured({}, {}, names=["k", "j"], block=(32, 1, 1))
     rows = kanalyze.joined(nsys, ncu, window="15ns..40ns").select("name", "count", "ncu_match").rows()
     assert rows == [("j", 1, "shape"), ("k", None, "none")]
+
+
+def test_the_page_tells_what_is_outside_of_the_window_from_what_only_one_tool_saw():
+    nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))
+    ncu = measured({}, {}, {}, names=["k", "j", "other"], block=(32, 1, 1))
+
+    def left_over(**where):
+        (page,) = summarize_together(nsys, ncu, **where)
+        return next(one.foot for one in joint_page(page, 9).sections if one.title == "KERNELS")
+
+    assert "1 row that only ncu saw; 1 row of ncu outside of the window" in left_over(window="15ns..40ns")
+    assert left_over().startswith("left over: 1 row that only ncu saw")
+    assert "outside" not in left_over()
 
 
 def test_two_reports_that_give_time_have_their_rows_each():
