@@ -42,6 +42,7 @@ class Meta:
         rank: Which process of a distributed run it is, where the tool says so.
         world_size: Of how many.
         capture: The folder of `kanalyze collect` that it was read from.
+        selective: Whether ncu was told to measure some launches only; None where its command is not known.
     """
 
     path: Path
@@ -56,6 +57,7 @@ class Meta:
     rank: int | None = None
     world_size: int | None = None
     capture: Path | None = None
+    selective: bool | None = None
 
     @property
     def timeless(self) -> bool:

@@ -6,6 +6,7 @@ kernel, and not a time of the program.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -35,7 +36,9 @@ def pooled(reports: Sequence[Report]) -> Report | None:
     known = _pools(first)
     key = tuple(map(id, others))
     if key not in known:
-        known[key] = Report(first.meta, _Pool(reports)) if others else first
+        told = {one.meta.selective for one in reports}
+        meta = first.meta if len(told) == 1 else replace(first.meta, selective=None)
+        known[key] = Report(meta, _Pool(reports)) if others else first
     return known[key]
 
 

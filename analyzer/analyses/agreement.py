@@ -219,7 +219,7 @@ def _under_ncu(measuring: UnderNcu, row: dict[str, Any]) -> Explained | None:
     if row["figure"] == "duration":
         return measuring.duration(row)
     if row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]:
-        return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}"
+        return measuring.fewer(row)
     return None
 
 

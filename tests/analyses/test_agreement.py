@@ -1,9 +1,11 @@
 """What two tools tell of one program: equal, explained, or neither, which is a gate that fails."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import kanalyze
@@ -75,6 +77,36 @@ def test_a_trace_of_some_steps_has_fewer_launches():
 def test_ncu_measures_some_launches_alone():
     found = told(nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], block=(32, 1, 1)))
     assert found["launches", 2, 1] == ("explained", "filter")
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        (["--kernel-name-base", "--kernel-id"], ("explained", "filter")),
+        (["--kernel-name-base"], ("explained", "filter")),
+        ([], ("unexplained", "")),
+        (None, ("explained", "filter")),
+    ],
+)
+def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, left, expected):
+    """`left` are the flags that choose, of those that it had; None: the manifest has no command."""
+    folder = Path(shutil.copytree(SAMPLES / "streams", tmp_path / "capture"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (step,) = (step for done in manifest["passes"] for step in done["steps"] if step["name"] == "ncu")
+    if left is None:
+        step["name"] = "other"
+    else:
+        command, flags = step["command"], ["--kernel-name-base", "--kernel-id"]
+        for flag in flags:
+            if flag not in left and flag in command:
+                del command[command.index(flag) : command.index(flag) + 2]
+        if "--kernel-id" not in left and left:
+            command[1:1] = ["--launch-count", "1"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    rows = kanalyze.agreement(*every_report(folder)).filter(figure="launches", second_tool="ncu")
+    (row,) = rows.filter(pl.col("first") != pl.col("second")).to_dicts()
+    assert (row["verdict"], row["reason"] or "") == expected
+    assert ("not known" in (row["why"] or "")) == (left is None)
 
 
 def test_a_kernel_that_only_ncu_has_is_not_explained():
