@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
 
 from kanalyze.analyses._kernel_groups import SHAPE, kernels_in
 from kanalyze.decoder.same_name import shortened
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.report import Report
+
+#: The units from which on ncu's page of details prints a duration in them, in ns.
+_UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
 
 
 def different_files(reports: Sequence[Report]) -> list[Report]:
@@ -26,12 +31,19 @@ def different_files(reports: Sequence[Report]) -> list[Report]:
 
 
 def different(reports: Sequence[Report]) -> list[Report]:
-    """The `reports`, which are of one tool, each measurement once; of traces each, at whatever path a copy of it is."""
-    found: list[Report] = []
-    for one in different_files(reports):
-        if not any(_same_run(one, other) or _same_trace(one, other) for other in found):
-            found.append(one)
-    return found
+    """The `reports`, which are of one tool, each measurement once; of traces each, at whatever path a copy of it is.
+
+    A run of ncu that is part of a capture is that of the capture.
+    """
+    files = different_files(reports)
+    larger = sorted(
+        range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None)
+    )
+    found: list[int] = []
+    for at in larger:
+        if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in found):
+            found.append(at)
+    return [files[at] for at in sorted(found)]
 
 
 def _file(report: Report) -> Path:
@@ -48,12 +60,38 @@ def _same_trace(report: Report, other: Report) -> bool:
     return first.height > 0 and first.equals(second)
 
 
-def _same_run(report: Report, other: Report) -> bool:
-    """Whether two reports of ncu are of the same kernels of the same run; one may have their names cut short."""
+def _part_of(report: Report, other: Report) -> bool:
+    """Whether a report of ncu is a run that another one holds; one may have names cut short and durations rounded."""
     if not (report.meta.timeless and other.meta.timeless):
         return False
-    first, second = (kernels_in(one).select("dur_ns", *SHAPE) for one in (report, other))
-    if not first.equals(second) or first.get_column("dur_ns").has_nulls():
+    first, second = (_launches(one) for one in (report, other))
+    if first.is_empty() or first.get_column("dur_ns").has_nulls():
         return False
-    names = (kernels_in(one).get_column("name").fill_null("") for one in (report, other))
-    return all(shortened(a, b) or shortened(b, a) for a, b in zip(*names, strict=True))
+    return any(_alike(first, second.slice(at, first.height)) for at in range(second.height - first.height + 1))
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    processes = report.kind("kernel").select("event_id", "process_id")
+    return kernels_in(report).join(processes, on="event_id", maintain_order="left")
+
+
+def _alike(launches: pl.DataFrame, others: pl.DataFrame) -> bool:
+    """Whether these launches are those, one by one."""
+    same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
+    process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
+    both = pl.concat([launches, others.rename(lambda name: f"{name}_other")], how="horizontal")
+    if not both.select(pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other")).all()).item():
+        return False
+    names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
+    return all(shortened(a, b) or shortened(b, a) for a, b in names)
+
+
+def _same_duration(first: str, second: str) -> pl.Expr:
+    """Whether two durations are equal, or one is the other as a page prints it: in hundredths of its unit."""
+    one, other = pl.col(first), pl.col(second)
+    longer = pl.max_horizontal(one, other)
+    step = pl.lit(1)
+    for unit in _UNITS_NS:
+        step = pl.when(longer >= unit).then(unit // 100).otherwise(step)
+    rounded = (one % step == 0) | (other % step == 0)
+    return ((one == other) | (rounded & (2 * (one - other).abs() <= step))).fill_null(value=False)

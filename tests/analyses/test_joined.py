@@ -115,6 +115,43 @@ def test_a_measurement_and_its_pages_are_one_report_of_the_page():
     assert "with ncu.details.csv (ncu)" in " ".join(text.split())
 
 
+@pytest.mark.parametrize("page", ["ncu.raw.csv", "ncu-2.raw.csv", "ncu-2.details.csv"])
+def test_a_run_of_ncu_that_is_part_of_a_capture_counts_once(page):
+    capture, run_of_it = every_report(SAMPLES / "square"), kanalyze.read(SAMPLES / "square" / page)
+    once = kanalyze.joined(*capture)
+    assert kanalyze.joined(*capture, run_of_it).equals(once)
+    assert kanalyze.joined(run_of_it, *capture).equals(once)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (5890, 5888, True),  # as ncu's page of details prints it: 5.89 us
+        (5888, 5888, True),
+        (5890, 5896, False),
+        (5887, 5888, False),
+        (1_230_000, 1_234_567, True),
+        (1_230_000, 1_236_000, False),
+        (950, 951, False),
+    ],
+)
+def test_durations_of_one_launch_are_equal_as_far_as_they_are_printed(first, second, same):
+    runs = [measured({TOOK: took}, block=(32, 1, 1)) for took in (first, second)]
+    counts = [kanalyze.joined(timed(kernel(0, 10)), *given)["ncu_count"].to_list() for given in (runs, runs[::-1])]
+    assert counts == [[1 if same else 2]] * 2
+
+
+def test_launches_of_other_processes_are_other_launches():
+    def of(process):
+        made = measured({TOOK: 5888.0}, block=(32, 1, 1))
+        events = made.kind("kernel").with_columns(process_id=pl.lit(process, dtype=pl.Int64))
+        return replace(made, _tables={"events:kernel": events}, _whole={})
+
+    nsys = timed(kernel(0, 10))
+    assert kanalyze.joined(nsys, of(1), of(2))["ncu_count"].to_list() == [2]
+    assert kanalyze.joined(nsys, of(1), of(1))["ncu_count"].to_list() == [1]
+
+
 def test_a_report_that_gives_time_and_is_given_twice_has_its_rows_once():
     capture = every_report(SAMPLES / "cdist")
     nsys = kanalyze.read(SAMPLES / "cdist/nsys.sqlite")
