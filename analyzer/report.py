@@ -44,6 +44,7 @@ class Meta:
         capture: The folder of `kanalyze collect` that it was read from.
         partial: It may lack a part of the run: it is of a capture whose command of nsys does not say that it recorded
             all of it.
+        selective: Whether ncu was told to measure some launches only; None where its command is not known.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class Meta:
     world_size: int | None = None
     capture: Path | None = None
     partial: bool = False
+    selective: bool | None = None
 
     @property
     def timeless(self) -> bool:

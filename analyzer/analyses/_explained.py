@@ -29,6 +29,8 @@ EXPLANATIONS: Final = {
     "compile": "launched while torch.compile compiled and measured variants, in one of both runs or in both",
     "autotuner": "trials of Triton's autotuner, which tries each variant as often as time allows",
     "steps": "the trace is of some steps of the program only",
+    "window": "of the report that gives the time a part is looked at, of the others all; in the whole of it nothing is "
+    "unexplained",
     "filter": "ncu was told to measure some of the launches",
     "clocks": "ncu locks the clocks below those that the GPU may run at",
     "caches": "ncu empties the caches before each launch; that they are full of others' data is over with it, too",

@@ -6,6 +6,7 @@ kernel, and not a time of the program.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
-from kanalyze.analyses._kernel_groups import SHAPE, kernels_in
-from kanalyze.decoder.same_name import shortened
 from kanalyze.model import EVENTS, KINDS, READER_TABLES
 from kanalyze.report import Report
 
@@ -30,18 +29,16 @@ _COMMON: Final = {"devices": ["device"], "source_files": ["file"], "symbols": No
 
 
 def pooled(reports: Sequence[Report]) -> Report | None:
-    """All of `reports`, which are of one tool, as one; None for none. The same one for the same reports.
-
-    Of a report that is given twice, as a file and as its pages, one counts.
-    """
+    """All of `reports`, which are of one tool, as one; None for none. The same one for the same reports."""
     if not reports:
         return None
     first, *others = reports
     known = _pools(first)
     key = tuple(map(id, others))
     if key not in known:
-        different = _different(reports)
-        known[key] = first if len(different) == 1 else Report(first.meta, _Pool(different))
+        told = {one.meta.selective for one in reports}
+        meta = first.meta if len(told) == 1 else replace(first.meta, selective=None)
+        known[key] = Report(meta, _Pool(reports)) if others else first
     return known[key]
 
 
@@ -50,26 +47,6 @@ def _pools(report: Report) -> dict[tuple[int, ...], Report]:
     """What was made of a report with others, by these; a pool keeps them alive, so that ids stay theirs."""
     del report
     return {}
-
-
-def _different(reports: Sequence[Report]) -> list[Report]:
-    """The `reports`, each measurement of ncu once."""
-    found: list[Report] = []
-    for report in reports:
-        if not any(_same_run(report, other) for other in found):
-            found.append(report)
-    return found
-
-
-def _same_run(report: Report, other: Report) -> bool:
-    """Whether two reports of ncu are of the same kernels of the same run; one may have their names cut short."""
-    if not (report.meta.timeless and other.meta.timeless):
-        return False
-    first, second = (kernels_in(one).select("dur_ns", *SHAPE) for one in (report, other))
-    if not first.equals(second) or first.get_column("dur_ns").has_nulls():
-        return False
-    names = (kernels_in(one).get_column("name").fill_null("") for one in (report, other))
-    return all(shortened(a, b) or shortened(b, a) for a, b in zip(*names, strict=True))
 
 
 class _Pool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._given_once import different, different_files
 from kanalyze.analyses._pooled import pooled
 from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column
@@ -31,7 +32,7 @@ class Together:
         base: The one that gives the time: of nsys, or else of torch.profiler.
         torch: That of torch.profiler, where it does not give the time; all of them as one.
         ncu: That of ncu; all of them as one.
-        given: All of them, as they were given.
+        given: All of them, as they were given; what was given twice once.
     """
 
     base: Report
@@ -56,12 +57,14 @@ def together(table: str, reports: Sequence[Report], where: Where) -> list[Togeth
     Several of nsys, or without any of nsys several of torch.profiler, are runs or ranks that each have a time of their
     own. The others are added up: traces of ranks beside one report of nsys, measurements of ncu. As many traces as
     reports of nsys belong to these one by one, in the order in which they are given. A report in the folder of a
-    capture belongs to those of that capture alone, where one of them gives time.
+    capture belongs to those of that capture alone, where one of them gives time. What is given twice
+    counts once.
 
     Raises:
         CannotTellError: None gives time.
     """
-    by_tool = {tool: [one for one in reports if one.meta.tool == tool] for tool in (*_TIMED, "ncu")}
+    files = different_files(reports)
+    by_tool = {tool: [one for one in files if one.meta.tool == tool] for tool in (*_TIMED, "ncu")}
     bases = next((by_tool[tool] for tool in _TIMED if by_tool[tool]), None)
     if bases is None:
         raise CannotTellError.without_time(table, [one.meta.path for one in reports])
@@ -73,7 +76,7 @@ def _around(  # noqa: PLR0913 - what is given, and which of it
     base: Report, at: int, bases: Sequence[Report], traces: Sequence[Report], ncu: Sequence[Report], where: Where
 ) -> Together:
     others = {one.meta.capture for one in bases} - {None, base.meta.capture}
-    traces, ncu = ([one for one in some if one.meta.capture not in others] for some in (traces, ncu))
+    traces, ncu = (different([one for one in some if one.meta.capture not in others]) for some in (traces, ncu))
     if len(traces) == len(bases) > 1 and all(one.meta.capture is None for one in (*traces, *bases)):
         traces = traces[at : at + 1]
     return Together(base.narrow(**where), pooled(traces), pooled(ncu), (base, *traces, *ncu))

@@ -39,6 +39,7 @@ class UnderNcu:
         clock_hz: The highest clock of the GPU.
         l2_bytes: Its L2 cache.
         dram_bytes_per_s: Its memory's bandwidth.
+        selective: Whether ncu was told to measure some launches only; None where its command is not known.
     """
 
     tool: str
@@ -46,6 +47,8 @@ class UnderNcu:
     clock_hz: int | None
     l2_bytes: int | None
     dram_bytes_per_s: int | None
+
+    selective: bool | None
 
     @classmethod
     def of(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
@@ -55,8 +58,15 @@ class UnderNcu:
             for name in ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s"):
                 if told.get(name) is None:
                     told[name] = devices.get_column(name).max()
-        return cls(base.meta.tool, spread, *(told[name] for name in
-                                             ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")))  # fmt: skip
+        clock, l2, dram = (told[name] for name in ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s"))
+        return cls(base.meta.tool, spread, clock, l2, dram, ncu.meta.selective)
+
+    def fewer(self, row: Row) -> Explained | None:
+        """What explains that ncu measured no more launches; None where it was told to measure all."""
+        if self.selective is False:
+            return None
+        unknown = "; its command is not known" if self.selective is None else ""
+        return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}{unknown}"
 
     def duration(self, row: Row) -> Explained | None:
         """What explains a row of durations; None where nothing does."""

@@ -5,6 +5,7 @@ Definitions: docs/definitions.md, section 9.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,13 +100,40 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 def _agreement_of(found: Together) -> pl.DataFrame:
     """The same of reports of which one gives the time."""
     require(found.base, TABLE.name, "kernel")
+    rows, whole = _compared(found), found.base.whole
+    if whole is not found.base:
+        rows = _of_part(rows, _compared(replace(found, base=whole)))
+    order = pl.col("verdict").replace_strict(VERDICTS, range(len(VERDICTS)), return_dtype=pl.Int64)
+    frame = rows.with_columns(difference=pl.col("second") - pl.col("first"))
+    keys = ["figure", "name", *SHAPE, "second_tool"]
+    return TABLE.select(frame.sort(order, *keys, descending=[True, *(False for _ in keys)]))
+
+
+def _compared(found: Together) -> pl.DataFrame:
+    """Every figure with its verdict; `right` is the group of kernels of the second report."""
     parts = [_kernels(found.base, other) for other in found.reports[1:]]
     if found.torch is not None:
         parts.append(_copied(found.base, found.torch))
-    order = pl.col("verdict").replace_strict(VERDICTS, range(len(VERDICTS)), return_dtype=pl.Int64)
-    frame = pl.concat(parts, how="diagonal_relaxed").with_columns(difference=pl.col("second") - pl.col("first"))
-    keys = ["figure", "name", *SHAPE, "second_tool"]
-    return TABLE.select(frame.sort(order, *keys, descending=[True, *(False for _ in keys)]))
+    return pl.concat(parts, how="diagonal_relaxed")
+
+
+def _of_part(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
+    """`rows` of a part of the base, which is held against all of the others: explained where it agrees as a `whole`."""
+    single = pl.when(pl.col("right").is_null()).then(pl.concat_str("name", *SHAPE, separator=" ", ignore_nulls=True))
+    keys = ["figure", "second_tool", "right", "single"]
+    agreed = (
+        whole.with_columns(single=single)
+        .group_by(keys)
+        .agg(agreed=(pl.col("verdict") != "unexplained").all(), why_whole=pl.col("reason").first().fill_null("equal"))
+    )
+    known = rows.with_columns(single=single).join(agreed, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    now = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
+    told = {
+        "verdict": pl.lit("explained"),
+        "reason": pl.lit("window"),
+        "why": pl.col("why_whole") + " in the whole report",
+    }
+    return known.with_columns(pl.when(now).then(to).otherwise(name).alias(name) for name, to in told.items())
 
 
 def _kernels(base: Report, other: Report) -> pl.DataFrame:
@@ -126,7 +154,7 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in shapes)
     rows.append(_alone(both.filter(other_shape), "second"))  # the first has that name in other shapes only
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
-    rows.append(_alone(single.rename({name: f"{name}_other" for name in _TRIALS}), "second"))
+    rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in _TRIALS}), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
         rows.append(_alone(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
     return _judged(pl.concat(rows, how="diagonal_relaxed"), base, other)
@@ -191,7 +219,7 @@ def _under_ncu(measuring: UnderNcu, row: dict[str, Any]) -> Explained | None:
     if row["figure"] == "duration":
         return measuring.duration(row)
     if row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]:
-        return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}"
+        return measuring.fewer(row)
     return None
 
 

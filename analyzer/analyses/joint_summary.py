@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import Together, together
 from kanalyze.analyses.counter_summary import CounterSummary, summarize_counters
 from kanalyze.analyses.gains import gains_of
@@ -12,6 +13,7 @@ from kanalyze.analyses.joined import joined_of
 from kanalyze.analyses.summary import Summary, summarize
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Unpack
 
     import polars as pl
@@ -28,12 +30,14 @@ class JointSummary:
         metas: Where all reports came from, that one first.
         joined: The table `joined`.
         gains: The table `gains`; None where no report has counters.
+        outside: How many rows without a time are kernels that ran there outside of the window, by the other tool.
     """
 
     summary: Summary
     metas: list[Meta]
     joined: pl.DataFrame
     gains: pl.DataFrame | None
+    outside: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def tools(self) -> list[str]:
@@ -69,4 +73,13 @@ def _page(found: Together) -> JointSummary | Summary:
         metas=[one.meta for one in found.given],
         joined=joined_of(found),
         gains=gains_of(found) if found.ncu is not None else None,
+        outside={other.meta.tool: _outside(found.base, other) for other in found.reports[1:]},
     )
+
+
+def _outside(base: Report, other: Report) -> int:
+    """How many groups of kernels of another report `base` has as a whole, and not in what is looked at of it."""
+    if base.whole is base:
+        return 0
+    inside = same_kernels(base, other)
+    return same_kernels(base.whole, other).join(inside, on="right", how="anti").height

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._given_once import different
 from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._measured_groups import measured_groups
 from kanalyze.analyses._pooled import pooled
@@ -48,7 +49,7 @@ def counted_of(reports: Sequence[Report]) -> Report:
     Raises:
         CannotTellError: None has.
     """
-    found = pooled([one for one in reports if one.meta.timeless])
+    found = pooled(different([one for one in reports if one.meta.timeless]))
     if found is None:
         raise CannotTellError.without_counters("roofline", reports[0].meta.path)
     return found

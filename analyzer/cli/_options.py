@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
 
@@ -114,7 +115,7 @@ def sparing_memory() -> Iterator[None]:
 
 
 def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:
-    """The reports of one program: all that are given, and of a capture's folder those of each tool; whole.
+    """The reports of one program: all that are given, each path once, and of a capture those of each tool; whole.
 
     With `runs` of a nsys pass that ran several times each of its runs.
     """
@@ -122,7 +123,11 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
         from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
 
     cache = not where["no_cache"]
-    found = [every_report(path, _progress(), cache=cache, runs=runs, left_out=tell_left_out) for path in reports]
+    paths: dict[Path, Path] = {}
+    for path in reports:
+        paths.setdefault(path.resolve(), path)
+    opened = partial(every_report, progress=_progress(), cache=cache, runs=runs, left_out=tell_left_out)
+    found = map(opened, paths.values())
     return [one for some in found for one in some]
 
 

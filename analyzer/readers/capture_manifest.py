@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.readers.ncu_selection import counts_from_call, records_all, selection
+from kanalyze.readers.ncu_selection import chooses, counts_from_call, records_all, selection
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from kanalyze.readers.ncu_selection import Selection
@@ -45,3 +46,10 @@ def selections(folder: Path) -> dict[str, Selection]:
     from_call = counts_from_call(told.get("nsys", []))
     asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}
     return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
+
+
+def selective(folder: Path, names: Iterable[str]) -> bool | None:
+    """Whether each of these runs of ncu profiled some launches only; None where the manifest does not say so of all."""
+    told = commands(folder)
+    each = [chooses(told.get(name, [])) for name in names]
+    return None if None in each else all(each)

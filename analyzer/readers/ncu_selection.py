@@ -97,6 +97,15 @@ def selection(command: Sequence[str]) -> Selection | None:
     return None if found is None or from_start is None else replace(found, from_call=not from_start)
 
 
+def chooses(command: Sequence[str]) -> bool | None:
+    """Whether a command line of ncu profiles only some of what the program launches; None where that is not known."""
+    flags = _flags(command)
+    if flags is None:
+        return None
+    from_start = _STARTS.get(flags.get("--profile-from-start", "on"))
+    return from_start is not True or bool(flags.keys() - {"--profile-from-start", "--kernel-name-base"})
+
+
 def _by_number(flags: Mapping[str, str]) -> Selection | None:
     """Launches by their numbers, in any context and on any stream."""
     of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])

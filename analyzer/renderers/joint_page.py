@@ -130,13 +130,16 @@ def _left_over(found: JointSummary) -> str:
     """What each tool saw and the others did not."""
     rows, texts = found.joined, []
     alone = rows.filter(pl.col("count").is_null())
-    for tool, count, did in (("ncu", "ncu_count", "measure"), ("torch", "torch_count", "see")):
+    for name, tool, did in (("ncu", "ncu", "measure"), ("torch.profiler", "torch", "see")):
+        count = f"{tool}_count"
         if rows.get_column(f"{tool}_match").null_count() == rows.height:
             continue
         without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
-        only = alone.filter(pl.col(count).is_not_null()).height
+        outside = found.outside.get(name, 0)
+        only = alone.filter(pl.col(count).is_not_null()).height - outside
         texts += [f"{units.plural(without.height, 'row')} that {tool} did not {did}"] * bool(without.height)
         texts += [f"{units.plural(only, 'row')} that only {tool} saw"] * bool(only)
+        texts += [f"{units.plural(outside, 'row')} of {tool} outside of the window"] * bool(outside)
     return f"left over: {'; '.join(texts)}" if texts else ""
 
 

@@ -1,9 +1,11 @@
 """What two tools tell of one program: equal, explained, or neither, which is a gate that fails."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import kanalyze
@@ -75,6 +77,36 @@ def test_a_trace_of_some_steps_has_fewer_launches():
 def test_ncu_measures_some_launches_alone():
     found = told(nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], block=(32, 1, 1)))
     assert found["launches", 2, 1] == ("explained", "filter")
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        (["--kernel-name-base", "--kernel-id"], ("explained", "filter")),
+        (["--kernel-name-base"], ("explained", "filter")),
+        ([], ("unexplained", "")),
+        (None, ("explained", "filter")),
+    ],
+)
+def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, left, expected):
+    """`left` are the flags that choose, of those that it had; None: the manifest has no command."""
+    folder = Path(shutil.copytree(SAMPLES / "streams", tmp_path / "capture"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (step,) = (step for done in manifest["passes"] for step in done["steps"] if step["name"] == "ncu")
+    if left is None:
+        step["name"] = "other"
+    else:
+        command, flags = step["command"], ["--kernel-name-base", "--kernel-id"]
+        for flag in flags:
+            if flag not in left and flag in command:
+                del command[command.index(flag) : command.index(flag) + 2]
+        if "--kernel-id" not in left and left:
+            command[1:1] = ["--launch-count", "1"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    rows = kanalyze.agreement(*every_report(folder)).filter(figure="launches", second_tool="ncu")
+    (row,) = rows.filter(pl.col("first") != pl.col("second")).to_dicts()
+    assert (row["verdict"], row["reason"] or "") == expected
+    assert ("not known" in (row["why"] or "")) == (left is None)
 
 
 def test_a_kernel_that_only_ncu_has_is_not_explained():
@@ -207,6 +239,32 @@ def test_tools_agree_on_the_samples(name):
     rows = kanalyze.agreement(*every_report(SAMPLES / name))
     assert rows.filter(verdict="unexplained").is_empty()
     assert rows.filter(figure="registers")["verdict"].unique().to_list() == ["equal"]
+
+
+def test_a_window_explains_what_agrees_without_it_and_nothing_else():
+    program = nsys(k(0, 1000), k(2000, 3000), k(4000, 5000, name="j"), memcpy(6000, 6100, size_bytes=7))
+    same = torch(k(0, 1000), k(2000, 3000), k(4000, 5000, name="j"), memcpy(6000, 6100, size_bytes=7))
+    ncu = measured({}, {}, names=["k", "j"], block=(32, 1, 1))
+    rows = kanalyze.agreement(program, same, ncu, window="0ns..1500ns")
+    assert "unexplained" not in rows["verdict"]
+    explained = rows.filter(reason="window", second_tool="torch.profiler").select("figure", "name", "first", "second")
+    assert explained.sort("figure", "name").rows()[-2:] == [("launches", "j", None, 1), ("launches", "k", 1, 2)]
+    assert rows.filter(reason="window", second_tool="ncu")["name"].to_list() == ["j"]
+    assert rows.filter(reason="window")["why"].unique().to_list() == ["equal in the whole report"]
+
+    more = torch(*[k(at, at + 1000) for at in (0, 2000, 4000)], k(6000, 7000, name="other"))
+    rows = kanalyze.agreement(program, more, window="0ns..1500ns").filter(verdict="unexplained", figure="launches")
+    assert sorted(rows["name"]) == ["k", "other"]
+
+
+def test_a_window_of_a_sample_is_no_reason_to_fail():
+    assert run("verify", SAMPLES / "cdist", "--window", "timed#1").status == 0
+
+
+@pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
+def test_what_is_given_twice_counts_once(again):
+    ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)
+    assert (ran.status, ran.text) == (0, run("verify", SAMPLES / "cdist").text)
 
 
 def test_the_command_shows_what_differs_and_why():

@@ -9,8 +9,10 @@ import polars as pl
 import pytest
 
 import kanalyze
+from kanalyze.analyses.joint_summary import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture_reports import every_report
+from kanalyze.renderers.joint_page import joint_page
 from support.build import call, kernel, report
 from support.command import SAMPLES, run
 from support.counters import measured
@@ -69,6 +71,19 @@ def test_a_window_is_of_the_report_that_gives_the_time():
     assert rows == [("j", 1, "shape"), ("k", None, "none")]
 
 
+def test_the_page_tells_what_is_outside_of_the_window_from_what_only_one_tool_saw():
+    nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))
+    ncu = measured({}, {}, {}, names=["k", "j", "other"], block=(32, 1, 1))
+
+    def left_over(**where):
+        (page,) = summarize_together(nsys, ncu, **where)
+        return next(one.foot for one in joint_page(page, 9).sections if one.title == "KERNELS")
+
+    assert "1 row that only ncu saw; 1 row of ncu outside of the window" in left_over(window="15ns..40ns")
+    assert left_over().startswith("left over: 1 row that only ncu saw")
+    assert "outside" not in left_over()
+
+
 def test_two_reports_that_give_time_have_their_rows_each():
     """Runs or ranks; the counters are of both."""
     first, second = timed(kernel(0, 60)), timed(kernel(0, 80), kernel(80, 100, name="j"))
@@ -81,6 +96,68 @@ def test_two_reports_that_give_time_have_their_rows_each():
         ("second", "k", 80, 0.8, 0.25, "exact"),
         ("second", "j", 20, 0.2, None, "none"),
     ]
+
+
+RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
+
+
+def test_a_trace_that_is_given_twice_counts_once(tmp_path):
+    capture = every_report(SAMPLES / "cdist")
+    once = kanalyze.joined(*capture)
+    copy = shutil.copy(SAMPLES / "cdist/torch.json.gz", tmp_path / "copy.json.gz")
+    for path in (SAMPLES / "cdist/torch.json.gz", SAMPLES / "cdist/../cdist/torch.json.gz", copy):
+        assert kanalyze.joined(*capture, kanalyze.read(path)).equals(once)
+        assert kanalyze.joined(kanalyze.read(path), *capture).equals(once)
+
+
+def test_a_measurement_and_its_pages_are_one_report_of_the_page():
+    pages = [SAMPLES / "gelu" / f"ncu.{page}.csv" for page in ("details", "source")]
+    text = run("summarize", SAMPLES / "gelu/torch.json.gz", *pages).text
+    assert "with ncu.details.csv (ncu)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", ["ncu.raw.csv", "ncu-2.raw.csv", "ncu-2.details.csv"])
+def test_a_run_of_ncu_that_is_part_of_a_capture_counts_once(page):
+    capture, run_of_it = every_report(SAMPLES / "square"), kanalyze.read(SAMPLES / "square" / page)
+    once = kanalyze.joined(*capture)
+    assert kanalyze.joined(*capture, run_of_it).equals(once)
+    assert kanalyze.joined(run_of_it, *capture).equals(once)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (5890, 5888, True),  # as ncu's page of details prints it: 5.89 us
+        (5888, 5888, True),
+        (5890, 5896, False),
+        (5887, 5888, False),
+        (1_230_000, 1_234_567, True),
+        (1_230_000, 1_236_000, False),
+        (950, 951, False),
+    ],
+)
+def test_durations_of_one_launch_are_equal_as_far_as_they_are_printed(first, second, same):
+    runs = [measured({TOOK: took}, block=(32, 1, 1)) for took in (first, second)]
+    counts = [kanalyze.joined(timed(kernel(0, 10)), *given)["ncu_count"].to_list() for given in (runs, runs[::-1])]
+    assert counts == [[1 if same else 2]] * 2
+
+
+def test_launches_of_other_processes_are_other_launches():
+    def of(process):
+        made = measured({TOOK: 5888.0}, block=(32, 1, 1))
+        events = made.kind("kernel").with_columns(process_id=pl.lit(process, dtype=pl.Int64))
+        return replace(made, _tables={"events:kernel": events}, _whole={})
+
+    nsys = timed(kernel(0, 10))
+    assert kanalyze.joined(nsys, of(1), of(2))["ncu_count"].to_list() == [2]
+    assert kanalyze.joined(nsys, of(1), of(1))["ncu_count"].to_list() == [1]
+
+
+def test_a_report_that_gives_time_and_is_given_twice_has_its_rows_once():
+    capture = every_report(SAMPLES / "cdist")
+    nsys = kanalyze.read(SAMPLES / "cdist/nsys.sqlite")
+    for given in ([*capture, *capture], [*capture, nsys], [nsys, *capture]):
+        assert kanalyze.joined(*given).equals(kanalyze.joined(*capture))
 
 
 def test_measurements_of_several_runs_of_ncu_are_added_up():
@@ -121,10 +198,10 @@ def test_reports_of_two_captures_are_not_mixed():
     assert rows.select("report", "compute_share").rows() == [("a", 0.25), ("b", 0.5)]
 
 
-def test_operators_of_several_traces_are_those_of_each():
-    folder = SAMPLES / "cdist"
-    nsys, torch = kanalyze.read(folder / "nsys.sqlite"), kanalyze.read(folder / "torch.json.gz")
-    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, kanalyze.read(folder / "torch.json.gz"))
+def test_operators_of_several_traces_are_those_of_each(repeated):
+    nsys, *ranks = (kanalyze.read(repeated / f"{name}") for name in ("nsys.sqlite", *RANKS))
+    torch, other = (replace(one, meta=replace(one.meta, rank=rank)) for rank, one in enumerate(ranks))
+    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, other)
     names = ["name", "count", "operator", "operators", "path", "module"]
     assert twice.select(names).equals(once.select(names))
     assert (twice["torch_total_ns"] == 2 * once["torch_total_ns"]).all()

@@ -1,0 +1,97 @@
+"""What is given twice counts once: a file by two paths, alone and in its capture, a report and its pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses._kernel_groups import SHAPE, kernels_in
+from kanalyze.decoder.same_name import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kanalyze.report import Report
+
+#: The units from which on ncu's page of details prints a duration in them, in ns.
+_UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
+
+
+def different_files(reports: Sequence[Report]) -> list[Report]:
+    """The `reports`, each file once: the one in its capture, which says more of it, or else the first."""
+    found: dict[object, Report] = {}
+    for number, one in enumerate(reports):
+        path = _file(one)
+        key = (one.meta.tool, path.resolve(), one.scope) if path.exists() else number
+        if key not in found or (found[key].meta.capture is None and one.meta.capture is not None):
+            found[key] = one
+    return list(found.values())
+
+
+def different(reports: Sequence[Report]) -> list[Report]:
+    """The `reports`, which are of one tool, each measurement once; of traces each, at whatever path a copy of it is.
+
+    A run of ncu that is part of a capture is that of the capture.
+    """
+    files = different_files(reports)
+    larger = sorted(
+        range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None)
+    )
+    found: list[int] = []
+    for at in larger:
+        if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in found):
+            found.append(at)
+    return [files[at] for at in sorted(found)]
+
+
+def _file(report: Report) -> Path:
+    return report.meta.read_from or report.meta.path
+
+
+def _same_trace(report: Report, other: Report) -> bool:
+    """Whether two traces tell the same kernels at the same times; those of one capture are of its ranks and cycles."""
+    if report.meta.timeless or other.meta.timeless:
+        return False
+    if report.meta.capture == other.meta.capture is not None or report.meta.rank != other.meta.rank:
+        return False
+    first, second = (one.seen("kernel").select("name", "start_ns", "dur_ns") for one in (report, other))
+    return first.height > 0 and first.equals(second)
+
+
+def _part_of(report: Report, other: Report) -> bool:
+    """Whether a report of ncu is a run that another one holds; one may have names cut short and durations rounded."""
+    if not (report.meta.timeless and other.meta.timeless):
+        return False
+    first, second = (_launches(one) for one in (report, other))
+    if first.is_empty() or first.get_column("dur_ns").has_nulls():
+        return False
+    return any(_alike(first, second.slice(at, first.height)) for at in range(second.height - first.height + 1))
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    processes = report.kind("kernel").select("event_id", "process_id")
+    return kernels_in(report).join(processes, on="event_id", maintain_order="left")
+
+
+def _alike(launches: pl.DataFrame, others: pl.DataFrame) -> bool:
+    """Whether these launches are those, one by one."""
+    same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
+    process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
+    both = pl.concat([launches, others.rename(lambda name: f"{name}_other")], how="horizontal")
+    if not both.select(pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other")).all()).item():
+        return False
+    names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
+    return all(shortened(a, b) or shortened(b, a) for a, b in names)
+
+
+def _same_duration(first: str, second: str) -> pl.Expr:
+    """Whether two durations are equal, or one is the other as a page prints it: in hundredths of its unit."""
+    one, other = pl.col(first), pl.col(second)
+    longer = pl.max_horizontal(one, other)
+    step = pl.lit(1)
+    for unit in _UNITS_NS:
+        step = pl.when(longer >= unit).then(unit // 100).otherwise(step)
+    rounded = (one % step == 0) | (other % step == 0)
+    return ((one == other) | (rounded & (2 * (one - other).abs() <= step))).fill_null(value=False)
