@@ -94,10 +94,10 @@ def test_a_time_without_kernels_and_counters_have_a_page_each():
     assert page(COUNTERS, NO_KERNELS).count("─" * 80) == 1
 
 
-def test_counters_that_belong_to_none_of_several_have_one_page():
-    assert content(NO_KERNELS, NO_KERNELS, COUNTERS)["reports"] == [
-        content(one) for one in (NO_KERNELS, NO_KERNELS, COUNTERS)
-    ]
+def test_counters_that_belong_to_none_of_several_have_one_page(tmp_path):
+    other = tmp_path / "other.json.gz"
+    other.write_bytes(NO_KERNELS.read_bytes())
+    assert content(NO_KERNELS, other, COUNTERS)["reports"] == [content(one) for one in (NO_KERNELS, other, COUNTERS)]
 
 
 def test_counters_that_are_on_the_page_of_one_of_several_have_none_of_their_own():
