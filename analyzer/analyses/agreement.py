@@ -152,7 +152,9 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     ]
     shapes = [name for name in SHAPE if name in both.columns]
     other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in shapes)
-    rows.append(_alone(both.filter(other_shape), "second"))  # the first has that name in other shapes only
+    elsewhere = both.filter(other_shape)  # the first has that name in other shapes only
+    theirs_told = [pl.col(f"{name}_other").alias(name) for name in ("launches", *shapes)]
+    rows.append(_alone(elsewhere.with_columns(theirs_told), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
     rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in _TRIALS}), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure

@@ -115,8 +115,10 @@ def test_a_kernel_that_only_ncu_has_is_not_explained():
 
 
 def test_ncu_in_another_shape_is_not_explained():
-    found = told(nsys(k(0, 1000)), measured({}, names=["k"], grid=(7, 1, 1), block=(32, 1, 1)))
-    assert found["launches", None, 1] == ("unexplained", "")
+    reports = nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], grid=(7, 1, 1), block=(32, 1, 1))
+    assert told(*reports)["launches", None, 1] == ("unexplained", "")
+    (row,) = kanalyze.agreement(*reports).filter(pl.col("first").is_null(), figure="launches").to_dicts()
+    assert row["grid_x"] == 7
 
 
 def test_one_report_is_compared_with_nothing():
