@@ -47,10 +47,9 @@ def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
     return frame.select(pl.col(column).gather(at)).to_series()
 
 
-def dense(keys: pl.Series) -> bool:
-    """Whether a table of all numbers between the least and the greatest of `keys` is little longer than they are."""
-    low, high = keys.min(), keys.max()
-    return isinstance(low, int) and isinstance(high, int) and high - low < _SPARSE * len(keys)
+def dense(low: int, high: int, count: int) -> bool:
+    """Whether a table of all numbers from `low` to `high` is little longer than the `count` ids that lie there."""
+    return high - low < _SPARSE * count
 
 
 def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
@@ -61,7 +60,7 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     low, high = keys.min(), keys.max()
     if not isinstance(low, int) or not isinstance(high, int):
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    if not dense(keys):
+    if not dense(low, high, len(keys)):
         known = keys.alias("key").to_frame().with_row_index("row").unique("key", keep="first").drop_nulls()
         asked = wanted.alias("key").to_frame()
         return asked.join(known, on="key", how="left", maintain_order="left").get_column("row")

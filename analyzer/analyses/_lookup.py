@@ -16,7 +16,8 @@ def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     """Where each of `wanted` first stands in `keys`, which are sorted and without nulls; null where it does not."""
     if keys.is_empty() or wanted.is_empty():
         return pl.Series(wanted.name, [None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    if len(wanted) > len(keys) // _FEW and dense(keys):
+    many = len(wanted) > len(keys) // _FEW and keys.dtype.is_integer()
+    if many and dense(int(keys.item(0)), int(keys.item(-1)), len(keys)):
         return first_rows(keys, wanted).alias(wanted.name)
     at = keys.search_sorted(wanted, side="left")
     inside = at.clip(upper_bound=len(keys) - 1)
