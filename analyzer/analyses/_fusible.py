@@ -11,10 +11,10 @@ from kanalyze.analyses._lookup import beside, gathered
 from kanalyze.analyses._op_events import host_tree
 from kanalyze.analyses._op_scope import launched_work
 from kanalyze.analyses._operations import recorded
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.analyses._tensor_sizes import sizes
 from kanalyze.decoder.decode import decode
 from kanalyze.frames import first_rows
-from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import KernelName
@@ -34,9 +34,6 @@ _BYTES: Final = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i
 
 #: What an operator reads and writes, as far as shapes were recorded.
 _SIZES: Final = ("elements", "read_bytes", "written_bytes")
-
-#: What shows that two kernels work on elements of the same number, where shapes were not recorded.
-_SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
 
 @once_per_report
@@ -58,7 +55,7 @@ def chains(report: Report) -> pl.DataFrame:
     runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
     looped = pl.len().over(runs) >= _LOOP
     found = _numbered(work.with_columns(fusible=pl.col("fusible") & ~looped))
-    found = found.filter("fusible").drop("fusible", *_SHAPE, "process_id", "thread_id")
+    found = found.filter("fusible").drop("fusible", *SHAPE, "process_id", "thread_id")
     found = found.filter(pl.len().over("chain") > 1)
     found = found.with_columns(outermost=_outermost(report, found.get_column("operator")))
     return _turns(found)
@@ -68,7 +65,8 @@ def _numbered(work: pl.DataFrame) -> pl.DataFrame:
     """Operations in the order of their streams, with the number of the chain that each would be in."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "stream", "process_id", "thread_id")]
     alike = pl.when(pl.col("elements").is_not_null()).then(pl.col("elements").eq_missing(pl.col("elements").shift(1)))
-    grid = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("elements", *_SHAPE))
+    # where shapes were not recorded, the same grid and block show that kernels work on as many elements
+    grid = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("elements", *SHAPE))
     reads = ~pl.col("name").cast(pl.String).is_in(_READS_NOTHING)
     follows = pl.all_horizontal(*same, reads, pl.col("fusible"), pl.col("fusible").shift(1, fill_value=False))
     follows = follows & alike.otherwise(grid)
@@ -112,9 +110,9 @@ def _in_streams(report: Report) -> pl.DataFrame:
         gathered(tree.rows.get_column(column), operator).alias(name) for name, column in made.items()
     )
     known = known.with_columns(_fusible(known).get_columns())
-    known = beside(known, report.kernel_config, *_SHAPE)
+    known = beside(known, report.kernel_config, *SHAPE)
     known = known.with_columns(_sizes(report, known).get_columns())
-    told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *_SHAPE)
+    told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
     return known.select(*order, "end", *told, name="op_name").sort(order)
 

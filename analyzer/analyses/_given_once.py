@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._kernel_groups import SHAPE, kernels_in
+from kanalyze.analyses._kernel_groups import kernels_in
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.decoder.same_name import shortened
 
 if TYPE_CHECKING:

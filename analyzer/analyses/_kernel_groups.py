@@ -13,13 +13,11 @@ from kanalyze.analyses._op_groups import modules
 from kanalyze.analyses._op_paths import ARROW, path_nodes, path_numbers, path_texts
 from kanalyze.analyses._op_scope import launched_work
 from kanalyze.analyses._operations import exclusive_operations
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.decoder.same_name import normalised
-from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
 #: What a group is told by, in the report itself.
 GROUP_KEYS: Final = ("name", "device", *SHAPE)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses._same_launches import complete, same_launches, whole_names
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.decoder.same_name import normalised, shortened
 from kanalyze.report import Scope
 

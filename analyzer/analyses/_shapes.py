@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
+
+#: Their columns in tables of kernels of which it may not be known.
+SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in LAUNCH_SHAPE)
 
 #: What else a launch takes of an SM.
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")

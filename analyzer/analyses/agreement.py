@@ -14,15 +14,15 @@ import polars as pl
 from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
 from kanalyze.analyses._explained import COUNTED, EXPLANATIONS, Reasons
-from kanalyze.analyses._kernel_groups import GROUP_KEYS, SHAPE, kernel_groups, kernels_in
+from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._same_launches import same_launches
+from kanalyze.analyses._shapes import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses._trials import trials_of_copies, trials_of_kernels, tuned
 from kanalyze.analyses._under_ncu import UnderNcu, disturbed, measuring
 from kanalyze.analyses.copies import copies
 from kanalyze.errors import CannotTellError
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ TABLE: Final = Table(
     (
         Column("figure", pl.String, f"What it is: {', '.join(_FIGURES)}, copies, bytes copied."),
         Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
-        *(Column(column.name, column.dtype, column.doc, nullable=True) for column in LAUNCH_SHAPE),
+        *SHAPE_COLUMNS,
         Column("first_tool", pl.String, "One of the tools."),
         Column(
             "first",

@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze.analyses._common import analysis
 from kanalyze.analyses._metrics import measured_kernels, ratio, share, whole
+from kanalyze.analyses._shapes import SHAPE_COLUMNS
 from kanalyze.analyses._stalls import LATENCY, REASONS, stall_metric
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ TABLE: Final = Table(
         Column("dur_ns", pl.Int64, "Duration, alone and under replay: not that in the program.", nullable=True),
         *_plain(("cycles", "sm_clock_hz", "compute_share", "memory_share", "dram_share", "dram_bytes_per_s")),
         *_plain(("dram_read_bytes", "dram_write_bytes", "l2_share", "l2_hit_share", "l1_share", "l1_hit_share")),
-        *(Column(shape.name, shape.dtype, shape.doc, nullable=True) for shape in LAUNCH_SHAPE),
+        *SHAPE_COLUMNS,
         Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
         Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
         Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),

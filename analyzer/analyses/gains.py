@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._kernel_groups import SHAPE
+from kanalyze.analyses._shapes import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses.advice import advice
 from kanalyze.analyses.joined import joined_of
 from kanalyze.errors import CannotTellError
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ TABLE: Final = Table(
     (
         Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
         Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
-        *(Column(column.name, column.dtype, column.doc, nullable=True) for column in LAUNCH_SHAPE),
+        *SHAPE_COLUMNS,
         Column("event_id", pl.Int64, "The launch that ncu measured, in the tables of that report."),
         Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`."),
         Column("window_share", pl.Float64, "Part of the window that the kernel takes.", nullable=True),

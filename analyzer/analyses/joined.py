@@ -15,10 +15,10 @@ from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_
 from kanalyze.analyses._measured_groups import MEASURED, RULES, measured_groups
 from kanalyze.analyses._same_kernels import QUALITIES, same_kernels
 from kanalyze.analyses._same_launches import same_launches
+from kanalyze.analyses._shapes import SHAPE_COLUMNS
 from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses._windows import windows
 from kanalyze.decoder.fields import OTHER
-from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ TABLE: Final = Table(
     (
         Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
         Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
-        *(Column(column.name, column.dtype, column.doc, nullable=True) for column in LAUNCH_SHAPE),
+        *SHAPE_COLUMNS,
         Column("time_from", pl.String, "The tool that gives its time: nsys or torch.profiler.", nullable=True),
         Column("count", pl.Int64, "Launches there; null where that tool did not see it.", nullable=True),
         Column("total_ns", pl.Int64, "Sum of their durations.", nullable=True),

@@ -10,6 +10,7 @@ from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, req
 from kanalyze.analyses._decoded import decoded
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import exclusive_operations
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
@@ -113,7 +114,7 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         keys = [column.name for column in table.columns if column.dtype == pl.String]
         found = decoded(report, found, *keys)
     elif by is not None:
-        table, shape = BY_LAUNCH_SHAPE, [column.name for column in LAUNCH_SHAPE]
+        table, shape = BY_LAUNCH_SHAPE, [*SHAPE]
         keys += shape
         found = beside(found, report.kernel_config, *shape)
     names = [pl.col("name").n_unique().alias("kernels")] if by in _FORMS else []

@@ -11,6 +11,7 @@ from kanalyze.analyses._common import analysis, require
 from kanalyze.analyses._launch import launch_pairs
 from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import exclusive_operations
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
@@ -71,7 +72,7 @@ def launches(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE.name, "kernel")
     require(report, TABLE.name, "api")
-    shape = [column.name for column in LAUNCH_SHAPE]
+    shape = [*SHAPE]
     sides = ((report.kernel_config, shape), (report.kind("kernel"), ["stream"]))
     found = joined_launches(report)
     for side, columns in sides:

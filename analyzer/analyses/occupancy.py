@@ -8,9 +8,9 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_report, require_kernels
 from kanalyze.analyses._occupancy import LIMITS, SHARED_SETTING, sm_limits, with_occupancy
-from kanalyze.analyses._shapes import RESOURCES, SHAPE, kernel_shapes
+from kanalyze.analyses._shapes import RESOURCES, SHAPE, SHAPE_COLUMNS, kernel_shapes
 from kanalyze.errors import UnknownNameError
-from kanalyze.model import KERNEL_CONFIG, LAUNCH_SHAPE
+from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ TABLE: Final = Table(
         Column("name", pl.String, "Demangled name of the kernel.", nullable=True),
         Column("device", pl.Int64, "The GPU, as in `devices`."),
         *_TIMES,
-        *(Column(shape.name, shape.dtype, shape.doc, nullable=True) for shape in LAUNCH_SHAPE),
+        *SHAPE_COLUMNS,
         *(column for column in KERNEL_CONFIG.columns if column.name in RESOURCES),
         *(
             Column(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._given_once import different
-from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._measured_groups import measured_groups
 from kanalyze.analyses._pooled import pooled
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.analyses._together import together
 from kanalyze.analyses.joined import joined_of
 from kanalyze.analyses.roofline import roofline

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses._kernel_groups import SHAPE
 from kanalyze.analyses._same_kernels import matched, same_kernels
+from kanalyze.analyses._shapes import SHAPE
 from kanalyze.decoder.same_name import normalised, shortened
 from support.build import call, graph, kernel, report
 from support.counters import measured
