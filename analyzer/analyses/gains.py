@@ -60,16 +60,20 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
     Raises:
         CannotTellError: None of the reports gives time, or has counters.
     """
-    return of_each(TABLE, together(TABLE.name, reports, where), gains_of)
+    return of_each(TABLE, together(TABLE.name, reports, where), _gains_of)
 
 
-def gains_of(found: Together) -> pl.DataFrame:
-    """The same of reports of which one gives the time."""
+def _gains_of(found: Together) -> pl.DataFrame:
     if found.ncu is None:
         raise CannotTellError.without_counters(TABLE.name, found.base.meta.path)
+    return gains_among(joined_of(found), found.ncu)
+
+
+def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """The same of the kernels in `rows`, of the table `joined`, which `ncu` measured."""
     keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns")
-    kernels = joined_of(found).filter(pl.col("event_id").is_not_null()).select(keys)
-    said = advice(found.ncu).drop("name", "device", "at_stake_ns", "kind")
+    kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
+    said = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
     whole = pl.when(pl.col("scope") == "global").then("speedup_share")
     every = kernels.join(said, on="event_id").with_columns(
         gain_share=pl.col("window_share") * whole, gain_ns=pl.col("exclusive_ns") * whole

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import Together, together
 from kanalyze.analyses.counter_summary import CounterSummary, summarize_counters
-from kanalyze.analyses.gains import gains_of
+from kanalyze.analyses.gains import gains_among
 from kanalyze.analyses.joined import joined_of
 from kanalyze.analyses.summary import Summary, summarize
 
@@ -68,11 +68,12 @@ def _can_join(found: Together) -> bool:
 def _page(found: Together) -> JointSummary | Summary:
     if not _can_join(found):
         return summarize(found.base)
+    rows = joined_of(found)
     return JointSummary(
         summary=summarize(found.base),
         metas=[one.meta for one in found.given],
-        joined=joined_of(found),
-        gains=gains_of(found) if found.ncu is not None else None,
+        joined=rows,
+        gains=gains_among(rows, found.ncu) if found.ncu is not None else None,
         outside={other.meta.tool: _outside(found.base, other) for other in found.reports[1:]},
     )
 
