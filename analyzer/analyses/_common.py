@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial, update_wrapper
+from functools import partial, update_wrapper, wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
@@ -96,6 +96,24 @@ class _OfWhole(Remembered[T]):
 def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
     """As :func:`once_per_report`, for what neither window nor device changes: the parts of a report share it."""
     return _OfWhole(compute)
+
+
+def once_together(compute: Callable[..., T]) -> Callable[..., T]:
+    """Keep what `compute` gives for several reports as long as the first of them lives; the others live with it."""
+
+    @once_per_report
+    def known(report: Report) -> dict[tuple[int, ...], tuple[tuple[Report, ...], T]]:
+        del report
+        return {}
+
+    @wraps(compute)
+    def remembered(first: Report, *others: Report) -> T:
+        found, key = known(first), tuple(map(id, others))  # which are kept, so that ids stay theirs
+        if key not in found:
+            found[key] = others, compute(first, *others)
+        return found[key][1]
+
+    return remembered
 
 
 def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_together
 from kanalyze.model import EVENTS, KINDS, READER_TABLES
 from kanalyze.report import Report
 
@@ -32,21 +32,15 @@ def pooled(reports: Sequence[Report]) -> Report | None:
     """All of `reports`, which are of one tool, as one; None for none. The same one for the same reports."""
     if not reports:
         return None
-    first, *others = reports
-    known = _pools(first)
-    key = tuple(map(id, others))
-    if key not in known:
-        told = {one.meta.selective for one in reports}
-        meta = first.meta if len(told) == 1 else replace(first.meta, selective=None)
-        known[key] = Report(meta, _Pool(reports)) if others else first
-    return known[key]
+    return _pool(*reports) if len(reports) > 1 else reports[0]
 
 
-@once_per_report
-def _pools(report: Report) -> dict[tuple[int, ...], Report]:
-    """What was made of a report with others, by these; a pool keeps them alive, so that ids stay theirs."""
-    del report
-    return {}
+@once_together
+def _pool(first: Report, *others: Report) -> Report:
+    reports = (first, *others)
+    told = {one.meta.selective for one in reports}
+    meta = first.meta if len(told) == 1 else replace(first.meta, selective=None)
+    return Report(meta, _Pool(reports))
 
 
 class _Pool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_together
 from kanalyze.analyses._kernel_groups import kernels_in
 from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside
@@ -29,6 +29,7 @@ _TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
 _OF_ONE: Final = ("process_id", "thread_id", "context_id", "device")
 
 
+@once_together
 def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     """The launches of `base` that ncu measured, as far as ncu's command says which of its function's launches they are.
 
@@ -40,20 +41,6 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
         that launch has another shape or is not there, so that one of both runs went another way). Kernels that are in
         no row are those of which nothing is known.
     """
-    known = _known(base)
-    if id(ncu) not in known:
-        known[id(ncu)] = ncu, _found(base, ncu)
-    return known[id(ncu)][1]
-
-
-@once_per_report
-def _known(base: Report) -> dict[int, tuple[Report, pl.DataFrame]]:
-    """What was found out about a report and others of ncu, which are kept with it, so that ids stay theirs."""
-    del base
-    return {}
-
-
-def _found(base: Report, ncu: Report) -> pl.DataFrame:
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
         return pl.DataFrame(schema=_PAIRS)
