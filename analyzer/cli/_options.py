@@ -91,10 +91,10 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
         from kanalyze.report import Window  # noqa: PLC0415 - as above
 
     found = counters_at(report, _progress(), cache=not where["no_cache"])
-    found = found.narrow(device=where["device"], process=where["process"])
     if found.meta.timeless and where["window"] is not None:
-        return {None: found.narrow(window=Window())}  # whatever it is, no table is of a part of that
-    return _parts(found, where["window"])
+        # whatever it is, no table is of a part of that
+        return {None: found.narrow(window=Window(), device=where["device"], process=where["process"])}
+    return parts_of(found, where)
 
 
 @contextmanager
@@ -155,10 +155,13 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
 
     One without a name, unless the window is a range that occurs several times.
     """
-    return _parts(opened(report, {**where, "window": None}), where["window"])
+    whole = Where(window=None, device=None, process=None, no_cache=where["no_cache"])
+    return parts_of(opened(report, whole), where)
 
 
-def _parts(whole: Report, text: str | None) -> dict[str | None, Report]:
+def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
+    """The same of a report that is open."""
+    whole, text = whole.narrow(device=where["device"], process=where["process"]), where["window"]
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
         click.echo(f"kanalyze: --window {text!r}: left out {plural(left_out, 'range')} without duration.", err=True)

@@ -13,6 +13,7 @@ from kanalyze.cli._options import (
     opened_together,
     output,
     part,
+    parts_of,
     reports_argument,
     scope,
     tell_left_out,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.joint_summary import JointSummary
     from kanalyze.analyses.summary import Summary
     from kanalyze.renderers.pages import Shown
+    from kanalyze.report import Report
 
 _TOP = 8
 
@@ -65,7 +67,9 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
         return [_page(report, where) for report in reports]
     given = opened_together(reports, where, runs=False)
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
-        return [_page(report, where) for report in reports]
+        known = {one.meta.path: one for one in given if not one.meta.path.is_dir()}
+        given.clear()  # each goes when its page is made
+        return [_page(report, where, known.pop(report, None)) for report in reports]
     from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - as in _page
 
     return [_with_runs(page, where) for page in summarize_together(*given, **part(where))]
@@ -136,12 +140,13 @@ def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> Non
     emit(render(pages, Look(width(), colour(output)), top), output)
 
 
-def _page(report: Path, where: Where) -> Shown:
+def _page(report: Path, where: Where, whole: Report | None = None) -> Shown:
     """The page of a report, of counters or of time, or the comparison of instances where the window names several.
 
-    Of a report that was recorded several times, the page says how far the runs are apart.
+    Of a report that was recorded several times, the page says how far the runs are apart. `whole` is the report where
+    it is open.
     """
-    parts = opened_parts(report, where)
+    parts = opened_parts(report, where) if whole is None else parts_of(whole, where)
     if None in parts and parts[None].meta.timeless:
         from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - few reports need it
 
