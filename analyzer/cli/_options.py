@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
 
 import click
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 #: Where polars' allocator looks for its options.
 _ALLOCATOR: Final = "_RJEM_MALLOC_CONF"
+
+#: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
+#: compressed ones, ten times as much is made.
+_SMALL_BYTES: Final = 1 << 21
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -60,6 +64,30 @@ def report_argument(command: F) -> F:
 def reports_argument(command: F) -> F:
     """Add the paths of one report or more."""
     return click.argument("reports", nargs=-1, required=True, type=click.Path(path_type=Path))(command)
+
+
+def in_one_thread_if_small(command: F) -> F:
+    """Let a command that takes one of these do all its work in one thread if the reports are small."""
+
+    @wraps(command)
+    def chosen(*arguments: object, **options: object) -> object:
+        work = partial(command, *arguments, **options)
+        paths = cast("Sequence[Path]", options.get("reports") or [options["report"]])
+        if sum(map(_bytes, paths)) >= _SMALL_BYTES:
+            return work()
+        with sparing_memory():
+            from kanalyze.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
+        return in_one_thread(work)
+
+    return cast("F", chosen)
+
+
+def _bytes(report: Path) -> int:
+    """How many bytes a file has, or all that is in a folder; 0 where that cannot be told, as its reader will say."""
+    try:
+        return sum(file.stat().st_size for file in (report.rglob("*") if report.is_dir() else (report,)))
+    except OSError:
+        return 0
 
 
 def output(command: F) -> F:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import Where, opened_together, reports_argument
+from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, reports_argument
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import UnknownNameError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Draw it: all kernels, sized by their time; .svg, .png or .html.",
 )
+@in_one_thread_if_small
 def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
     from kanalyze.analyses.roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars

@@ -8,6 +8,7 @@ import click
 
 from kanalyze.cli._options import (
     Where,
+    in_one_thread_if_small,
     opened_counters,
     opened_parts,
     opened_together,
@@ -46,6 +47,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 @top(None, "Only the first N rows.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
 @output
+@in_one_thread_if_small
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str,
     reports: Sequence[Path],

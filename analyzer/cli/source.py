@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import output, report_argument
+from kanalyze.cli._options import in_one_thread_if_small, output, report_argument
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.errors import CannotTellError, UnknownNameError
 
@@ -28,6 +28,7 @@ _REMEDY = (
 @click.option("--ptx", "view", flag_value="ptx", help="The PTX that each instruction was made of.")
 @click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
 @output
+@in_one_thread_if_small
 def source(report: Path, kernel: str, view: str | None, form: str, output: Path | None) -> None:
     """Source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing beside each line.
 

@@ -9,6 +9,7 @@ import click
 
 from kanalyze.cli._options import (
     Where,
+    in_one_thread_if_small,
     opened_parts,
     opened_together,
     output,
@@ -41,6 +42,7 @@ _TOP = 8
 @top(_TOP, f"Rows in each table of the page; {_TOP} unless told.")
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
+@in_one_thread_if_small
 def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None, **where: Unpack[Where]) -> None:
     """One page that says where the time of each REPORT went; of several, a line that compares them."""
     for report in reports:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._options import Where, opened_parts, output, report_argument, scope, sparing_memory
+from kanalyze.cli._options import (
+    Where,
+    in_one_thread_if_small,
+    opened_parts,
+    output,
+    report_argument,
+    scope,
+    sparing_memory,
+)
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.units import parse_percent
 
@@ -24,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--min-share", default="1%", show_default=True, metavar="SHARE", help="Leave out what takes less.")
 @click.option("--format", "form", type=click.Choice(["terminal", "json"]), default="terminal")
 @output
+@in_one_thread_if_small
 def tree(  # noqa: PLR0913 - a click command has a parameter per option
     report: Path,
     by: str | None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._options import Where, opened_together, output, part, reports_argument, scope
+from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, output, part, reports_argument, scope
 from kanalyze.cli._output import emit, refuse_overwriting, width
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _FAILED = 1
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json"]), default="terminal")
 @output
 @click.pass_context
+@in_one_thread_if_small
 def verify(
     context: click.Context,
     reports: Sequence[Path],

@@ -1,0 +1,82 @@
+"""Working in one thread changes nothing but the time that it takes."""
+
+import resource
+import signal
+import threading
+import traceback
+
+import polars as pl
+import pytest
+
+from kanalyze.analyses._common import in_threads
+from kanalyze.one_thread import in_one_thread
+
+FRAME = pl.DataFrame({"number": range(10)})
+
+
+def odd():
+    return FRAME.filter(pl.col("number") % 2 == 1).get_column("number").to_list()
+
+
+def waits():
+    """How often the calling thread has waited."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def test_what_it_gives_comes_out():
+    assert in_one_thread(odd) == [1, 3, 5, 7, 9]
+    assert in_one_thread(lambda: None) is None
+
+
+def test_polars_hands_over_nothing():
+    def filtered():
+        before = waits()
+        for _ in range(100):
+            odd()
+        return waits() - before
+
+    assert in_one_thread(filtered) < 50
+
+
+def test_it_is_the_same_thread():
+    assert in_one_thread(threading.get_ident) == threading.get_ident()
+
+
+@pytest.mark.parametrize("error", [ValueError("a word"), SystemExit(3), KeyboardInterrupt(), pl.exceptions.ShapeError()])
+def test_what_it_raises_comes_out_as_it_is(error):
+    def failing():
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        in_one_thread(failing)
+    assert raised.value is error
+    assert traceback.extract_tb(error.__traceback__)[-1].name == "failing"
+
+
+def test_an_error_of_polars_keeps_its_type():
+    with pytest.raises(pl.exceptions.ColumnNotFoundError, match="missing"):
+        in_one_thread(lambda: FRAME.get_column("missing"))
+
+
+def test_an_interrupt_ends_it_at_once():
+    reached = []
+
+    def interrupted():
+        signal.raise_signal(signal.SIGINT)
+        reached.extend(odd())
+
+    with pytest.raises(KeyboardInterrupt):
+        in_one_thread(interrupted)
+    assert reached == []
+    assert odd() == [1, 3, 5, 7, 9]
+
+
+def test_it_may_be_inside_itself_and_have_threads():
+    assert in_one_thread(lambda: in_one_thread(odd)) == [1, 3, 5, 7, 9]
+    assert in_one_thread(lambda: list(in_threads(lambda _: odd(), range(4)))) == [[1, 3, 5, 7, 9]] * 4
+    assert in_one_thread(lambda: FRAME.lazy().select(pl.col("number").sum()).collect().item()) == 45
+
+
+def test_where_polars_calls_nothing_the_work_is_done_all_the_same(monkeypatch):
+    monkeypatch.setattr(pl.LazyFrame, "collect", lambda *_, **__: FRAME)
+    assert in_one_thread(odd) == [1, 3, 5, 7, 9]
