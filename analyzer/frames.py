@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
@@ -17,6 +17,9 @@ _MANY_ROWS: Final = 1 << 16
 
 #: A table of all numbers between ids has at most so many times as many places as there are ids.
 _SPARSE: Final = 8
+
+#: So many points are gone along with what they are looked for in, not searched for one by one.
+_WORTH_MERGING: Final = 1 << 12
 
 #: Rows that are looked at together.
 _SLICE: Final = 1 << 19
@@ -73,6 +76,24 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     table = table.scatter(places.reverse(), rows.reverse())  # of equal keys the first is written last
     inside = (wanted >= low) & (wanted <= high)
     return table.gather((wanted - low).set(~inside, None))
+
+
+def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series:
+    """How many of the sorted `keys` lie before each of `points` and, with `equal`, at it; both are free of nulls.
+
+    Many points that are sorted, too, are gone along with the keys, which takes a third of the time of a search for each.
+    """
+    side: Literal["left", "right"] = "right" if equal else "left"
+    if len(points) >= _WORTH_MERGING and points.is_sorted():
+        first, last = (int(keys.search_sorted(points.item(at), side=side)) for at in (0, -1))
+        if 0 < last - first < _SPARSE * len(points):
+            near = pl.DataFrame(
+                [keys.slice(first, last - first).alias("key"), pl.int_range(first + 1, last + 1, eager=True).alias("n")]
+            )
+            asked = points.alias("key").to_frame()
+            counts = asked.join_asof(near, on="key", allow_exact_matches=equal).get_column("n")
+            return counts.fill_null(first).cast(pl.UInt32)
+    return keys.search_sorted(points, side=side).cast(pl.UInt32)
 
 
 def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:

@@ -7,7 +7,7 @@ definitions.md, section 5, rules 5 to 13.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -19,7 +19,8 @@ from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import waited_for
-from kanalyze.analyses._ranges import named_ranges, range_lines, ranges_at
+from kanalyze.analyses._ranges import named_ranges, on_line, range_lines, ranges_at
+from kanalyze.analyses._walk import launch_times, queued_time
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
@@ -51,24 +52,35 @@ def cut_by_ranges(batch: Batch) -> list[Cut]:
     return list(batch.cut("gap", finer=partial(_in_ranges, batch.walk.report)))
 
 
-def blamed(batch: Batch, cuts: Sequence[Cut] | None = None) -> pl.DataFrame:
-    """All idle time of a batch with who is to blame for it; `cuts` are what :func:`cut_by_ranges` gives.
+class Blamed(NamedTuple):
+    """Idle time with who is to blame for it, both with the columns of :data:`PARTS`.
 
-    Returns:
-        Columns of :data:`PARTS`. The time of one culprit in one gap may be in several rows.
+    Attributes:
+        once: Where one culprit in one gap has one row.
+        often: Where it may have several.
     """
-    report, found = batch.walk.report, [pl.DataFrame(schema=PARTS)]
+
+    once: pl.DataFrame
+    often: pl.DataFrame
+
+
+def blamed(batch: Batch, cuts: Sequence[Cut] | None = None) -> Blamed:
+    """All idle time of a batch with who is to blame for it; `cuts` are what :func:`cut_by_ranges` gives."""
+    report, device = batch.walk.report, batch.walk.device
+    once, often = [pl.DataFrame(schema=PARTS)], [pl.DataFrame(schema=PARTS)]
     for part in cut_by_ranges(batch) if cuts is None else cuts:
         nobody = part.unknown.with_columns(bucket=pl.lit("unknown"), culprit=None, range=None)
-        found.append(_parts(nobody))
-        found += _before_launches(report, part)
-        found += _from_launches(report, batch.walk.device, part.after)
-    return pl.concat(found)
+        often += [_parts(nobody), *_before_launches(report, part), *_from_launches(report, device, part)]
+        once += _launches(report, device, part)
+    return Blamed(pl.concat(once), pl.concat(often))
 
 
 def _parts(frame: pl.DataFrame) -> pl.DataFrame:
-    lengths = frame.with_columns(ns=pl.col("end") - pl.col("start"))
-    return lengths.select(pl.col(name).cast(dtype) for name, dtype in PARTS.items())
+    """`frame` with the columns of :data:`PARTS`; `ns` is the time from start to end where it has none."""
+    columns = {name: pl.col(name) for name in PARTS}
+    if "ns" not in frame.columns:
+        columns["ns"] = pl.col("end") - pl.col("start")
+    return frame.select(column.cast(PARTS[name]).alias(name) for name, column in columns.items())
 
 
 def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
@@ -108,21 +120,47 @@ def _in_ranges(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataF
     return cut.with_columns(gathered(range_names(report), cut.get_column("row")).alias("range"))
 
 
-def _from_launches(report: Report, device: int, cut: pl.DataFrame) -> list[pl.DataFrame]:
-    """The time from the launch calls on: what wins over a launch, launches, and waiting of what was submitted."""
-    if cut.is_empty():
+def _launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
+    """The time from launch calls on where nothing wins over it: launches, and waiting of what was submitted."""
+    if part.launched.is_empty():
         return []
-    cut = cut.with_columns(callers_range(report, cut.get_column("row")).alias("range"))
-    rest = cut.filter(pl.col("label").is_null())
-    queued = rest.filter(pl.col("phase") == "queued")
-    launches = rest.filter(pl.col("phase") != "queued")
+    around = _callers_range(report, part.key, part.launched)
+    times = part.launched.select("gap", "row", *launch_times(), around, queued_ns=queued_time())
+    launches = times.with_columns(ns=pl.col("call_ns") + pl.col("latency_ns")).filter(pl.col("ns") > 0)
+    return [_launching(report, launches), _queued(report, device, times.rename({"queued_ns": "ns"}))]
+
+
+def _launching(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
     names = operations(report).get_column("name").gather(launches.get_column("row"))
+    return _parts(launches.with_columns(pl.lit("launch").alias("bucket"), names.alias("culprit")))
+
+
+def _queued(report: Report, device: int, times: pl.DataFrame) -> pl.DataFrame:
+    queued = times.filter(pl.col("ns") > 0)
     waiting = waited_for(report, device, queued.get_column("row"))
+    return _parts(queued.with_columns(pl.lit("queued").alias("bucket"), waiting.alias("culprit")))
+
+
+def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
+    """The time from the launch calls on that is cut: what wins over a launch, launches, and waiting."""
+    if part.after.is_empty():
+        return []
+    cut = part.after.with_columns(_callers_range(report, part.key, part.after), ns=pl.col("end") - pl.col("start"))
+    rest = cut.filter(pl.col("label").is_null())
+    queued = pl.col("phase") == "queued"
     return [
         _parts(_labelled(report, cut.filter(pl.col("label").is_not_null()))),
-        _parts(launches.with_columns(pl.lit("launch").alias("bucket"), names.alias("culprit"))),
-        _parts(queued.with_columns(pl.lit("queued").alias("bucket"), waiting.alias("culprit"))),
+        _launching(report, rest.filter(~queued)),
+        _queued(report, device, rest.filter(queued)),
     ]
+
+
+def _callers_range(report: Report, key: ThreadKey, calls: pl.DataFrame) -> pl.Series:
+    """The innermost range in which each of a thread's calls (`call_start`) began, by name, as `range`; else null."""
+    line = range_lines(report).get(key)
+    if line is None:
+        return pl.Series("range", [None], dtype=pl.Categorical).new_from_index(0, calls.height)
+    return gathered(range_names(report), on_line(line, calls.get_column("call_start"))).alias("range")
 
 
 def _labelled(report: Report, parts: pl.DataFrame) -> pl.DataFrame:

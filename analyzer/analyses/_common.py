@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import polars as pl
 
 from kanalyze.errors import CannotTellError
+from kanalyze.one_thread import in_one_thread
 from kanalyze.schema import Column
 
 if TYPE_CHECKING:
@@ -117,12 +118,20 @@ def once_together(compute: Callable[..., T]) -> Callable[..., T]:
 
 
 def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
-    """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock."""
+    """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock.
+
+    Where there are enough of them for all processors each is done in one thread, without the help of polars' pool.
+    """
     if len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, 8, len(jobs))) as pool:
-        yield from pool.map(work, jobs)
+    most = min(os.cpu_count() or 1, 8)
+
+    def alone(job: J) -> T:
+        return in_one_thread(partial(work, job))
+
+    with ThreadPoolExecutor(min(most, len(jobs))) as pool:
+        yield from pool.map(alone if len(jobs) >= most else work, jobs)
 
 
 #: So many kernels make it worth while to work on several tables at once; so many of them, or so many calls and

@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, shown
 from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._context import context_calls
-from kanalyze.frames import constant
+from kanalyze.frames import constant, count_up_to
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -92,11 +92,11 @@ class Thread:
         started first) and after (the first to start once it has ended); null where there is none.
         """
         names = report.kind("api").get_column("name")
-        begun = self.start.search_sorted(spans.get_column("start"), side="right").cast(pl.Int64) - 1
+        begun = count_up_to(self.start, spans.get_column("start"), equal=True).cast(pl.Int64) - 1
         # the first call up to which the latest end is this one is the call that ended then
         latest = self.reached.gather(begun.set(begun < 0, None))
-        first = self.reached.search_sorted(latest.fill_null(0), side="left").set(begun < 0, None)
-        after = self.start.search_sorted(spans.get_column("end"), side="left")
+        first = count_up_to(self.reached, latest.fill_null(0), equal=False).set(begun < 0, None)
+        after = count_up_to(self.start, spans.get_column("end"), equal=False)
         places = {"before": first, "after": after.set(after == len(self.start), None)}
         return pl.DataFrame(
             {

@@ -15,8 +15,8 @@ from kanalyze.frames import constant
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The parts of an idle interval, in order of time.
-PHASES: Final = ("before", "call", "latency", "queued")
+#: What an idle interval is spent in from its launch call on.
+PHASES: Final = ("call", "latency", "queued")
 
 #: Where the thread of an operation without launch is looked for: the launch before it, or else the next one.
 _NEAREST: Final[tuple[Literal["backward", "forward"], ...]] = ("backward", "forward")
@@ -79,29 +79,37 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: pl.DataFrame) -
     return pl.concat([idle.filter(pl.col("call_start").is_not_null()), filled]).sort("start")
 
 
-def phases(idle: pl.DataFrame, *more: str) -> pl.DataFrame:
-    """Each idle interval cut at its launch call: columns start, end, phase, row, process_id, thread_id, and `more`.
+def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
+    """Idle intervals with `begun` and `returned`, when their launch calls did so within them, and `late`.
 
-    `phase` is ``before`` (the call had not begun), ``call`` (inside it), ``latency`` (from its return, when it began
-    within the interval) or ``queued`` (from its return, when it began before the interval). The pieces of one phase
-    are in the order of time.
+    Until `begun` the call had not begun; from then to `returned` it was in it. `late` says what follows: ``latency``
+    where the call began within the interval, ``queued`` where it began before that.
     """
     begun = pl.col("call_start").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
     returned = pl.col("call_end").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
     late = pl.when(pl.col("call_start") >= pl.col("start")).then(_phase("latency")).otherwise(_phase("queued"))
-    keys = ("row", "process_id", "thread_id", *more)
-    cut = idle.with_columns(begun.alias("begun"), pl.max_horizontal(begun, returned).alias("returned"))
+    return idle.with_columns(begun=begun, returned=pl.max_horizontal(begun, returned), late=late)
+
+
+def clip_phases(idle: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """What :func:`with_phases` gives inside ``[low, high)``; `idle` is in the order of time."""
+    if idle.is_empty() or (idle.item(0, "start") >= low and idle.item(-1, "end") <= high):
+        return idle
+    sides = ("start", "begun", "returned", "end")
+    return idle.with_columns(pl.col(*sides).clip(low, high)).filter(pl.col("end") > pl.col("start"))
+
+
+def launch_pieces(launched: pl.DataFrame) -> pl.DataFrame:
+    """Idle intervals from their launch calls on (begun, returned, end, late) as pieces: start, end, phase, the rest.
+
+    In the order of time.
+    """
+    others = [name for name in launched.columns if name not in ("begun", "returned", "end", "late")]
     parts = (
-        cut.select("start", pl.col("begun").alias("end"), _phase("before"), *keys),
-        cut.select(
-            pl.col("begun").alias("start"),
-            pl.col("returned").alias("end"),
-            _phase("call"),
-            *keys,
-        ),
-        cut.select(pl.col("returned").alias("start"), "end", late.alias("phase"), *keys),
+        launched.select(pl.col("begun").alias("start"), pl.col("returned").alias("end"), _phase("call"), *others),
+        launched.select(pl.col("returned").alias("start"), "end", pl.col("late").alias("phase"), *others),
     )
-    return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in parts])
+    return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in parts]).sort("start")
 
 
 def _phase(name: str) -> pl.Expr:

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.frames import spread
+from kanalyze.frames import count_up_to, spread
 
 #: Earlier and later than any time of any trace.
 _BEFORE_ALL: Final = -(1 << 62)
@@ -26,8 +26,8 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
         place % 2 * spans.height + place // 2
     )
     # what lies between two edges has the number of the first one, from 1 on; the odd ones are spans, the even ones none
-    first = edges.search_sorted(pieces.get_column("start"), side="right")
-    last = edges.search_sorted(pieces.get_column("end"), side="left")
+    first = count_up_to(edges, pieces.get_column("start"), equal=True)
+    last = count_up_to(edges, pieces.get_column("end"), equal=False)
     rows, nth = spread((last.cast(pl.Int64) - first + 1).clip(lower_bound=1))
     between = (first.gather(rows) + nth).cast(pl.UInt32)
     parts = pieces if len(rows) == pieces.height else pieces[rows]
@@ -40,3 +40,11 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
         inside.alias(value),
     )
     return cut.filter(pl.col("end") > pl.col("start"))
+
+
+def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Which of `pieces` overlap any of `spans`; these are sorted by start and do not overlap, and all last."""
+    if spans.is_empty() or pieces.is_empty():
+        return pl.Series([False]).new_from_index(0, pieces.height)
+    begun = count_up_to(spans.get_column("start"), pieces.get_column("end"), equal=False)
+    return begun > count_up_to(spans.get_column("end"), pieces.get_column("start"), equal=True)

@@ -13,7 +13,7 @@ from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered, of_rows
 from kanalyze.analyses._operations import of_device, operations
-from kanalyze.frames import constant, distinct_values, stacked, taken
+from kanalyze.frames import constant, count_up_to, distinct_values, stacked, taken
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
     ended = _ended(report)[device]
     # the device was busy until the interval began, so that something ended before
-    last = ended.get_column("row").gather(ended.get_column("end").search_sorted(starts, side="right") - 1)
+    last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
     held = event_waits(report)
     behind = of_rows(held, "behind", rows)
     in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
@@ -63,11 +63,12 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
         ]
     )
     told = told.with_columns(pl.col("same") & pl.col("stream").is_not_null())
-    distinct = told.unique()
-    texts = distinct.with_columns(_text(device).cast(pl.Categorical).alias("culprit"))
-    if distinct.height == 1:
-        return texts.get_column("culprit").new_from_index(0, len(rows))
-    return told.join(texts, on=told.columns, how="left", nulls_equal=True, maintain_order="left").get_column("culprit")
+    several = [name for name in told.columns if not constant(told, name)]
+    if not several:
+        return told.head(1).select(_text(device).cast(pl.Categorical)).to_series().new_from_index(0, len(rows))
+    texts = told.unique(several).select(*several, _text(device).cast(pl.Categorical).alias("culprit"))
+    asked = told.select(several)
+    return asked.join(texts, on=several, how="left", nulls_equal=True, maintain_order="left").get_column("culprit")
 
 
 def _same(frame: pl.DataFrame, column: str, rows: pl.Series, others: pl.Series) -> pl.Series:

@@ -8,7 +8,9 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._nesting import flat_layers, innermost, outermost_first
+from kanalyze.frames import count_up_to
 from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
@@ -85,11 +87,14 @@ def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
     if not lines or points.is_empty():
         return found
     for key, part in numbered.partition_by("process_id", "thread_id", as_dict=True).items():
-        line = lines.get(key)
-        if line is None or line.is_empty():
-            continue
-        at = line.get_column("start").search_sorted(part.get_column("at"), side="right").cast(pl.Int64) - 1
-        place = at.set(at < 0, None)
-        inside = (line.get_column("end").gather(place) > part.get_column("at")).fill_null(value=False)
-        found = found.scatter(part.get_column("point"), line.get_column("row").gather(place).set(~inside, None))
+        if key in lines:
+            found = found.scatter(part.get_column("point"), on_line(lines[key], part.get_column("at")))
     return found
+
+
+def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none."""
+    begun = count_up_to(line.get_column("start"), at, equal=True)
+    place = (begun.cast(pl.Int64) - 1).set(begun == 0, None)
+    inside = (gathered(line.get_column("end"), place) > at).fill_null(value=False)
+    return gathered(line.get_column("row"), place).set(~inside, None)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import in_threads, once_per_report
+from kanalyze.analyses._common import in_threads, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
 from kanalyze.analyses._host import Thread, ThreadKey, labels, threads
-from kanalyze.analyses._idle import idle_intervals, phases, with_launches
+from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._launch import launching_calls
 from kanalyze.analyses._operations import of_device, operations
-from kanalyze.analyses._overlay import overlaid
+from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import constant
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Idle intervals that are walked together: enough for every processor to get some, few enough for little memory.
 FEWEST: Final = 1 << 14
-BATCH: Final = 1 << 17
+BATCH: Final = 1 << 18
 
 #: The buckets of a thread's calls that win over the launch itself.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
@@ -40,6 +40,7 @@ _REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "q
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"row": pl.UInt32, "launch_ns": pl.Int64}
+_WAITED: Final = pl.col("launch_ns") > 0
 _QUEUED: Final = {"row": pl.UInt32, "queued_ns": pl.Int64}
 
 
@@ -84,8 +85,10 @@ class Walked:
             self.rows.append(_row("unknown", None, intervals.length(part.unknown)))
         if part.before.height:
             self._look_at_calls(report, part)
+        if part.launched.height:
+            self._look_at_launches(part.launched)
         if part.after.height:
-            self._look_at_launches(report, part.after)
+            self._look_at_pieces(report, part.after)
 
     def _look_at_calls(self, report: Report, part: Cut) -> None:
         """Account for the time before launch calls: in the thread's calls, and between them."""
@@ -95,7 +98,8 @@ class Walked:
         same = pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
         own = unrecorded_contexts(report).filter(same)
         if own.height:
-            making = intervals.intersect(spans, intervals.union(own))
+            made = intervals.union(own)
+            making = intervals.intersect(spans.filter(touched(spans, made)), made)
             keys = {"process_id": pl.lit(process, dtype=pl.Int64), "thread_id": pl.lit(thread, dtype=pl.Int64)}
             self.unrecorded.append(making.select(**keys, start="start", end="end"))
             spans = intervals.subtract(spans, making)
@@ -103,15 +107,27 @@ class Walked:
         for span in lengths.filter(pl.col("ns") == pl.col("ns").max()).head(1).iter_rows():
             self.longest_host = max(self.longest_host, span, key=lambda span: span[1])
 
-    def _look_at_launches(self, report: Report, after: pl.DataFrame) -> None:
-        """Account for the time from launch calls on."""
+    def _look_at_launches(self, launched: pl.DataFrame) -> None:
+        """Account for the time from launch calls on where nothing wins over it."""
+        times = launched.select("row", *launch_times(), queued_ns=queued_time())
+        for detail, column in (("call", "call_ns"), ("latency", "latency_ns")):
+            self.rows.append(_row("launch", detail, total(times, column)))
+        self.rows.append(_row("queued", None, total(times, "queued_ns")))
+        self.waits.append(times.select("row", launch_ns=pl.col("call_ns") + pl.col("latency_ns")).filter(_WAITED))
+        self.queued.append(times.select(*_QUEUED).filter(pl.col("queued_ns") > 0))
+
+    def _look_at_pieces(self, report: Report, after: pl.DataFrame) -> None:
+        """Account for the time from launch calls on that is cut by what wins over it."""
         self.rows.append(_by_label(report, after))
         rest = after.filter(pl.col("label").is_null()).select("row", "phase", launch_ns=pl.col("end") - pl.col("start"))
         sums = rest.group_by("phase").agg(pl.col("launch_ns").sum())
         self.rows += [_row(*_REST[phase], ns) for phase, ns in sums.iter_rows()]
         queued = pl.col("phase") == "queued"
-        self.waits.append(rest.filter(~queued).select(*_WAITS))
-        self.queued.append(rest.filter(queued).select("row", queued_ns="launch_ns"))
+        by_row = rest.group_by("row").agg(
+            pl.col("launch_ns").filter(~queued).sum(), pl.col("launch_ns").filter(queued).sum().alias("queued_ns")
+        )
+        self.waits.append(by_row.select(*_WAITS).filter(_WAITED))
+        self.queued.append(by_row.select(*_QUEUED).filter(pl.col("queued_ns") > 0))
 
 
 @dataclass(frozen=True)
@@ -123,13 +139,17 @@ class Cut:
         thread: The thread; None where it made no calls, so that nothing is known of its time.
         before: The time before launch calls: columns start, end, and label (of the call or overhead that it was spent
             in, by row of :func:`labels`; null for none), in the order of time.
-        after: The time from launch calls on: start, end, row, phase, and label (only of what wins over a launch).
+        launched: The intervals from their launch calls on where nothing wins over the launch: columns begun, returned,
+            end and late (:func:`kanalyze.analyses._idle.with_phases`), row and call_start.
+        after: The others from their launch calls on, in pieces: start, end, row, call_start, phase, and label (only of
+            what wins over a launch).
         unknown: The time of which nothing is known: start, end.
     """
 
     key: ThreadKey
     thread: Thread | None
     before: pl.DataFrame
+    launched: pl.DataFrame
     after: pl.DataFrame
     unknown: pl.DataFrame
 
@@ -198,31 +218,40 @@ class Batch:
     walk: Walk
     idle: pl.DataFrame
 
-    def pieces(self, *more: str) -> pl.DataFrame:
-        """The intervals cut at their launch calls and by the window; see :func:`phases`."""
-        walk = self.walk
-        cut = phases(with_launches(walk.report, self.idle, walk.launching), *more)
-        return intervals.clip(cut, walk.begun, walk.ended)
-
     def cut(self, *more: str, finer: Callable[[ThreadKey, pl.DataFrame], pl.DataFrame] | None = None) -> Iterator[Cut]:
         """The intervals by the threads that account for them, cut by what these did; see :class:`Cut`.
 
         `more` are further columns of the intervals to keep; `finer` may cut a thread's pieces before launch calls, and
         add columns.
         """
-        known = self.walk.threads
-        for key, part in by_thread(self.pieces(*more)).items():
-            thread = known.get(key)
+        walk = self.walk
+        idle = with_phases(with_launches(walk.report, self.idle, walk.launching))
+        for key, part in by_thread(clip_phases(idle, walk.begun, walk.ended)).items():
+            thread = walk.threads.get(key)
+            before = part.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
+            launched = part.filter(pl.col("end") > pl.col("begun"))
+            launched = launched.select("begun", "returned", "end", "late", "row", "call_start", *more)
             if thread is None or key[1] is None:
-                yield Cut(key, None, part.clear(), part.clear(), part)
+                nothing = launch_pieces(launched.clear())
+                yield Cut(key, None, before.clear(), launched.clear(), nothing, part.select("start", "end", *more))
                 continue
-            pieces = part.sort("start")
-            line = thread.line(self.walk.report, *pieces.select(pl.col("start").min(), pl.col("end").max()).row(0))
-            early = pl.col("phase") == "before"
-            before = pieces.filter(early).select("start", "end", *more)
-            before = finer(key, before) if finer else before
-            after = overlaid(pieces.filter(~early), _above_launches(self.walk.report, line), "label")
-            yield Cut(key, thread, overlaid(before, line, "label"), after, part.clear())
+            line = thread.line(walk.report, part.item(0, "start"), part.item(-1, "end"))
+            above = _above_launches(walk.report, line)
+            held = touched(launched.select("end", start="begun"), above)
+            after = overlaid(launch_pieces(launched.filter(held)), above, "label")
+            before = overlaid(finer(key, before) if finer else before, line, "label")
+            yield Cut(key, thread, before, launched.filter(~held), after, part.clear())
+
+
+def launch_times() -> list[pl.Expr]:
+    """What the device waited for a launch, of the rows of :attr:`Cut.launched`: call_ns and latency_ns."""
+    late = pl.when(pl.col("late") == "latency").then(pl.col("end") - pl.col("returned")).otherwise(0)
+    return [(pl.col("returned") - pl.col("begun")).alias("call_ns"), late.alias("latency_ns")]
+
+
+def queued_time() -> pl.Expr:
+    """What the device waited for what was already submitted, of the same rows."""
+    return pl.when(pl.col("late") == "queued").then(pl.col("end") - pl.col("returned")).otherwise(0)
 
 
 def walks(report: Report) -> Iterator[Walk]:
@@ -291,7 +320,7 @@ def launch_waits(report: Report) -> pl.DataFrame:
     for device in walked(report).values():
         parts += device.waits
         device.waits.clear()  # nobody else asks for them, and a large report has no room for them twice
-    return pl.concat(parts).group_by("row").agg(pl.col("launch_ns").sum()).sort("row")
+    return pl.concat(parts).sort("row")  # of each row there is one, since an operation ends one interval
 
 
 @once_per_report
@@ -304,4 +333,4 @@ def queued_waits(report: Report) -> pl.DataFrame:
     for device in walked(report).values():
         parts += device.queued
         device.queued.clear()  # as in launch_waits
-    return pl.concat(parts).group_by("row").agg(pl.col("queued_ns").sum()).sort("row")
+    return pl.concat(parts).sort("row")  # as in launch_waits

@@ -13,6 +13,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._common import in_threads
 from kanalyze.analyses._host import labels
+from kanalyze.analyses._idle import launch_pieces
 from kanalyze.analyses._operations import BUSY_BUCKETS, of_device, operations
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses.ledger import BUCKETS
@@ -90,6 +91,8 @@ def _idle(batch: Batch) -> list[pl.DataFrame]:
 
 def _of_cut(report: Report, cut: Cut) -> Iterator[pl.DataFrame]:
     yield _in_bucket(cut.unknown, "unknown")
+    launched = launch_pieces(cut.launched).with_columns(bucket=_submitted().cast(_BUCKET))
+    yield launched.select(*_PIECES)
     for part, rest in ((cut.before, pl.lit("host")), (cut.after, _submitted())):
         if part.height:
             called = labels(report).get_column("bucket").gather(part.get_column("label")).alias("called")

@@ -124,7 +124,7 @@ def _with_reasons(batch: Batch) -> pl.DataFrame:
     """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`."""
     spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
     times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
-    return times.join(_reasons(blamed(batch)), on="gap", how="left", maintain_order="left")
+    return times.join(_reasons(pl.concat(blamed(batch))), on="gap", how="left", maintain_order="left")
 
 
 def _described(batch: Batch) -> pl.DataFrame:
