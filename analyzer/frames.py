@@ -67,15 +67,21 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
         known = keys.alias("key").to_frame().with_row_index("row").unique("key", keep="first").drop_nulls()
         asked = wanted.alias("key").to_frame()
         return asked.join(known, on="key", how="left", maintain_order="left").get_column("row")
-    rows = pl.int_range(len(keys), dtype=pl.UInt32, eager=True)
-    keys, wanted = (one.cast(pl.Int64) if one.dtype.is_signed_integer() else one for one in (keys, wanted))
-    if keys.has_nulls():
-        rows, keys = rows.filter(keys.is_not_null()), keys.drop_nulls()
-    places = (keys - low).cast(pl.UInt32)
     table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
-    table = table.scatter(places.reverse(), rows.reverse())  # of equal keys the first is written last
-    inside = (wanted >= low) & (wanted <= high)
-    return table.gather((wanted - low).set(~inside, None))
+    for begin in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
+        places = _offsets(keys.slice(begin, _SLICE), low, high)
+        rows = pl.int_range(begin, begin + len(places), dtype=pl.UInt32, eager=True)
+        if places.has_nulls():
+            rows, places = rows.filter(places.is_not_null()), places.drop_nulls()
+        table = table.scatter(places.reverse(), rows.reverse())
+    parts = (table.gather(_offsets(wanted.slice(begin, _SLICE), low, high)) for begin in range(0, len(wanted), _SLICE))
+    return pl.concat([table.clear(), *parts], rechunk=True)
+
+
+def _offsets(ids: pl.Series, low: int, high: int) -> pl.Series:
+    """How far each of `ids` is above `low`; null for those that are not between `low` and `high`."""
+    ids = ids.cast(pl.Int64) if ids.dtype.is_signed_integer() else ids
+    return (ids - low).set(~((ids >= low) & (ids <= high)), None).cast(pl.UInt32)
 
 
 def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series:

@@ -31,8 +31,11 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     real = work.select("start", "end", "rank", "row", "process_id")
     if not real.select((pl.col("end") > pl.col("start")).all()).item():
         real = real.filter(pl.col("end") > pl.col("start"))
-    if not real.get_column("start").is_sorted() or not constant(real, "rank"):
-        real = real.sort("start", "rank", "row")
+    if not real.get_column("start").is_sorted():
+        real = real.sort("start", maintain_order=True)
+    same = pl.col("start") == pl.col("start").shift(1)
+    if not constant(real, "rank") and real.select((same & (pl.col("rank") < pl.col("rank").shift(1))).any()).item():
+        real = real.sort("start", "rank", "row")  # by several columns, which takes many times as long
     # sorted like this, the first operation to begin after all before it have ended is the one that ends the interval
     first, last, time = pl.lit(low, dtype=pl.Int64), pl.lit(high, dtype=pl.Int64), pl.col("end").cum_max()
     gaps = real.select("row", "process_id", start=time.shift(1, fill_value=first), end="start")

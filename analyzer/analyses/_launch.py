@@ -25,9 +25,9 @@ def launch_rows(report: Report) -> pl.Series:
     work = _correlated(report)
     found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
     for (process,), part in _by_process(work).items():
-        calls = _calls_by_id(report, process)
-        at = positions(calls.get_column("correlation_id"), part.get_column("correlation_id"))
-        found.append(pl.DataFrame({"row": part.get_column("row"), "call": gathered(calls.get_column("row"), at)}))
+        ids, rows = _calls_by_id(report, process)
+        at = positions(ids, part.get_column("correlation_id"))
+        found.append(pl.DataFrame({"row": part.get_column("row"), "call": at if rows is None else gathered(rows, at)}))
     together = pl.concat(found)
     if together.height == work.height and together.get_column("row").is_sorted():
         return together.get_column("call")
@@ -45,16 +45,16 @@ def _by_process(work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
     return work.drop_nulls("process_id").partition_by("process_id", as_dict=True)
 
 
-def _calls_by_id(report: Report, process: object) -> pl.DataFrame:
-    """The calls of a process that have a correlation id, sorted by it, then by start: columns correlation_id, row."""
-    calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("row")
-    if not (constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process):
-        calls = calls.filter(pl.col("process_id") == process)
-    if calls.get_column("correlation_id").has_nulls():
-        calls = calls.drop_nulls("correlation_id")
-    if not (calls.get_column("correlation_id").is_sorted() and calls.get_column("start_ns").is_sorted()):
-        calls = calls.sort("correlation_id", "start_ns", "row")
-    return calls.select("correlation_id", "row")
+def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
+    """The correlation ids of a process' calls that have one, sorted, then by start; and their rows, None: all rows."""
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
+    ids, start = calls.get_column("correlation_id"), calls.get_column("start_ns")
+    alone = constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process
+    if alone and not ids.has_nulls() and ids.is_sorted() and start.is_sorted():
+        return ids, None
+    own = calls.with_row_index("row").filter(pl.col("process_id") == process).drop_nulls("correlation_id")
+    own = own.sort("correlation_id", "start_ns", "row")
+    return own.get_column("correlation_id"), own.get_column("row")
 
 
 def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
@@ -111,10 +111,9 @@ def _shared_calls(report: Report) -> pl.DataFrame:
     """The calls that share process and correlation id with another call: process_id, correlation_id, call_row."""
     parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
     for (process,) in _by_process(operations(report).select("process_id", "row")):
-        calls = _calls_by_id(report, process)
-        ids = calls.get_column("correlation_id")
-        same = matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))
-        if same.any():
-            key = pl.lit(process, dtype=pl.Int64).alias("process_id")
-            parts.append(calls.filter(same).select(key, "correlation_id", call_row="row"))
+        ids, rows = _calls_by_id(report, process)
+        same = (matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))).arg_true()
+        if len(same):
+            shared = {"correlation_id": ids.gather(same), "call_row": same if rows is None else rows.gather(same)}
+            parts.append(pl.DataFrame(shared).select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))
     return pl.concat(parts)

@@ -103,7 +103,7 @@ def _ended(report: Report) -> dict[int, pl.DataFrame]:
 
 
 def _by_end(work: pl.DataFrame) -> pl.DataFrame:
-    return work if work.get_column("end").is_sorted() else work.sort("end", "row")
+    return work if work.get_column("end").is_sorted() else work.sort("end", maintain_order=True)
 
 
 @once_per_process
