@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import polars as pl
 
@@ -22,6 +22,7 @@ class CounterSummary:
     """What the page shows. Every table is complete; a renderer decides how many rows to print.
 
     Attributes:
+        kind: Which kind of page it is of, so that a renderer need not import the others to know.
         meta: Where the report came from.
         scope: The part of it that was looked at.
         answer: One or two sentences that answer first.
@@ -34,6 +35,8 @@ class CounterSummary:
         advice: The table `advice`.
         health: The table `health`.
     """
+
+    kind: ClassVar[Literal["counters"]] = "counters"
 
     meta: Meta
     scope: Scope

@@ -7,7 +7,7 @@ no part in what is usual.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import polars as pl
 
@@ -72,6 +72,7 @@ class Instances:
     """All instances of one range.
 
     Attributes:
+        kind: Which kind of page it is of, so that a renderer need not import the others to know.
         meta: Where the report came from.
         scope: The part of it that was looked at; its window spans all instances.
         name: The range, or ``steps``.
@@ -80,6 +81,8 @@ class Instances:
         spread: :data:`SPREAD`, the largest bucket of each device first, its total last; without steps that warm up.
         zero_ns: What people count the report's times from.
     """
+
+    kind: ClassVar[Literal["instances"]] = "instances"
 
     meta: Meta
     scope: Scope

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import Together, together
@@ -26,12 +26,15 @@ class JointSummary:
     """What the page shows.
 
     Attributes:
+        kind: Which kind of page it is of, so that a renderer need not import the others to know.
         summary: Everything of the report that gives the time.
         metas: Where all reports came from, that one first.
         joined: The table `joined`.
         gains: The table `gains`; None where no report has counters.
         outside: How many rows without a time are kernels that ran there outside of the window, by the other tool.
     """
+
+    kind: ClassVar[Literal["joint"]] = "joint"
 
     summary: Summary
     metas: list[Meta]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
@@ -78,6 +78,7 @@ class Summary:
     """What the page shows. Every table is complete; a renderer decides how many rows to print.
 
     Attributes:
+        kind: Which kind of page it is of, so that a renderer need not import the others to know.
         meta: Where the report came from.
         scope: The part of it that was looked at.
         answer: One or two sentences that answer first.
@@ -91,6 +92,8 @@ class Summary:
         remarks: What some of the tables say in a sentence, by name.
         zero_ns: What people count the report's times from.
     """
+
+    kind: ClassVar[Literal["time"]] = "time"
 
     meta: Meta
     scope: Scope
