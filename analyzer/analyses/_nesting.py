@@ -12,8 +12,7 @@ after it: thousands of layers of one range each. They are a chain of their own (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """Ranges of which none contains another, sorted by start and by end alike.
 
     Attributes:
@@ -39,8 +37,7 @@ class Layer:
     at: pl.Series
 
 
-@dataclass(frozen=True)
-class Nest:
+class Nest(NamedTuple):
     """How the ranges of one thread lie in each other.
 
     Attributes:

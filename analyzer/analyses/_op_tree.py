@@ -7,8 +7,7 @@ child is left out, and what it called and launched is the parent's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -22,8 +21,7 @@ THREAD: Final = ("process_id", "thread_id")
 _FIRST: Final = pl.Series([0], dtype=pl.Int64)
 
 
-@dataclass(frozen=True)
-class HostTree:
+class HostTree(NamedTuple):
     """The host events that torch counts, and as which of them each event is counted.
 
     Attributes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -28,8 +27,7 @@ _PIECES: Final = {
 _TRIPS: Final = {"device": pl.Int64, "trips": pl.Int64}
 
 
-@dataclass(frozen=True)
-class Pages:
+class Pages(NamedTuple):
     """What the copies of :func:`kanalyze.analyses._unified.moves` did to the memory that they moved.
 
     Attributes:

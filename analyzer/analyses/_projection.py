@@ -7,8 +7,7 @@ ranges are cut into a chain and layers once (:mod:`kanalyze.analyses._nesting`) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -41,8 +40,7 @@ _PROJECTED: Final = {
 _ABOVE_ALL: Final = 1 << 64
 
 
-@dataclass(frozen=True)
-class ThreadRanges:
+class ThreadRanges(NamedTuple):
     """The ranges of one thread that it ended itself.
 
     Attributes:

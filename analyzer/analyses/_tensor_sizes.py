@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
@@ -42,8 +41,7 @@ _OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_forea
 _SCHEMA: Final = {"elements": pl.Int64, "read_bytes": pl.Int64, "written_bytes": pl.Int64}
 
 
-@dataclass(frozen=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """One tensor: its dimensions, its elements in memory (those that are broadcast count once), and their size."""
 
     shape: tuple[int, ...]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: The family of a kernel whose name does not say what it does.
 OTHER: Final = "other"
@@ -36,8 +35,7 @@ FAMILIES: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelName:
+class KernelName(NamedTuple):
     """A kernel's name, decoded. What the name does not say is None or empty.
 
     Attributes:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: What stands above the advice.
 LEGEND = "at most this part of the duration; in brackets: of one unit of the GPU"
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """One piece of advice: what it is worth, what was found (and by whom), and what to do."""
 
     worth: str
@@ -17,8 +16,7 @@ class Advice:
     remedy: str
 
 
-@dataclass(frozen=True)
-class Chapter:
+class Chapter(NamedTuple):
     """What is said of one kernel: its name, a line about its launch, a conclusion, facts by label, and advice."""
 
     name: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +25,7 @@ def terminal(names: Sequence[tuple[str, KernelName]], width: int) -> str:
 
 def _block(name: str, said: KernelName, width: int) -> str:
     lines = wrap(printable(name), width, break_on_hyphens=False) or ["(no name)"]
-    fields = {field: _text(field, value) for field, value in asdict(said).items() if value not in (None, ())}
+    fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
     if fields["function"] in {"", name}:
         del fields["function"]
     column = max(map(len, fields)) + 2
@@ -47,5 +46,5 @@ def _text(field: str, value: object) -> str:
 
 def as_json(names: Sequence[tuple[str, KernelName]]) -> str:
     """A list with one object per name: the name, and every field; null or an empty list where it does not say."""
-    found = [{"name": name.encode("utf-8", "replace").decode(), **asdict(said)} for name, said in names]
+    found = [{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names]
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"

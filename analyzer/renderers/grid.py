@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.units import printable
 
@@ -22,8 +21,7 @@ LEAST_NAME: Final = 20
 _LEAST_CUT: Final = 12
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """A column's heading; numbers stand right, words left.
 
     `wide` ones are left out where space is short, `spare` ones, from right to left, where it is shorter still.
@@ -35,8 +33,7 @@ class Head:
     spare: bool = False
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A table of texts.
 
     With `named` the last column holds whole kernel names, for a renderer to shorten; with `cut` it ends where the
@@ -95,8 +92,7 @@ class Grid:
         return sum(widths) + len(_GAP) * max(len(widths) - 1, 0)
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """A titled table, with a remark beside the title, and perhaps a line below."""
 
     title: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -43,8 +42,7 @@ def joint_page(found: JointSummary, top: int) -> Page:
     base, *others = found.metas
     given = [units.printable(meta.path.name) for meta in (base, *others) if meta.path.parent != base.path]
     first, *rest = page.heading
-    return replace(
-        page,
+    return page._replace(
         heading=[
             first,
             *rest,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -17,13 +16,16 @@ from kanalyze.renderers.operator_sections import operators
 from kanalyze.renderers.steps_section import steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from kanalyze.analyses.rules import Finding
     from kanalyze.analyses.summary import Summary
     from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Section
     from kanalyze.report import Meta
+
+    #: What a part of a bucket's time was, and its length.
+    _Part = tuple[str | None, int]
 
 #: Names for buckets in words that need no definition at hand, where a bucket has no more telling detail.
 _NO_DETAIL: Final = {
@@ -59,8 +61,7 @@ _NVTX_TOOL: Final = "nsys"
 _OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """One bucket of a ledger: its name, how much of the bar it takes, and its texts.
 
     `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it.
@@ -79,8 +80,7 @@ class Share:
         return self.detail or self.plain
 
 
-@dataclass(frozen=True)
-class Ledger:
+class Ledger(NamedTuple):
     """One device's ledger: its heading, its buckets (longest first), their sum, and the busy share over time."""
 
     heading: str
@@ -90,8 +90,7 @@ class Ledger:
     busy: list[float]
 
 
-@dataclass(frozen=True)
-class Topic:
+class Topic(NamedTuple):
     """A finding, and where else the same was found for less."""
 
     finding: Finding
@@ -103,8 +102,7 @@ class Topic:
         return f"{said} {self.also}".rstrip()
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """The page: heading lines, the answer, ledgers, tables, findings, a closing line, and a chapter per kernel."""
 
     heading: list[str]
@@ -115,7 +113,7 @@ class Page:
     topics: list[Topic]
     cannot_tell: list[str]
     more: str
-    chapters: list[Chapter] = field(default_factory=list)
+    chapters: Sequence[Chapter] = ()
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:
@@ -156,7 +154,7 @@ def page_of(summary: Summary, top: int) -> Page:
 def _told(name: str, section: Section, summary: Summary) -> Section:
     """A section in the words of the report's tool, with what the summary has to say about it."""
     title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
-    return replace(section, title=title, foot=summary.remarks.get(name, section.foot))
+    return section._replace(title=title, foot=summary.remarks.get(name, section.foot))
 
 
 def heading(meta: Meta, parts: list[str]) -> list[str]:
@@ -207,18 +205,22 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
     rows = summary.tables["ledger"].filter(pl.col("device") == window["device"])
     reasons = summary.tables["culprits"].filter(pl.col("device") == window["device"])
     length = window["window_ns"]
-    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
-    texts = units.adding_up([*sums.get_column("ns")], length)
+    parts: dict[str, list[_Part]] = {}
+    for bucket, detail, ns in rows.select("bucket", "detail", "ns").iter_rows():
+        parts.setdefault(bucket, []).append((detail, ns))
+    sums = {bucket: sum(ns for _, ns in own) for bucket, own in parts.items()}
+    longest = sorted(sums, key=lambda bucket: -sums[bucket])
+    texts = units.adding_up([sums[bucket] for bucket in longest], length)
     shares = [
         Share(
             bucket,
-            ns,
+            sums[bucket],
             text,
-            units.percent(ns / max(length, 1)),
-            _detail(_named(bucket, rows, reasons)),
+            units.percent(sums[bucket] / max(length, 1)),
+            _detail(_culprits(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
             _NO_DETAIL.get(bucket, ""),
         )
-        for (bucket, ns), text in zip(sums.iter_rows(), texts, strict=True)
+        for bucket, text in zip(longest, texts, strict=True)
     ]
     span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
     return Ledger(
@@ -236,27 +238,23 @@ def _busy(summary: Summary, device: int) -> list[float]:
     return chunks.get_column("busy_share").to_list()
 
 
-def _named(bucket: str, rows: pl.DataFrame, reasons: pl.DataFrame) -> pl.DataFrame:
-    """What a bucket's time was: columns detail and ns, the most first; host by its culprits."""
-    if bucket not in _BY_CULPRIT:
-        return rows.filter(pl.col("bucket") == bucket).select("detail", "ns")
-    rows = reasons.filter(pl.col("bucket") == bucket)
-    told = [
-        culprit and located(deep.without_function(culprit), where)
-        for culprit, where in rows.select("culprit", "range").iter_rows()
-    ]
-    own = rows.group_by(detail=pl.Series("detail", told, dtype=pl.String)).agg(pl.col("ns").sum())
-    return own.sort("ns", "detail", descending=[True, False])
+def _culprits(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
+    """What a bucket's time was by its culprits, the most first."""
+    sums: dict[str | None, int] = {}
+    rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")
+    for culprit, where, ns in rows.iter_rows():
+        told = culprit and located(deep.without_function(culprit), where)
+        sums[told] = sums.get(told, 0) + ns
+    return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
 
 
-def _detail(rows: pl.DataFrame) -> str:
+def _detail(parts: list[_Part]) -> str:
     """What a bucket's time was, the most of it first; empty where nothing tells."""
-    named = rows.drop_nulls("detail")
-    if named.is_empty():
+    named = [(detail, ns) for detail, ns in parts if detail is not None]
+    if not named:
         return ""
-    if rows.height == 1:
-        return deep.unversioned(named.get_column("detail").item(0))
-    top = named.select("detail", "ns").head(_DETAILS)
-    told = [f"{deep.unversioned(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in top.iter_rows()]
-    more = named.height - len(told)
+    if len(parts) == 1:
+        return deep.unversioned(named[0][0])
+    told = [f"{deep.unversioned(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in named[:_DETAILS]]
+    more = len(named) - len(told)
     return ", ".join(told) + (f", {more} more" if more else "")

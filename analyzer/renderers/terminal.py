@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import units
 from kanalyze.renderers.grid import LEAST_NAME
@@ -73,8 +72,7 @@ _COLOURS: Final = {
 _BOLD, _DIM = "1", "2"
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """How the page may look: its width in columns, and whether escape codes for colour are welcome."""
 
     width: int = 80
