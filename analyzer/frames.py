@@ -143,11 +143,11 @@ def stacked(parts: list[pl.DataFrame]) -> pl.DataFrame:
     columns = {name: [part.get_column(name) for part in parts] for name in names}
     parts.clear()
     frame = pl.DataFrame([pl.concat(columns.pop(names[0]), rechunk=True)])
+    others: list[pl.Series | pl.Expr] = []
     for name in names[1:]:
         values = pl.concat(columns.pop(name), rechunk=True)
-        literal = _single(values)
-        frame = frame.with_columns(pl.lit(values.item(0), dtype=values.dtype).alias(name) if literal else values)
-    return frame
+        others.append(pl.lit(values.item(0), dtype=values.dtype).alias(name) if _single(values) else values)
+    return frame.with_columns(others)
 
 
 def owned(frame: pl.DataFrame) -> pl.DataFrame:

@@ -108,8 +108,12 @@ class Table:
 
     def select(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The table's columns of `frame`, in order and cast to their types, checked."""
-        columns = [pl.col(column.name).cast(column.dtype) for column in self.columns]
-        return self.check(frame.select(columns))
+        found = frame.select([column.name for column in self.columns])
+        types = found.schema
+        others = [
+            pl.col(column.name).cast(column.dtype) for column in self.columns if types[column.name] != column.dtype
+        ]
+        return self.check(found.with_columns(others) if others else found)
 
 
 def flag(option: str) -> str:

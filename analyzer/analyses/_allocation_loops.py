@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._calls import bucket_of
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._launch import launching_calls
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
     """The calls of one process, in order, with round and launches."""
     turn = (~pl.col("gives") & pl.col("gives").shift(1)).fill_null(value=False)
     numbered = calls.with_columns(round=turn.cum_sum().cast(pl.Int64))
+    if longest(numbered, "round") < LOOP_ROUNDS:
+        return calls.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in ("round", "launches"))
     launched = launches.search_sorted(numbered.get_column("start")).cast(pl.Int64)
     rounds = (
         numbered.with_columns(launched.alias("launched"))

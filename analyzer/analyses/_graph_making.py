@@ -7,6 +7,7 @@ is matched rather than guessed.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -17,13 +18,13 @@ from kanalyze.analyses._graphs import graph_launches
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The calls that make graphs, by the beginnings of their names; the first that fits counts.
+#: The calls that make graphs, by the beginnings of their names; at most one fits.
 _STEPS: Final = {
-    "instantiate": r"^(?:cuda|cu)GraphInstantiate",
-    "upload": r"^(?:cuda|cu)GraphUpload",
-    "begin": r"^(?:cuda|cu)StreamBeginCapture",
-    "end": r"^(?:cuda|cu)StreamEndCapture",
-    "build": r"^(?:cuda|cu)Graph(?:Create|Clone|Add)",
+    "instantiate": re.compile(r"(?:cuda|cu)GraphInstantiate"),
+    "upload": re.compile(r"(?:cuda|cu)GraphUpload"),
+    "begin": re.compile(r"(?:cuda|cu)StreamBeginCapture"),
+    "end": re.compile(r"(?:cuda|cu)StreamEndCapture"),
+    "build": re.compile(r"(?:cuda|cu)Graph(?:Create|Clone|Add)"),
 }
 _THREAD: Final = ("process_id", "thread_id")
 _COSTS: Final = ("instantiate_ns", "capture_ns", "upload_ns")
@@ -37,14 +38,15 @@ def graph_steps(report: Report) -> pl.DataFrame:
     start, end.
     """
     calls = report.kind("api")
-    names = calls.get_column("name").unique().drop_nulls()
-    text = names.cast(pl.String)
-    parts = []
-    for step, pattern in _STEPS.items():
-        own = calls.filter(pl.col("name").is_in(names.filter(text.str.contains(pattern)).implode()))
-        parts.append(own.with_columns(step=pl.lit(step)))
-    found = pl.concat(parts).select(
-        "step", "event_id", "name", *_THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    steps = {name: step for name in names for step, pattern in _STEPS.items() if pattern.match(name)}
+    found = calls.filter(pl.col("name").is_in([*steps])).select(
+        pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step"),
+        "event_id",
+        "name",
+        *_THREAD,
+        start="start_ns",
+        end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0),
     )
     return found.sort("start", "event_id")
 

@@ -51,6 +51,6 @@ def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFra
         side = side.sort("event_id")
     ids, keys = frame.get_column("event_id"), side.get_column("event_id")
     if len(ids) == len(keys) and ids.equals(keys):
-        return frame.with_columns(side.select(columns))
+        return frame.with_columns(side.get_column(name) for name in columns)
     at = positions(keys, ids)
     return frame.with_columns(gathered(side.get_column(name), at) for name in columns)

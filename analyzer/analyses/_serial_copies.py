@@ -26,6 +26,13 @@ _TO_DEVICE: Final = "Host-to-Device"
 _TO_HOST: Final = "Device-to-Host"
 _KERNELS: Final = BUSY_BUCKETS.index("communication")
 
+#: The columns of :func:`serial_copies`.
+_SERIAL: Final = {
+    "device": pl.Int64,
+    "number": pl.UInt32,
+    **dict.fromkeys(("stream", "size_bytes", "exclusive_ns", "low", "high"), pl.Int64),
+}
+
 
 @once_per_report
 def serial_copies(report: Report) -> pl.DataFrame:
@@ -35,6 +42,8 @@ def serial_copies(report: Report) -> pl.DataFrame:
     time from the kernel that it could have run beside, or to it).
     """
     copies = _pinned_copies(report)
+    if copies.is_empty():
+        return pl.DataFrame(schema=_SERIAL)
     line = _neighbours(report, copies.get_column("number").unique())
     found = copies.join(line, on="row", maintain_order="left")
     to_device = found.filter(
@@ -46,7 +55,7 @@ def serial_copies(report: Report) -> pl.DataFrame:
     both = pl.concat([to_device, to_host])
     streams = used_streams(report).select("number", "stream")
     free = both.filter(~ordered(report, both)).join(streams, on="number", maintain_order="left")
-    return free.select("device", "number", "stream", "size_bytes", "exclusive_ns", "low", "high").sort("device")
+    return free.select(list(_SERIAL)).sort("device")
 
 
 def hidden_at_most(report: Report, copies: pl.DataFrame) -> pl.DataFrame:

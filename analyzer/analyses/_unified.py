@@ -11,6 +11,8 @@ from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import device_operations, exclusive_operations
 
 if TYPE_CHECKING:
+    from polars.datatypes import DataType, DataTypeClass
+
     from kanalyze.report import Report
 
 #: Which way memory moved, and what the direction of such a copy is called.
@@ -42,6 +44,14 @@ NOWHERE: Final = -2
 
 NS_PER_S: Final = 1_000_000_000
 
+#: The columns of :func:`moves`.
+_MOVES: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys(("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"), pl.Int64),
+    "way": pl.Enum(list(WAYS)),
+    "cause": pl.Enum(list(CAUSES)),
+    **dict.fromkeys(("address", "size_bytes", "origin", "place"), pl.Int64),
+}
+
 
 @once_per_report
 def moves(report: Report) -> pl.DataFrame:
@@ -53,17 +63,16 @@ def moves(report: Report) -> pl.DataFrame:
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     names = work.get_column("detail").unique().cast(pl.String).drop_nulls()
-    unified = names.filter(names.str.contains("(?i)^unified")).to_list()
+    unified = [name for name in names if name.lower().startswith("unified")]
+    if not unified:
+        return pl.DataFrame(schema=_MOVES)
     keys = ("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
     found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
     moved = beside(found, report.copy_detail, "address", "size_bytes", "migration_cause", "source_device")
     moved = beside(moved, report.copy_detail, "target_device")
     way = _told(pl.col("detail"), WAYS)
     told = moved.with_columns(way.alias("way"), _told(pl.col("migration_cause"), CAUSES).alias("cause"))
-    ends = _ends(report, told)
-    return ends.select(
-        *keys[:-1], "start", "way", "cause", "address", pl.col("size_bytes").fill_null(0), "origin", "place"
-    )
+    return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(list(_MOVES))
 
 
 def _told(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
