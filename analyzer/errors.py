@@ -6,7 +6,6 @@ The command line prints these in one place (:mod:`kanalyze.cli`): message, remed
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -385,5 +384,7 @@ class RedactError(KanalyzeError):
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The one of `choices` that looks most like `name`, or None where none is close."""
+    import difflib  # noqa: PLC0415 - for mistakes only
+
     found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return found[0] if found else None

@@ -87,6 +87,7 @@ def _timed(report: Report, kind: str) -> pl.DataFrame:
     return events.with_columns((pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
 
 
+@once_per_process
 def _contexts_told(report: Report) -> pl.DataFrame:
     named = pl.col("name").cast(pl.String).str.contains(_CONTEXT_MADE, literal=True)
     return _timed(report, "overhead").filter(named).drop_nulls(["process_id", "thread_id"])

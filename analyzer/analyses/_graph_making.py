@@ -18,14 +18,11 @@ from kanalyze.analyses._graphs import graph_launches
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The calls that make graphs, by the beginnings of their names; at most one fits.
-_STEPS: Final = {
-    "instantiate": re.compile(r"(?:cuda|cu)GraphInstantiate"),
-    "upload": re.compile(r"(?:cuda|cu)GraphUpload"),
-    "begin": re.compile(r"(?:cuda|cu)StreamBeginCapture"),
-    "end": re.compile(r"(?:cuda|cu)StreamEndCapture"),
-    "build": re.compile(r"(?:cuda|cu)Graph(?:Create|Clone|Add)"),
-}
+#: The calls that make graphs, by the beginnings of their names.
+_STEPS: Final = re.compile(
+    r"(?:cuda|cu)(?:(?P<instantiate>GraphInstantiate)|(?P<upload>GraphUpload)|(?P<begin>StreamBeginCapture)"
+    r"|(?P<end>StreamEndCapture)|(?P<build>Graph(?:Create|Clone|Add)))"
+)
 _THREAD: Final = ("process_id", "thread_id")
 _COSTS: Final = ("instantiate_ns", "capture_ns", "upload_ns")
 
@@ -39,7 +36,7 @@ def graph_steps(report: Report) -> pl.DataFrame:
     """
     calls = report.kind("api")
     names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
-    steps = {name: step for name in names for step, pattern in _STEPS.items() if pattern.match(name)}
+    steps = {name: step.lastgroup for name in names if (step := _STEPS.match(name))}
     found = calls.filter(pl.col("name").is_in([*steps])).select(
         pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step"),
         "event_id",

@@ -7,7 +7,7 @@ the ledger's buckets hold.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 def literal(text: str) -> str:
@@ -15,8 +15,7 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing worth knowing, with its evidence.
 
     Attributes:
