@@ -127,7 +127,8 @@ def slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     return frame.iter_slices(_SLICE) if frame.height else iter((frame,))
 
 
-def _single(values: pl.Series) -> bool:
+def single_valued(values: pl.Series) -> bool:
+    """Whether a column holds one integer only, or nothing but nulls; False for no rows."""
     missing = values.null_count()
     if missing or values.is_empty():
         return missing == len(values) > 0
@@ -146,13 +147,8 @@ def stacked(parts: list[pl.DataFrame]) -> pl.DataFrame:
     others: list[pl.Series | pl.Expr] = []
     for name in names[1:]:
         values = pl.concat(columns.pop(name), rechunk=True)
-        others.append(pl.lit(values.item(0), dtype=values.dtype).alias(name) if _single(values) else values)
+        others.append(pl.lit(values.item(0), dtype=values.dtype).alias(name) if single_valued(values) else values)
     return frame.with_columns(others)
-
-
-def owned(frame: pl.DataFrame) -> pl.DataFrame:
-    """A copy of `frame` in polars' own memory, so that what its columns were made of can go."""
-    return pl.concat([frame.clear(), frame], rechunk=True)
 
 
 def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -> pl.DataFrame:

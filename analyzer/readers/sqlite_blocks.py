@@ -1,41 +1,67 @@
-"""Large tables as polars frames, through :mod:`kanalyze.readers.sqlite_pages`; the only importer of numpy here."""
+"""Large tables as polars frames, through :mod:`kanalyze.readers.sqlite_pages`; only they need numpy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.errors import DamagedReportError
-from kanalyze.frames import owned
+from kanalyze.readers.grown_columns import GrownFrame
 from kanalyze.readers.sqlite_pages import Block, Column, DamagedPageError, NotDecodableError, PagesFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 
-def read_blocks(
-    path: Path, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
-) -> list[pl.DataFrame] | None:
-    """The parts of a table in row order, each as `transform` makes it of a frame with Int64 `columns`.
+#: What a row takes at least: pointer, length, rowid, and the length of its header.
+_SMALLEST_ROW: Final = 5
 
-    None where the table holds what only SQLite can read. The columns must exist.
+#: So many rows are handed on together: polars' threads and those that decode wait for each other at every call.
+_ROWS: Final = 1 << 20
+
+
+def read_blocks(
+    path: Path,
+    table: str,
+    columns: Sequence[str],
+    transform: Callable[[pl.DataFrame], pl.DataFrame],
+    most_rows: int,
+) -> pl.DataFrame | None:
+    """The rows of a table, in their order, as `transform` makes them of frames with Int64 `columns`.
+
+    None where the table holds what only SQLite can read. The columns must exist, and rows, but not over `most_rows`.
 
     Raises:
         DamagedReportError: A page cannot be what SQLite wrote.
     """
 
     def work(block: Block) -> pl.DataFrame:
-        return owned(transform(pl.DataFrame([_series(name, block.columns[name]) for name in columns])))
+        return pl.DataFrame([_series(name, block.columns[name]) for name in columns])
 
+    found = GrownFrame(min(most_rows, path.stat().st_size // _SMALLEST_ROW))
     try:
         with PagesFile(path) as file:
-            return list(file.scan(table, columns, work))
+            for part in _together(file.scan(table, columns, work)):
+                found.add(transform(part))
     except NotDecodableError:
         return None
     except DamagedPageError as error:
         raise DamagedReportError.at(path, f"table {table}", str(error)) from error
+    return found.frame()
+
+
+def _together(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """The rows of `blocks` in frames of at least :data:`_ROWS`, but for the last one."""
+    waiting: list[pl.DataFrame] = []
+    for block in blocks:
+        waiting.append(block)
+        if sum(one.height for one in waiting) >= _ROWS:
+            yield pl.concat(waiting, rechunk=True)
+            waiting.clear()
+    if waiting:
+        yield pl.concat(waiting, rechunk=True)
 
 
 def _series(name: str, column: Column) -> pl.Series:

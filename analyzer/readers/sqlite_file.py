@@ -15,7 +15,6 @@ from urllib.parse import quote
 import polars as pl
 
 from kanalyze.errors import DamagedReportError, UnreadableReportError
-from kanalyze.frames import stacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -100,8 +99,7 @@ class SqliteFile:
         """Integer columns of a table, in row order, as `transform` makes them.
 
         `transform` gets a part of the table with Int64 columns (null where the row or the whole table lacks a
-        value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere and
-        handled by several threads.
+        value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere.
 
         Raises:
             DamagedReportError: Also when a column holds anything but integers and NULL.
@@ -127,8 +125,9 @@ class SqliteFile:
 
         have = [name for name in columns if name in self.columns(table)]
         missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
-        parts = read_blocks(self.path, table, have, lambda raw: transform(raw.with_columns(missing)))
-        return None if parts is None else stacked(parts)
+        return read_blocks(
+            self.path, table, have, lambda raw: transform(raw.with_columns(missing)), self.row_span(table)
+        )
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A column of text, in row order, as String; null where a value is none, or the table lacks the column."""

@@ -1,0 +1,89 @@
+"""A large frame, put together from its parts without being in memory twice."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from kanalyze.frames import single_valued
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class GrownFrame:
+    """A frame that grows by its parts, which have the same columns.
+
+    Room for all rows is asked for at once, and takes no memory until it is written to. Parts that were put together in
+    the end would leave holes in memory, none of which a whole column fits into.
+    """
+
+    def __init__(self, most_rows: int) -> None:
+        """Expect at most `most_rows`."""
+        self._most_rows = most_rows
+        self._columns: dict[str, _Column] = {}
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Put `part` below what is there."""
+        if not self._columns:
+            self._columns = {name: _Column(part.get_column(name).clear(), self._most_rows) for name in part.columns}
+        for name, column in self._columns.items():
+            column.add(part.get_column(name))
+
+    def frame(self) -> pl.DataFrame:
+        """All rows. Columns with one integer only, or nothing at all, become literals, which take no memory."""
+        columns = iter(self._columns.items())
+        frame = pl.DataFrame([column.values().alias(name) for name, column in islice(columns, 1)])
+        return frame.with_columns(
+            (column.values() if column.only is None else pl.lit(column.only.item(0), column.only.dtype)).alias(name)
+            for name, column in columns
+        )
+
+
+class _Column:
+    """A column that grows: one value as long as there is no other; then room for all, or parts once one has nulls."""
+
+    def __init__(self, empty: pl.Series, most_rows: int) -> None:
+        self._empty, self._most_rows = empty, most_rows
+        self._rows = 0
+        self.only: pl.Series | None = None  # [1], the only value so far
+        self._room: npt.NDArray[Any] | None = None
+        self._parts: list[pl.Series] = []
+
+    def add(self, values: pl.Series) -> None:
+        """Put `values` below what is there."""
+        if values.is_empty():
+            return
+        before, self._rows = self._rows, self._rows + len(values)
+        if (before == 0 or self.only is not None) and single_valued(values):
+            first = values.new_from_index(0, 1)
+            if before == 0 or first.equals(self.only, null_equal=True):
+                self.only = first
+                return
+        if self.only is not None:
+            self._put(self.only.new_from_index(0, before), 0)
+            self.only = None
+        self._put(values, before)
+
+    def values(self) -> pl.Series:
+        """All values."""
+        if self.only is not None:
+            return self.only.new_from_index(0, self._rows)
+        if self._room is None:
+            return pl.concat(self._parts or [self._empty], rechunk=True)
+        found = pl.Series(self._room[: self._rows])
+        return found.cat.to(pl.Categorical) if self._empty.dtype == pl.Categorical else found
+
+    def _put(self, values: pl.Series, at: int) -> None:
+        if not at and (values.dtype.is_integer() or values.dtype == pl.Categorical):
+            self._room = np.empty(self._most_rows, dtype=values.to_physical().slice(0, 0).to_numpy().dtype)
+        if self._room is not None and self._rows <= self._most_rows and not values.has_nulls():
+            self._room[at : at + len(values)] = values.to_physical().to_numpy()
+            return
+        if self._room is not None:
+            rows, self._rows = self._rows, at
+            self._parts, self._room, self._rows = [self.values()] if at else [], None, rows
+        self._parts.append(values)
