@@ -70,7 +70,7 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
     for begin in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
         places = _offsets(keys.slice(begin, _SLICE), low, high)
-        rows = pl.int_range(begin, begin + len(places), dtype=pl.UInt32, eager=True)
+        rows = _numbers(begin, begin + len(places))
         if places.has_nulls():
             rows, places = rows.filter(places.is_not_null()), places.drop_nulls()
         table = table.scatter(places.reverse(), rows.reverse())
@@ -94,12 +94,16 @@ def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series
         first, last = (int(keys.search_sorted(points.item(at), side=side)) for at in (0, -1))
         if 0 < last - first < _SPARSE * len(points):
             near = pl.DataFrame(
-                [keys.slice(first, last - first).alias("key"), pl.int_range(first + 1, last + 1, eager=True).alias("n")]
+                [keys.slice(first, last - first).alias("key"), _numbers(first + 1, last + 1).alias("n")]
             )
             asked = points.alias("key").to_frame()
             counts = asked.join_asof(near, on="key", allow_exact_matches=equal).get_column("n")
-            return counts.fill_null(first).cast(pl.UInt32)
+            return counts.fill_null(first)
     return keys.search_sorted(points, side=side).cast(pl.UInt32)
+
+
+def _numbers(begin: int, end: int) -> pl.Series:
+    return pl.int_range(begin, end, dtype=pl.UInt32, eager=True)
 
 
 def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
@@ -111,7 +115,7 @@ def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     ends = counts.cum_sum()
     total, begins = int(ends[-1]) if len(ends) else 0, ends - counts
     if total == len(counts):
-        return pl.int_range(total, dtype=pl.UInt32, eager=True), pl.zeros(total, dtype=pl.Int64, eager=True)
+        return _numbers(0, total), pl.zeros(total, dtype=pl.Int64, eager=True)
     steps = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1)
     rows = steps.cum_sum()
     return rows, pl.int_range(total, dtype=pl.Int64, eager=True) - begins.gather(rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -11,11 +12,14 @@ from kanalyze import intervals
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, shown
 from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._context import context_calls
-from kanalyze.frames import constant, count_up_to
+from kanalyze.frames import constant, count_up_to, distinct_values
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
+
+#: The rows of so many threads are looked for one thread after the other, which takes less memory.
+_FEW_THREADS: Final = 16
 
 #: Process id and thread id.
 ThreadKey = tuple[int | None, int | None]
@@ -130,26 +134,32 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     found = {}
     for key, rows in _rows_by_thread(calls).items():
         own = _slim(overheads.select(pl.col("name", "start_ns", "dur_ns").gather(by_thread.get(key, none))))
-        times = calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
+        times = calls.select("start_ns", pl.col("dur_ns").fill_null(0))
         times = times if len(rows) == calls.height else times.select(pl.all().gather(rows))
-        times = times.insert_column(0, rows.alias("row"))
-        if not times.get_column("start").is_sorted():
-            times = times.sort("start", maintain_order=True)
-        ends = times.get_column("end").cum_max()
-        found[key] = Thread(times.get_column("row"), times.get_column("start"), ends, own.sort("start"))
+        start, end = times.get_column("start_ns"), times.get_column("start_ns") + times.get_column("dur_ns")
+        if not start.is_sorted():
+            line = pl.DataFrame([rows.alias("row"), start, end.alias("end")]).sort("start_ns", maintain_order=True)
+            rows, start, end = line.get_columns()
+        found[key] = Thread(rows, start, end.cum_max(), own.sort("start"))
     return found
 
 
 def _rows_by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.Series]:
     """The numbers of the rows of each thread, by process id and thread id."""
     keys = ("process_id", "thread_id")
-    rows = events.select(keys).with_row_index("row")
     if events.is_empty():
         return {}
     if constant(events, *keys):
-        return {events.select(keys).row(0): rows.get_column("row")}
-    parts = rows.group_by(keys).agg("row")
-    return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
+        return {events.select(keys).row(0): pl.int_range(events.height, dtype=pl.UInt32, eager=True)}
+    possible = list(product(*(distinct_values(events, name) for name in keys)))
+    if len(possible) > _FEW_THREADS:
+        parts = events.select(keys).with_row_index("row").group_by(keys).agg("row")
+        return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
+    found = {}
+    for key in possible:
+        own = pl.all_horizontal(pl.col(name).eq_missing(value) for name, value in zip(keys, key, strict=True))
+        found[key] = events.select(row=own.arg_true()).to_series()
+    return {key: rows for key, rows in found.items() if len(rows)}
 
 
 def _slim(events: pl.DataFrame) -> pl.DataFrame:

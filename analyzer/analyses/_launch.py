@@ -48,13 +48,17 @@ def _by_process(work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
 def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
     """The correlation ids of a process' calls that have one, sorted, then by start; and their rows, None: all rows."""
     calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
-    ids, start = calls.get_column("correlation_id"), calls.get_column("start_ns")
+    ids, start, rows = calls.get_column("correlation_id"), calls.get_column("start_ns"), None
     alone = constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process
-    if alone and not ids.has_nulls() and ids.is_sorted() and start.is_sorted():
-        return ids, None
-    own = calls.with_row_index("row").filter(pl.col("process_id") == process).drop_nulls("correlation_id")
-    own = own.sort("correlation_id", "start_ns", "row")
-    return own.get_column("correlation_id"), own.get_column("row")
+    if not alone or ids.has_nulls():
+        wanted = pl.col("correlation_id").is_not_null() & (pl.lit(alone) | (pl.col("process_id") == process))
+        own = calls.select(wanted).to_series()
+        ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
+    if ids.is_sorted() and start.is_sorted():
+        return ids, rows
+    rows = pl.int_range(len(ids), dtype=pl.UInt32, eager=True) if rows is None else rows
+    line = pl.DataFrame([ids, start, rows.alias("row")]).sort("correlation_id", "start_ns", "row")
+    return line.get_column("correlation_id"), line.get_column("row")
 
 
 def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:

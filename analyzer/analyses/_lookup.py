@@ -2,26 +2,47 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Final
 
 import polars as pl
 
-from kanalyze.frames import dense, first_rows
+from kanalyze.frames import count_up_to, dense, first_rows
 
 #: So many times fewer wanted than there are keys are searched for, whatever the keys.
 _FEW: Final = 8
+
+#: So many numbers, in at most so many sorted parts, are gone along with the keys.
+_LONG: Final = 1 << 12
+_RUNS: Final = 8
 
 
 def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     """Where each of `wanted` first stands in `keys`, which are sorted and without nulls; null where it does not."""
     if keys.is_empty() or wanted.is_empty():
         return pl.Series(wanted.name, [None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    many = len(wanted) > len(keys) // _FEW and keys.dtype.is_integer()
-    if many and dense(int(keys.item(0)), int(keys.item(-1)), len(keys)):
+    runs = _runs(wanted)
+    if runs:
+        at = pl.concat([count_up_to(keys, run, equal=False) for run in runs], rechunk=True)
+    elif _many(keys, wanted) and dense(int(keys.item(0)), int(keys.item(-1)), len(keys)):
         return first_rows(keys, wanted).alias(wanted.name)
-    at = keys.search_sorted(wanted, side="left")
+    else:
+        at = keys.search_sorted(wanted, side="left")
     inside = at.clip(upper_bound=len(keys) - 1)
-    return inside.set(~matches(keys.gather(inside), wanted), None)
+    return inside.set(~matches(keys.gather(inside), wanted), None).alias(wanted.name)
+
+
+def _many(keys: pl.Series, wanted: pl.Series) -> bool:
+    return len(wanted) > len(keys) // _FEW and keys.dtype.is_integer()
+
+
+def _runs(wanted: pl.Series) -> list[pl.Series]:
+    """The parts of `wanted` that are sorted, where they are long and few; else none."""
+    if len(wanted) < _LONG or wanted.has_nulls():
+        return []
+    begins = [0, *((wanted.slice(1) < wanted.slice(0, len(wanted) - 1)).arg_true() + 1).head(_RUNS), len(wanted)]
+    runs = [wanted.slice(begin, end - begin) for begin, end in pairwise(begins)]
+    return runs if len(runs) <= _RUNS else []
 
 
 def distinct(rows: pl.Series) -> pl.Series:
