@@ -9,8 +9,7 @@ happens in nothing at all goes by the operators, annotations and CUDA calls at i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -66,8 +65,7 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([told.filter(pl.col("culprit").is_not_null()), between])
 
 
-@dataclass(frozen=True)
-class _Things:
+class _Things(NamedTuple):
     """What threads can be in: process_id, thread_id, start, end and name, by row; and the innermost one at any time.
 
     The lines (start, end, row) of each thread, by process id and thread id, hold what lasts while a device is idle.
@@ -195,8 +193,7 @@ def _idle(report: Report) -> pl.DataFrame:
     return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *every]))
 
 
-@dataclass(frozen=True)
-class _Sides:
+class _Sides(NamedTuple):
     """What stretches of a thread's time lie between: its things and CUDA calls, sorted by start, the longest first.
 
     Attributes:

@@ -74,4 +74,5 @@ def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFra
     if len(ids) == len(keys) and ids.equals(keys):
         return frame.with_columns(side.get_column(name) for name in columns)
     at = positions(keys, ids)
-    return frame.with_columns(gathered(side.get_column(name), at) for name in columns)
+    found = side.select(pl.col(columns).gather(at)) if side.height else side.select(columns).clear(len(at))
+    return frame.with_columns(found)
