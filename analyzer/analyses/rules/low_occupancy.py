@@ -57,15 +57,14 @@ def find(report: Report) -> list[Finding]:
 
 def _low(report: Report) -> pl.DataFrame:
     """Launch shapes of low occupancy with more blocks than run at once, by device, the costliest first."""
-    designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     launches = launch_occupancy(report).filter(
-        (pl.col("bucket") == "kernel")
-        & (pl.col("occupancy_share") <= _LOW)
-        & (pl.col("low_occupancy_ns") > 0)
-        & ~designed
+        (pl.col("bucket") == "kernel") & (pl.col("occupancy_share") <= _LOW) & (pl.col("low_occupancy_ns") > 0)
     )
+    if launches.is_empty():
+        return launches
+    designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     descending = [False, True, *(False for _ in ("name", *SHAPE))]
-    enough = launches.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more())
+    enough = launches.filter(~designed).with_columns(registers=registers_for_one_more(), shared=shared_for_one_more())
     return enough.sort("device", "low_occupancy_ns", "name", *SHAPE, descending=descending)
 
 
