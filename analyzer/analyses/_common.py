@@ -154,7 +154,12 @@ def many_events(report: Report) -> bool:
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
     """What each of `makers` gives for a report; several at once where that is worth while."""
-    several = _count(report, "kernel") >= _WORTH_WHILE and not many_events(report)
+    return [make(report) for make in makers] if many_events(report) else at_once(report, makers)
+
+
+def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
+    """What :func:`side_by_side` gives, of makers that take little memory beside what they give."""
+    several = _count(report, "kernel") >= _WORTH_WHILE
     return list(in_threads(lambda make: make(report), makers) if several else (make(report) for make in makers))
 
 

@@ -127,6 +127,7 @@ class Thread:
         return timeline(line, labels(report).get_column("rank"))
 
 
+@once_per_process
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Every thread that made calls, by process id and thread id."""
     overheads = report.kind("overhead")

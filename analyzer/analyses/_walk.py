@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import in_threads, once_per_report, total
+from kanalyze.analyses._common import Remembered, at_once, in_threads, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
 from kanalyze.analyses._host import Thread, ThreadKey, labels, threads
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._launch import launching_calls
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
+from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import constant
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 #: Idle intervals that are walked together: enough for every processor to get some, few enough for little memory.
 FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 18
+
+#: What batches would have to wait for one after the other, those that take longest first.
+_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, range_lines, unrecorded_contexts, launching_calls)
 
 #: The buckets of a thread's calls that win over the launch itself.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
@@ -256,6 +260,7 @@ def queued_time() -> pl.Expr:
 
 def walks(report: Report) -> Iterator[Walk]:
     """The walk of each device in scope."""
+    at_once(report, _NEEDED)
     whole, known, launching = activity(report), threads(report), launching_calls(report)
     for device, low, high in windows(report).iter_rows():
         _, first, last = whole.row(by_predicate=pl.col("device") == device)
@@ -308,6 +313,12 @@ def idle_rows(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device by bucket and detail: columns bucket, detail, ns."""
     rows = pl.concat([pl.DataFrame(schema=_ROWS), *walked(report)[device].rows])
     return rows.group_by("bucket", "detail").agg(pl.col("ns").sum())
+
+
+def forget_walk(report: Report) -> None:
+    """Let go of what only walking needs: of a large report as much as its calls take."""
+    for kept in (threads, launching_calls):
+        kept.forget(report)
 
 
 @once_per_report

@@ -33,7 +33,7 @@ from kanalyze.analyses._graphs import has_graphs
 from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses._shapes import kernel_shapes
-from kanalyze.analyses._walk import walked
+from kanalyze.analyses._walk import forget_walk, walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
@@ -207,6 +207,7 @@ def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     if many_events(report):
         made.append(makers.pop(0)(report))
         forget_names(report)  # nobody else asks who is to blame
+        forget_walk(report)
     made += side_by_side(report, makers)
     for name, found in zip(order, made, strict=True):
         if isinstance(found, str):
