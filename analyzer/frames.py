@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
@@ -20,6 +21,9 @@ _SPARSE: Final = 8
 
 #: So many points are gone along with what they are looked for in, not searched for one by one.
 _WORTH_MERGING: Final = 1 << 12
+
+#: So many parts of a frame are told apart one by one, which is faster and takes less memory than grouping.
+_FEW_PARTS: Final = 8
 
 #: Rows that are looked at together.
 _SLICE: Final = 1 << 19
@@ -87,7 +91,7 @@ def _offsets(ids: pl.Series, low: int, high: int) -> pl.Series:
 def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series:
     """How many of the sorted `keys` lie before each of `points` and, with `equal`, at it; both are free of nulls.
 
-    Many points that are sorted, too, are gone along with the keys, which takes a third of the time of a search for each.
+    Many points that are sorted, too, are gone along with the keys, which takes a third of the time of searching.
     """
     side: Literal["left", "right"] = "right" if equal else "left"
     if len(points) >= _WORTH_MERGING and points.is_sorted():
@@ -119,6 +123,19 @@ def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     steps = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1)
     rows = steps.cum_sum()
     return rows, pl.int_range(total, dtype=pl.Int64, eager=True) - begins.gather(rows)
+
+
+def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[Any, ...], pl.Series]] | None:
+    """Which rows of `frame` have each combination of the values of `keys`; None where there may be too many of them."""
+    possible = list(product(*(distinct_values(frame, key) for key in keys)))
+    if len(possible) > _FEW_PARTS:
+        return None
+    alike = [
+        pl.all_horizontal(pl.col(key).eq_missing(value) for key, value in zip(keys, one, strict=True))
+        for one in possible
+    ]
+    found = zip(possible, (frame.select(own).to_series() for own in alike), strict=True)
+    return [(one, own) for one, own in found if own.any()]
 
 
 def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:

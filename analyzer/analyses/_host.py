@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,14 +11,11 @@ from kanalyze import intervals
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, shown
 from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._context import context_calls
-from kanalyze.frames import constant, count_up_to, distinct_values
+from kanalyze.frames import constant, count_up_to, parts_by
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-
-#: The rows of so many threads are looked for one thread after the other, which takes less memory.
-_FEW_THREADS: Final = 16
 
 #: Process id and thread id.
 ThreadKey = tuple[int | None, int | None]
@@ -139,8 +135,9 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
         times = times if len(rows) == calls.height else times.select(pl.all().gather(rows))
         start, end = times.get_column("start_ns"), times.get_column("start_ns") + times.get_column("dur_ns")
         if not start.is_sorted():
-            line = pl.DataFrame([rows.alias("row"), start, end.alias("end")]).sort("start_ns", maintain_order=True)
-            rows, start, end = line.get_columns()
+            line = pl.DataFrame([start, end.alias("end"), rows.alias("row")]).sort("start_ns", maintain_order=True)
+            found[key] = Thread(line["row"], line["start_ns"], line["end"].cum_max(), own.sort("start"))
+            continue
         found[key] = Thread(rows, start, end.cum_max(), own.sort("start"))
     return found
 
@@ -152,15 +149,11 @@ def _rows_by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.Series]:
         return {}
     if constant(events, *keys):
         return {events.select(keys).row(0): pl.int_range(events.height, dtype=pl.UInt32, eager=True)}
-    possible = list(product(*(distinct_values(events, name) for name in keys)))
-    if len(possible) > _FEW_THREADS:
-        parts = events.select(keys).with_row_index("row").group_by(keys).agg("row")
-        return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
-    found = {}
-    for key in possible:
-        own = pl.all_horizontal(pl.col(name).eq_missing(value) for name, value in zip(keys, key, strict=True))
-        found[key] = events.select(row=own.arg_true()).to_series()
-    return {key: rows for key, rows in found.items() if len(rows)}
+    parts = parts_by(events, keys)
+    if parts is not None:
+        return {key: own.arg_true() for key, own in parts}
+    rows = events.select(keys).with_row_index("row").group_by(keys).agg("row")
+    return dict(zip(rows.select(keys).iter_rows(), rows.get_column("row"), strict=True))
 
 
 def _slim(events: pl.DataFrame) -> pl.DataFrame:

@@ -55,9 +55,9 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
         [
             in_time.alias("event"),
             work.get_column("name").gather(behind).alias("name"),
-            _same(work, "process_id", rows, behind).alias("own"),
+            _same(report, "process_id", rows, behind).alias("own"),
             taken(work, "process_id", behind).alias("process"),
-            (_same(on, "context_id", rows, behind) & _same(on, "stream", rows, behind)).alias("same"),
+            (_same(report, "context_id", rows, behind) & _same(report, "stream", rows, behind)).alias("same"),
             taken(on, "stream", behind).alias("stream"),
             taken(work, "device", behind).alias("there"),
         ]
@@ -71,9 +71,18 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     return asked.join(texts, on=several, how="left", nulls_equal=True, maintain_order="left").get_column("culprit")
 
 
-def _same(frame: pl.DataFrame, column: str, rows: pl.Series, others: pl.Series) -> pl.Series:
-    if constant(frame, column):
+@once_per_process
+def _shared(report: Report) -> list[str]:
+    """What all operations have in common, of what tells one stream from another."""
+    work, on = operations(report), streams(report)
+    return [name for name in STREAM if constant(work if name in work.columns else on, name)]
+
+
+def _same(report: Report, column: str, rows: pl.Series, others: pl.Series) -> pl.Series:
+    if column in _shared(report):
         return pl.Series([True]).new_from_index(0, len(rows))
+    work = operations(report)
+    frame = work if column in work.columns else streams(report)
     return taken(frame, column, rows).eq_missing(taken(frame, column, others))
 
 

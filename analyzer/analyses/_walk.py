@@ -22,7 +22,7 @@ from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._windows import activity, windows
-from kanalyze.frames import constant
+from kanalyze.frames import constant, parts_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -298,7 +298,8 @@ def by_thread(pieces: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
     keys = ("process_id", "thread_id")
     if constant(pieces, *keys):
         return {pieces.select(keys).row(0): pieces}
-    return pieces.partition_by(keys, as_dict=True)
+    parts = parts_by(pieces, keys)
+    return pieces.partition_by(keys, as_dict=True) if parts is None else {key: pieces.filter(own) for key, own in parts}
 
 
 def _by_label(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
