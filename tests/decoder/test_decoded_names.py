@@ -7,7 +7,6 @@ import gzip
 import json
 import sqlite3
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ def text(value):
 def said(name):
     """All that a name says but its function, as names.txt has it."""
     found = decode(name)
-    told = {one.name: getattr(found, one.name) for one in fields(found) if one.name not in {"function", "family"}}
+    told = {name: value for name, value in found._asdict().items() if name not in {"function", "family"}}
     rest = [f"{field}={text(value)}" for field, value in told.items() if value != getattr(NOTHING, field)]
     return "  ".join([f"family={found.family}", *rest])
 
