@@ -148,6 +148,18 @@ def slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     return frame.iter_slices(_SLICE) if frame.height else iter((frame,))
 
 
+def within(table: pl.DataFrame, key: str, wanted: pl.Series) -> pl.DataFrame:
+    """The rows of a table that may have one of the `wanted` numbers as `key`, which has no nulls; all if unsorted.
+
+    Looking up a slice of a large frame then costs what the slice does, not what the table does.
+    """
+    keys, low, high = table.get_column(key), wanted.min(), wanted.max()
+    if low is None or not keys.is_sorted():
+        return table
+    first = keys.search_sorted(low, side="left")
+    return table.slice(first, keys.search_sorted(high, side="right") - first)
+
+
 def single_valued(values: pl.Series) -> bool:
     """Whether a column holds one integer only, or nothing but nulls; False for no rows."""
     missing = values.null_count()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside, gathered, of_rows, positions
 from kanalyze.analyses._operations import of_device, operations
@@ -91,7 +91,7 @@ def _within(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 @once_per_report
 def _marked(report: Report) -> pl.DataFrame:
     """The operations of graphs with graph_exec_id, graph_id and correlation_id."""
-    work, told = operations(report).select(_OPERATION), _told(report)
+    work, told = operations(report).select(_OPERATION), told_graphs(report)
     calls = report.kind("api").get_column("name")
     by_call = gathered(launches_graphs(calls), launch_rows(report)).fill_null(value=False)
     at = positions(told.get_column("event_id"), work.get_column("event_id"))
@@ -101,7 +101,8 @@ def _marked(report: Report) -> pl.DataFrame:
     return pl.concat(parts).sort("row")
 
 
-def _told(report: Report) -> pl.DataFrame:
+@once_per_process
+def told_graphs(report: Report) -> pl.DataFrame:
     """The operations whose graph the report names: event_id, graph_exec_id, graph_id; sorted by event_id."""
     none = pl.lit(None, dtype=pl.Int64).alias("graph_id")
     parts = [

@@ -15,7 +15,7 @@ from kanalyze.analyses._queued import streams
 from kanalyze.analyses._shapes import shape_numbers
 from kanalyze.analyses._streams import stream_numbers, used_streams
 from kanalyze.analyses._walk import by_thread
-from kanalyze.frames import constant, mixed, slices, taken
+from kanalyze.frames import constant, mixed, slices, taken, within
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -133,8 +133,10 @@ def _coded(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame:
     """What :func:`_coded` adds to some rows."""
-    known = beside(part.select("event_id", "process_id", "thread_id", "device"), shape_numbers(report)[1], "shape")
-    copies = beside(part.select("event_id"), report.copy_detail, "size_bytes", "source_memory", "target_memory")
+    ids = part.get_column("event_id")
+    shapes, copied = (within(side, "event_id", ids) for side in (shape_numbers(report)[1], report.copy_detail))
+    known = beside(part.select("event_id", "process_id", "thread_id", "device"), shapes, "shape")
+    copies = beside(part.select("event_id"), copied, "size_bytes", "source_memory", "target_memory")
     stream = taken(streams(report), "stream", part.get_column("row"))
     keys = known.with_columns(
         stream, copies.get_column("size_bytes"), *part.select(pl.col("kind", "name").to_physical())

@@ -28,11 +28,11 @@ from kanalyze.analyses import (
     steps,
     utilisation,
 )
-from kanalyze.analyses._common import many_events, side_by_side
-from kanalyze.analyses._graphs import has_graphs
+from kanalyze.analyses._common import MANY, many_events, side_by_side
+from kanalyze.analyses._graphs import told_graphs
 from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
-from kanalyze.analyses._shapes import kernel_shapes
+from kanalyze.analyses._shapes import kernel_shapes, shape_numbers
 from kanalyze.analyses._walk import forget_walk, walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
@@ -190,11 +190,15 @@ def summarize(report: Report) -> Summary:
 
 
 def _settle(report: Report) -> None:
-    """In a large report, find out all that the page needs of the largest table first, and let go of it."""
-    if many_events(report):
-        kernel_shapes(report)
-        has_graphs(report)
+    """In a large report, find out all that the page needs of the largest table first, and let go of it.
+
+    Before all else: what that table took is free again when the others are read.
+    """
+    if report.kernel_config.height > MANY:
+        shape_numbers(report)
+        told_graphs(report)
         report.release(KERNEL_CONFIG.name)
+        kernel_shapes(report)
 
 
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
