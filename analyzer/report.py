@@ -10,11 +10,12 @@ import polars as pl
 
 from kanalyze import named_ranges
 from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze.frames import stacked
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, READER_TABLES
 from kanalyze.units import parse_time_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
 
@@ -23,6 +24,9 @@ _LATEST_NS: Final = (1 << 62) - 1
 
 #: Tools whose times do not start with the recording: those of the machine, or of the Unix epoch.
 _OTHER_CLOCKS: Final = ("torch.profiler",)
+
+#: The key of a kind's events among the tables that were read.
+_EVENTS_OF: Final = "events:{}"
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,21 @@ class Report:
 
     def _events(self, kind: str) -> pl.DataFrame:
         """All events of one kind, of every process."""
-        return self._cached(f"events:{kind}", lambda: EVENTS.check(self.source.events(kind)))
+        return self._cached(_EVENTS_OF.format(kind), lambda: EVENTS.check(self.source.events(kind)))
+
+    def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
+        """Columns of all events of some kinds of the processes in scope, at least one kind, one after the other.
+
+        The tables of the kinds become parts of it, so that it is in memory once.
+        """
+        parts = {kind: self.kind(kind) for kind in kinds}
+        together = stacked([part.select(columns) for part in parts.values()])
+        if self.scope.process is None:
+            at = 0
+            for kind, part in parts.items():
+                self._tables[_EVENTS_OF.format(kind)] = part.with_columns(together.slice(at, part.height))
+                at += part.height
+        return together
 
     def seen(self, kind: str) -> pl.DataFrame:
         """The events of one kind in scope: of its processes and device, overlapping the window; whole, not clipped."""

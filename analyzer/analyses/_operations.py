@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 #: Buckets of a busy device; where several run at once the first wins (definitions.md, section 5).
 BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
 
+_OPERATION: Final = ("event_id", "kind", "name", "start", "dur_ns", "device", "process_id", "rank", "detail")
+
 _MEMCPY_NAME: Final = r"^\[CUDA memcpy (.*)\]$"
 
 
@@ -29,8 +31,10 @@ def operations(report: Report) -> pl.DataFrame:
     process_id, rank (of its bucket), bucket, detail (``graph`` for a whole graph, the direction for a
     copy, else null).
     """
-    parts = [_with_bucket(report, kind) for kind in DEVICE_KINDS if kind in report.kinds]
-    work = stacked(parts or [_with_bucket(report, "kernel")])
+    kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds] or ["kernel"]
+    work = report.of_kinds(kinds, "event_id", "name", "start_ns", "dur_ns").rename({"start_ns": "start"})
+    told = stacked([_buckets(report, kind) for kind in kinds])
+    work = pl.concat([work, told], how="horizontal").select(_OPERATION)
     if not work.get_column("event_id").is_sorted():
         work = work.sort("event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
@@ -76,7 +80,8 @@ def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
     return work if only else work.filter(pl.col("device") == device)
 
 
-def _with_bucket(report: Report, kind: str) -> pl.DataFrame:
+def _buckets(report: Report, kind: str) -> pl.DataFrame:
+    """What :func:`operations` tells of the events of one kind beside what is recorded."""
     events = report.kind(kind)
     rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.String)
     if kind == "kernel":
@@ -90,11 +95,7 @@ def _with_bucket(report: Report, kind: str) -> pl.DataFrame:
     if kind == "memcpy":
         detail = pl.col("name").cast(pl.String).str.extract(_MEMCPY_NAME)
     return events.select(
-        "event_id",
         pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind"),
-        "name",
-        pl.col("start_ns").alias("start"),
-        "dur_ns",
         pl.col("device").fill_null(0),
         "process_id",
         rank.cast(pl.Int8).alias("rank"),

@@ -15,7 +15,7 @@ from kanalyze.analyses._queued import streams
 from kanalyze.analyses._shapes import shape_numbers
 from kanalyze.analyses._streams import stream_numbers, used_streams
 from kanalyze.analyses._walk import by_thread
-from kanalyze.frames import constant, mixed, slices, taken, within
+from kanalyze.frames import constant, mixed, slices, stacked, taken, within
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -63,7 +63,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     Columns: row, series, code, first, apart (from the thread's launch before), call_start, and those of
     :data:`THREAD` and of :func:`_implicit_order`.
     """
-    line = _coded(report, _called(report))
+    line = _coded(report)
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     if not line.get_column("call_start").is_sorted():
         line = line.sort("call_start", maintain_order=True)
@@ -74,14 +74,6 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
-
-
-def _called(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope that have a call, with what :func:`_coded` needs."""
-    work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
-    work = work.with_columns(_implicit_order(report))
-    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
-    return work.with_columns(calls.get_columns()).drop_nulls("call_start")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
@@ -116,15 +108,18 @@ def _apart(line: pl.DataFrame) -> pl.Expr:
     return pl.col("call_end") - earlier
 
 
-def _coded(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """`work` with series, code and kernel (a number each; null but for kernels), and `cut`: no capture allows it.
+def _coded(report: Report) -> pl.DataFrame:
+    """The operations on the devices in scope that have a call, in their order.
 
-    Slice by slice: what the numbers are made of takes more memory than they do.
+    Columns: row, series, code and kernel (a number each; null but for kernels), cut (no capture allows it), call_start,
+    call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Slice by slice: what the numbers are made of
+    takes more memory than they do.
     """
-    names = work.get_column("call_name").unique()
+    work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
+    work = work.with_columns(_implicit_order(report))
+    names = report.kind("api").get_column("name").unique()
     barred = names.filter(_cuts(names)).to_list()
-    told = [_told(report, part, barred) for part in slices(work)]
-    line = work.drop("event_id", "kind", "name", "device", "call_name").with_columns(pl.concat(told).get_columns())
+    line = stacked([_told(report, part, barred) for part in slices(work)])
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
@@ -132,7 +127,9 @@ def _coded(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame:
-    """What :func:`_coded` adds to some rows."""
+    """What :func:`_coded` tells of some operations; `barred` are the names of calls that no capture allows."""
+    calls = calls_of(report, part.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
+    part = part.with_columns(calls.get_columns()).drop_nulls("call_start")
     ids = part.get_column("event_id")
     shapes, copied = (within(side, "event_id", ids) for side in (shape_numbers(report)[1], report.copy_detail))
     known = beside(part.select("event_id", "process_id", "thread_id", "device"), shapes, "shape")
@@ -144,12 +141,14 @@ def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame
     pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
     cut = part.get_column("call_name").is_in(barred).fill_null(value=False) | copies.select(pageable).to_series()
     kernel = pl.when(part.select(pl.col("kind") == "kernel").to_series()).then(mixed(("process_id", "device", "name")))
-    return keys.select(
+    numbers = keys.select(
         series=mixed((*THREAD, "device", "stream")),
         code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),
         kernel=kernel,
         cut=cut,
     )
+    own = part.drop("event_id", "kind", "name", "device", "call_name")
+    return own.with_columns(numbers.get_columns())
 
 
 def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:

@@ -26,7 +26,6 @@ SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in LAUNCH
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
 
 
-@once_per_process
 def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The different launch shapes and resources, and which one each kernel has.
 
@@ -34,6 +33,15 @@ def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
         The shapes: shape (a number), :data:`SHAPE` and :data:`RESOURCES`, each once. And event_id and shape of every
         row of the kernels' configurations, in their order.
     """
+    shapes, numbers, ids = _numbered(report)
+    # those of the kernels need not be in memory twice
+    ids = report.kind("kernel").get_column("event_id") if ids is None else ids
+    return shapes, pl.DataFrame([ids, numbers])
+
+
+@once_per_process
+def _numbered(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
+    """The shapes of :func:`shape_numbers`, their numbers, and ids unless these are the kernels' own."""
     config, found = report.kernel_config, []
     codes = []
     for part in slices(config.select(*SHAPE, *RESOURCES)):
@@ -44,8 +52,7 @@ def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     shapes = pl.concat(found).unique("code").sort("code").with_row_index("shape")
     numbers = [positions(shapes.get_column("code"), part) for part in codes]
     ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
-    ids = kernels if ids.equals(kernels) else ids  # one of them is enough in memory
-    return shapes.drop("code"), pl.DataFrame([ids, pl.concat(numbers).alias("shape")])
+    return shapes.drop("code"), pl.concat(numbers).alias("shape"), None if ids.equals(kernels) else ids
 
 
 @once_per_report
