@@ -143,6 +143,20 @@ def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
     return frame.select(pl.col(column).unique().sort()).to_series()
 
 
+def first_seen(values: pl.Series) -> pl.Series:
+    """Whether each value stands where it does for the first time; for sorted ones cheaper than a table of them."""
+    if values.has_nulls() or not values.is_sorted():
+        return values.is_first_distinct()
+    return (values != values.shift(1)).fill_null(value=True)
+
+
+def repeated(values: pl.Series) -> pl.Series:
+    """Whether each value stands elsewhere, too; as :func:`first_seen`."""
+    if values.has_nulls() or not values.is_sorted():
+        return values.is_duplicated()
+    return (values == values.shift(1)).fill_null(value=False) | (values == values.shift(-1)).fill_null(value=False)
+
+
 def slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Parts of `frame`, at least one: for what takes more memory than what is found out."""
     return frame.iter_slices(_SLICE) if frame.height else iter((frame,))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses._lookup import positions
 from kanalyze.analyses._overlay import overlaid
-from kanalyze.frames import first_rows, spread
+from kanalyze.frames import first_rows, first_seen, repeated, spread, within
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
 
@@ -65,3 +65,20 @@ def test_every_instant_of_a_piece_is_in_the_span_that_covers_it(pieces, spans):
     owner = {at: span for span, (start, end) in enumerate(spans) for at in range(start, end)}
     expected = {(piece, at): owner.get(at) for piece, (start, end) in enumerate(pieces) for at in range(start, end)}
     assert told == expected
+
+
+@given(st.lists(st.none() | st.integers(0, 9), max_size=20), st.booleans())
+def test_first_and_repeated_values_are_those_of_a_list(values, ordered):
+    values = sorted(one for one in values if one is not None) if ordered else values
+    assert first_seen(int64(values)).to_list() == [one not in values[:at] for at, one in enumerate(values)]
+    assert repeated(int64(values)).to_list() == [values.count(one) > 1 for one in values]
+
+
+@given(st.lists(NUMBERS, max_size=30), st.lists(st.none() | NUMBERS, max_size=5), st.booleans())
+def test_rows_within_hold_all_that_are_wanted(keys, wanted, ordered):
+    keys = sorted(keys) if ordered else keys
+    table = pl.DataFrame({"key": int64(keys)})
+    found = within(table, "key", int64(wanted)).get_column("key").to_list()
+    known = [one for one in wanted if one is not None]
+    assert [key for key in found if key in known] == [key for key in keys if key in known]
+    assert not ordered or not known or all(min(known) <= key <= max(known) for key in found)

@@ -13,7 +13,7 @@ from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import of_rows
 from kanalyze.analyses._operations import device_operations, exclusive_operations, of_device
 from kanalyze.analyses._walk import launch_waits
-from kanalyze.frames import distinct_values
+from kanalyze.frames import distinct_values, repeated
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -120,7 +120,7 @@ def _own_launches(report: Report) -> pl.DataFrame:
     if not work.get_column("call_start").is_sorted():
         work = work.sort("call_start", maintain_order=True)
     work = work.with_columns(first=_identity().is_first_distinct())
-    shared = work.get_column("call_row").is_duplicated()
+    shared = repeated(work.get_column("call_row"))
     work = work.filter(~shared) if shared.any() else work
     calls = calls_of(report, work.get_column("row"), "call_ns").rename({"call_ns": "api_ns"})
     return work.drop("call_row", "call_start").with_columns(calls.get_columns())

@@ -67,10 +67,10 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     if not line.get_column("call_start").is_sorted():
         line = line.sort("call_start", maintain_order=True)
-    line = _with_apart(report, line)
+    line = _with_apart(report, line).drop("call_end")
     line = line.filter(~pl.col("cut")) if line.get_column("cut").any() else line
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
-    line = line.with_columns(first=first).drop("kernel", "cut", "call_end")
+    line = line.with_columns(first=first).drop("kernel", "cut")
     if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts

@@ -12,6 +12,7 @@ from kanalyze.analyses._launch import launch_pairs
 from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import exclusive_operations
 from kanalyze.analyses._shapes import SHAPE
+from kanalyze.frames import constant, first_seen
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
@@ -90,13 +91,9 @@ def joined_launches(report: Report) -> pl.DataFrame:
     at = positions(kernels.get_column("event_id"), pairs.get_column("event_id"))
     pairs = pairs.with_columns(at=at).drop_nulls("at")
     rows, at = pairs.get_column("call_row"), pairs.get_column("at")
-    ran = kernels.select(
-        "event_id",
-        kernel_start_ns="began",
-        kernel_ns="dur_ns",
-        gpu="device",
-        kernel="name",
-    ).select(pl.all().gather(at))
+    ran = _gathered(
+        kernels.select("event_id", kernel_start_ns="began", kernel_ns="dur_ns", gpu="device", kernel="name"), at
+    )
     del kernels, pairs  # as large as the result; a large report has no room for both
     called = report.kind("api").select(
         "process_id",
@@ -105,16 +102,25 @@ def joined_launches(report: Report) -> pl.DataFrame:
         api_ns="dur_ns",
         api="name",
     )
-    joined = pl.concat([ran, called.select(pl.all().gather(rows))], how="horizontal")
+    joined = pl.concat([ran, _gathered(called, rows)], how="horizontal")
     api_end = pl.col("api_start_ns") + pl.col("api_ns")
     kernel_end = pl.col("kernel_start_ns") + pl.col("kernel_ns")
     queue = pl.col("kernel_start_ns") - api_end
     return joined.with_columns(
         pl.when(queue >= 0).then(queue).alias("queue_ns"),
         (pl.max_horizontal(api_end, kernel_end) - pl.col("api_start_ns")).alias("total_ns"),
-        pl.when(rows.is_first_distinct()).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
+        pl.when(first_seen(rows)).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
         cuda_ordinal(report).alias("device"),
     )
+
+
+def _gathered(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
+    """The rows `at`; ids that are the same in every row stay literals, which take no memory."""
+    same = [name for name in ("gpu", "process_id", "thread_id") if name in frame.columns and constant(frame, name)]
+    values = frame.head(1).select(same).to_dicts()
+    found = frame.drop(same).select(pl.all().gather(at))
+    literals = (pl.lit(value, dtype=pl.Int64).alias(name) for one in values for name, value in one.items())
+    return found.with_columns(literals).select(frame.columns)
 
 
 def cuda_ordinal(report: Report) -> pl.Expr:
