@@ -168,7 +168,7 @@ def within(table: pl.DataFrame, key: str, wanted: pl.Series) -> pl.DataFrame:
     Looking up a slice of a large frame then costs what the slice does, not what the table does.
     """
     keys, low, high = table.get_column(key), wanted.min(), wanted.max()
-    if low is None or not keys.is_sorted():
+    if not isinstance(low, int) or not isinstance(high, int) or not keys.is_sorted():
         return table
     first = keys.search_sorted(low, side="left")
     return table.slice(first, keys.search_sorted(high, side="right") - first)

@@ -60,7 +60,7 @@ class _Column:
         before, self._rows = self._rows, self._rows + len(values)
         if (before == 0 or self.only is not None) and single_valued(values):
             first = values.new_from_index(0, 1)
-            if before == 0 or first.equals(self.only, null_equal=True):
+            if self.only is None or first.equals(self.only, null_equal=True):
                 self.only = first
                 return
         if self.only is not None:
