@@ -68,9 +68,9 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     if not line.get_column("call_start").is_sorted():
         line = line.sort("call_start", maintain_order=True)
     line = _with_apart(report, line).drop("call_end")
-    line = line.filter(~pl.col("cut")) if line.get_column("cut").any() else line
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
-    line = line.with_columns(first=first).drop("kernel", "cut")
+    line = line.with_columns(first=first).drop("kernel")  # before rows are left out, for which both are in memory
+    line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
     if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
@@ -111,9 +111,9 @@ def _apart(line: pl.DataFrame) -> pl.Expr:
 def _coded(report: Report) -> pl.DataFrame:
     """The operations on the devices in scope that have a call, in their order.
 
-    Columns: row, series, code and kernel (a number each; null but for kernels), cut (no capture allows it), call_start,
-    call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Slice by slice: what the numbers are made of
-    takes more memory than they do.
+    Columns: row, series, code and kernel (a number each; null but for kernels that a capture allows), cut (none does),
+    call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Slice by slice: what the numbers
+    are made of takes more memory than they do.
     """
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
@@ -140,7 +140,8 @@ def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame
     )
     pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
     cut = part.get_column("call_name").is_in(barred).fill_null(value=False) | copies.select(pageable).to_series()
-    kernel = pl.when(part.select(pl.col("kind") == "kernel").to_series()).then(mixed(("process_id", "device", "name")))
+    ran = part.select(pl.col("kind") == "kernel").to_series() & ~cut
+    kernel = pl.when(ran).then(mixed(("process_id", "device", "name")))
     numbers = keys.select(
         series=mixed((*THREAD, "device", "stream")),
         code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),

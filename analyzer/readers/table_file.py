@@ -54,7 +54,7 @@ class TableFile(Protocol):
         """Integer columns of a table as `transform` makes them.
 
         `transform` gets a part of the table with Int64 columns and gives the part of the result; it works on rows
-        alone, since the parts are cut anywhere and handled by several threads.
+        alone, since the parts are cut anywhere.
         """
 
     def texts(self, table: str, column: str) -> pl.Series:
