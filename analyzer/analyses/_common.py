@@ -137,7 +137,7 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
 #: So many kernels make it worth while to work on several tables at once; so many of them, or so many calls and
 #: operators, make memory count more.
 _WORTH_WHILE: Final = 1 << 14
-MANY: Final = 1 << 20
+_MANY: Final = 1 << 20
 _MANY_ON_HOST: Final = 1 << 22
 
 _ON_HOST: Final = ("api", "op", "python")
@@ -147,9 +147,14 @@ def _count(report: Report, *kinds: str) -> int:
     return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
 
 
+def many(kernels: int) -> bool:
+    """Whether memory counts more than time where there are so many kernels."""
+    return kernels > _MANY
+
+
 def many_events(report: Report) -> bool:
     """Whether memory counts more than time."""
-    return _count(report, "kernel") > MANY or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
+    return many(_count(report, "kernel")) or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
 
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:

@@ -28,7 +28,7 @@ from kanalyze.analyses import (
     steps,
     utilisation,
 )
-from kanalyze.analyses._common import MANY, many_events, side_by_side
+from kanalyze.analyses._common import many, many_events, side_by_side
 from kanalyze.analyses._graphs import told_graphs
 from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
@@ -194,7 +194,7 @@ def _settle(report: Report) -> None:
 
     Before all else: what that table took is free again when the others are read.
     """
-    if report.kernel_config.height > MANY:
+    if many(report.kernel_config.height):
         shape_numbers(report)
         told_graphs(report)
         report.release(KERNEL_CONFIG.name)
