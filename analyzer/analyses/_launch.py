@@ -86,7 +86,6 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
     return found.select(columns[column].alias(column) for column in wanted or columns)
 
 
-@once_per_process
 def launching_calls(report: Report) -> pl.DataFrame:
     """The calls that launched anything: process_id, thread_id and call_start, all known; sorted by call_start."""
     rows = distinct(launch_rows(report).drop_nulls())

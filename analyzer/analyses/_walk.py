@@ -17,7 +17,7 @@ from kanalyze.analyses._common import Remembered, at_once, in_threads, once_per_
 from kanalyze.analyses._context import unrecorded_contexts
 from kanalyze.analyses._host import Thread, ThreadKey, labels, threads
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
-from kanalyze.analyses._launch import launching_calls
+from kanalyze.analyses._launch import launch_rows, launching_calls
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import range_lines
@@ -34,7 +34,7 @@ FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 18
 
 #: What batches would have to wait for one after the other, those that take longest first.
-_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, range_lines, unrecorded_contexts, launching_calls)
+_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, range_lines, unrecorded_contexts, launch_rows)
 
 #: The buckets of a thread's calls that win over the launch itself.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
@@ -318,8 +318,7 @@ def idle_rows(report: Report, device: int) -> pl.DataFrame:
 
 def forget_walk(report: Report) -> None:
     """Let go of what only walking needs: of a large report as much as its calls take."""
-    for kept in (threads, launching_calls):
-        kept.forget(report)
+    threads.forget(report)
 
 
 @once_per_report
