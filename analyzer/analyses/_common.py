@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, update_wrapper, wraps
@@ -14,6 +13,7 @@ import polars as pl
 
 from kanalyze.errors import CannotTellError
 from kanalyze.one_thread import in_one_thread
+from kanalyze.processors import processors
 from kanalyze.schema import Column
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
     if len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    most = min(os.cpu_count() or 1, 8)
+    most = min(processors(), 8)
 
     def alone(job: J) -> T:
         return in_one_thread(partial(work, job))

@@ -18,6 +18,7 @@ import polars as pl
 
 from kanalyze.analyses._common import longest
 from kanalyze.analyses._lookup import gathered
+from kanalyze.frames import count_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +96,7 @@ def chained(chain: Layer, stretches: pl.DataFrame) -> pl.Series:
     """How many of a chain's ranges contain each stretch of time (since, until): the first so many of them."""
     if chain.start.is_empty():
         return pl.zeros(stretches.height, dtype=pl.UInt32, eager=True)
-    begun = chain.start.search_sorted(stretches.get_column("since"), side="right")
+    begun = count_up_to(chain.start, stretches.get_column("since"), equal=True)
     return begun.set(stretches.get_column("until") > chain.end.item(0), 0)
 
 
@@ -107,8 +108,8 @@ def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl
     all in the same step.
     """
     for layer in found:
-        begun = layer.start.search_sorted(stretches.get_column("since"), side="right")
-        over = layer.end.search_sorted(stretches.get_column("until"), side="left")
+        begun = count_up_to(layer.start, stretches.get_column("since"), equal=True)
+        over = count_up_to(layer.end, stretches.get_column("until"), equal=False)
         inside = over < begun
         stretches, over, begun = stretches.filter(inside), over.filter(inside), begun.filter(inside)
         if stretches.is_empty():

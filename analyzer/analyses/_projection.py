@@ -98,11 +98,11 @@ def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.
     Columns: those of `work`, and since and until (start and end of the launching call), call_row. Operations without
     a launch of their own are under (None, None).
     """
+    work = work if work.get_column("start").is_sorted() else work.sort("start", maintain_order=True)
     calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
     called = calls.rename({"call_start": "since", "call_end": "until"})
     known = pl.when(pl.col("call_row").is_not_null())
     found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
-    found = found if found.get_column("start").is_sorted() else found.sort("start", maintain_order=True)
     return {key: part.drop(THREAD) for key, part in by_thread(found).items()}
 
 

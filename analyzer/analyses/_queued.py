@@ -44,7 +44,7 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     """
     work, on = operations(report), streams(report)
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
-    ended = _ended(report)[device]
+    ended = ended_last(report)[device]
     # the device was busy until the interval began, so that something ended before
     last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
     held = event_waits(report)
@@ -103,7 +103,7 @@ def _text(device: int) -> pl.Expr:
 
 
 @once_per_process
-def _ended(report: Report) -> dict[int, pl.DataFrame]:
+def ended_last(report: Report) -> dict[int, pl.DataFrame]:
     """The operations of each device by their ends: columns end and row; those without duration are left out."""
     work = operations(report).select("device", "start", "end", "row")
     lasting = pl.col("end") > pl.col("start")

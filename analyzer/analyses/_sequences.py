@@ -6,11 +6,12 @@ the same as itself, shifted by some period (:mod:`kanalyze.analyses._periods`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import in_threads, once_per_report
 from kanalyze.analyses._graphs import graph_launches
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._operations import operations
@@ -38,6 +39,9 @@ _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
 
 #: What of an operation is summed up.
+#: What operations waited for: their launches, and what was in front of them.
+_Waits = tuple[pl.DataFrame, pl.DataFrame]
+
 _WAITS: Final = ("launch_ns", "queued_ns")
 _SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
 
@@ -142,19 +146,21 @@ def _units(report: Report, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFra
     A repetition has unit, sequence, row (of its first operation), device, operations, kernels, start_ns, api_total_ns,
     launch_ns and queued_ns. The operations are looked at slice by slice, as there may be many.
     """
-    sums, calls = zip(*(_of_slice(report, part.drop_nulls("sequence")) for part in slices(line)), strict=True)
+    waits = launch_waits(report), queued_waits(report)
+    parts = (part.drop_nulls("sequence") for part in slices(line))
+    sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
     firsts = [pl.col("sequence", "row", "start_ns").first()]
     units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
     devices = taken(operations(report), "device", units.get_column("row"))
     return units.with_columns(devices), pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
 
 
-def _of_slice(report: Report, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """What :func:`_units` sums up of some operations; and the launching call of each: columns sequence and call_ns."""
     rows = part.get_column("row")
     kernel = taken(operations(report), "kind", rows) == "kernel"
     calls = calls_of(report, rows, "call_start", "call_ns")
-    known = part.with_columns(*_waits(report, part), *calls.get_columns(), kernel.alias("kernel"))
+    known = part.with_columns(*_waits(waits, part), *calls.get_columns(), kernel.alias("kernel"))
     sums = known.group_by("unit", maintain_order=True).agg(
         pl.col("sequence", "row").first(),
         pl.len().cast(pl.Int64).alias("operations"),
@@ -166,12 +172,12 @@ def _of_slice(report: Report, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.Data
     return sums, known.select("sequence", "call_ns")
 
 
-def _waits(report: Report, part: pl.DataFrame) -> list[pl.Series]:
+def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
     """What the device waited for these launches: launch_ns and queued_ns, both 0 for a kernel's first launch.
 
     An operation that was launched in time waits for something else than its launch.
     """
-    rows, waits = part.get_column("row"), (launch_waits(report), queued_waits(report))
+    rows = part.get_column("row")
     found = [_of_rows(of, name, rows) for name, of in zip(_WAITS, waits, strict=True)]
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
     known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
@@ -190,7 +196,7 @@ def _of_rows(waits: pl.DataFrame, name: str, rows: pl.Series) -> pl.Series:
 
 def _cut(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     devices = taken(operations(report), "device", line.get_column("row"))
-    known = line.with_columns(*_waits(report, line), devices)
+    known = line.with_columns(*_waits((launch_waits(report), queued_waits(report)), line), devices)
     return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
 
 

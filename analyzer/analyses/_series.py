@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.analyses._calls import bucket_of
+from kanalyze.analyses._common import in_threads
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import device_operations, exclusive_operations, operations
@@ -119,14 +121,14 @@ def _coded(report: Report) -> pl.DataFrame:
     work = work.with_columns(_implicit_order(report))
     names = report.kind("api").get_column("name").unique()
     barred = names.filter(_cuts(names)).to_list()
-    line = stacked([_told(report, part, barred) for part in slices(work)])
+    line = stacked(list(in_threads(partial(_told, report, barred), list(slices(work)))))
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
     return line.with_columns(numbers.alias("series"))
 
 
-def _told(report: Report, part: pl.DataFrame, barred: list[str]) -> pl.DataFrame:
+def _told(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:
     """What :func:`_coded` tells of some operations; `barred` are the names of calls that no capture allows."""
     calls = calls_of(report, part.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
     part = part.with_columns(calls.get_columns()).drop_nulls("call_start")

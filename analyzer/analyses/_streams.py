@@ -46,7 +46,7 @@ def stream_numbers(report: Report) -> pl.DataFrame:
     keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1]
     wanted = streams.select("number", "group", *keys)
     if not keys:
-        return work.select("row", *(pl.lit(value, dtype=pl.UInt32).alias(name) for name, value in _only(wanted)))
+        return work.select("row", *(_literal(name, value) for name, value in _only(wanted)))
     joined = work.select("row", *keys).join(wanted, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select("row", "number", "group")
 
@@ -59,9 +59,16 @@ def placed_operations(report: Report) -> pl.DataFrame:
     """
     work = exclusive_operations(report).select("row", "device", "rank", "start", "end", "began", "dur_ns")
     numbers = stream_numbers(report)
+    if constant(numbers, "number", "group"):  # literals take no memory
+        only = numbers.select("number", "group").row(0)
+        return work.select(*map(_literal, ("number", "group"), only), pl.all())
     if not work.get_column("row").equals(numbers.get_column("row")):
         numbers = work.select("row").join(numbers, on="row", how="left", maintain_order="left")
     return pl.concat([numbers.drop("row"), work], how="horizontal")
+
+
+def _literal(name: str, value: int) -> pl.Expr:
+    return pl.lit(value, dtype=pl.UInt32).alias(name)
 
 
 @once_per_report

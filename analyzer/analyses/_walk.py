@@ -6,7 +6,6 @@ what is in memory at once does not grow with the report.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,15 +22,17 @@ from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import constant, parts_by
+from kanalyze.processors import processors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kanalyze.report import Report
 
-#: Idle intervals that are walked together: enough for every processor to get some, few enough for little memory.
+#: Idle intervals that are walked together, and that all processors walk at one time: enough for each of them to get
+#: some, few enough for little memory.
 FEWEST: Final = 1 << 14
-BATCH: Final = 1 << 18
+BATCH: Final = 1 << 19
 
 #: What batches would have to wait for one after the other, those that take longest first.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, range_lines, unrecorded_contexts, launch_rows)
@@ -210,8 +211,8 @@ class Walk:
 
     def batches(self, idle: pl.DataFrame) -> list[Batch]:
         """`idle` in parts that are walked one by one."""
-        share = -(-idle.height // (os.cpu_count() or 1))
-        size = min(max(share, FEWEST), BATCH)
+        workers = processors()
+        size = min(max(-(-idle.height // workers), FEWEST), max(BATCH // workers, 1))
         return [Batch(self, some) for some in idle.iter_slices(size)]
 
 

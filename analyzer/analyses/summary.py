@@ -28,10 +28,11 @@ from kanalyze.analyses import (
     steps,
     utilisation,
 )
-from kanalyze.analyses._common import many, many_events, side_by_side
+from kanalyze.analyses._common import at_once, many, many_events, side_by_side
 from kanalyze.analyses._graphs import told_graphs
 from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses._queued import ended_last
 from kanalyze.analyses._shapes import kernel_shapes, shape_numbers
 from kanalyze.analyses._walk import forget_walk, walked
 from kanalyze.analyses._windows import windows
@@ -198,7 +199,7 @@ def _settle(report: Report) -> None:
         shape_numbers(report)
         told_graphs(report)
         report.release(KERNEL_CONFIG.name)
-        kernel_shapes(report)
+        at_once(report, (kernel_shapes, lambda whole: whole.kind("api")))
 
 
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
@@ -210,8 +211,8 @@ def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     makers = [partial(_table_or_reason, make=everything[name]) for name in order]
     if many_events(report):
         made.append(makers.pop(0)(report))
-        forget_names(report)  # nobody else asks who is to blame
-        forget_walk(report)
+        for forget in (forget_names, forget_walk, ended_last.forget):  # nobody else asks who is to blame
+            forget(report)
     made += side_by_side(report, makers)
     for name, found in zip(order, made, strict=True):
         if isinstance(found, str):

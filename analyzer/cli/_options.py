@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
 
 import click
 
+from kanalyze.processors import processors
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def sparing_memory() -> Iterator[None]:
     if _ALLOCATOR in os.environ or "polars" in sys.modules:
         yield
         return
-    os.environ[_ALLOCATOR] = f"narenas:{os.cpu_count() or 1},oversize_threshold:0"
+    os.environ[_ALLOCATOR] = f"narenas:{processors()},oversize_threshold:0"
     try:
         yield
     finally:

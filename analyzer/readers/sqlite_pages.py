@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 
+from kanalyze.processors import processors
 from kanalyze.readers.sqlite_records import (
     INTERIOR,
     LEAF,
@@ -211,7 +212,7 @@ class PagesFile:
             return _Decoded(int(numbers[0]), seen, transform(block))
 
         _keep_freed_memory()
-        workers = min(os.cpu_count() or 1, 8) if threads is None else threads
+        workers = min(processors(), 8) if threads is None else threads
         return TableScan(_in_order(work, runs, min(workers, len(runs))))
 
     def _leaf_pages(self, root: int) -> Ints:

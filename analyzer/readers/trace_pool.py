@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kanalyze.errors import DecoderEndedError
+from kanalyze.processors import processors
 from kanalyze.readers.trace_decode import Decoder
 from kanalyze.readers.trace_mend import Part, columns_of, mended, part_of
 from kanalyze.readers.trace_text import PlainText
@@ -83,7 +84,7 @@ def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[P
     """
     size = text.path.stat().st_size
     small = size < (SMALL_PLAIN_BYTES if isinstance(text, PlainText) else SMALL_GZIP_BYTES)
-    workers = min(os.cpu_count() or 1, _MOST)
+    workers = min(processors(), _MOST)
     read = _reader(text.path)
 
     def await_parts(progress: Progress) -> list[Part]:
