@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from polars._typing import PolarsDataType
 
 #: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
 _MULTIPLIER: Final = 6364136223846793005
@@ -138,6 +140,24 @@ def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[Any, 
     return [(one, own) for one, own in found if own.any()]
 
 
+def of_parts(
+    frame: pl.DataFrame,
+    keys: Sequence[str],
+    dtype: PolarsDataType,
+    make: Callable[[tuple[Any, ...], pl.DataFrame], pl.Series],
+) -> pl.Series:
+    """What `make` gives for the rows of each combination of values of `keys`, in the order of `frame`."""
+    parts, numbers = parts_by(frame, keys), _numbers(0, frame.height).alias("row").to_frame()
+    found = pl.Series([None], dtype=dtype).new_from_index(0, frame.height)
+    if parts is not None:
+        for key, own in parts:
+            found = found.scatter(own.arg_true(), make(key, frame.filter(own)))
+        return found
+    for key, part in frame.with_columns(numbers).partition_by(keys, as_dict=True).items():
+        found = found.scatter(part.get_column("row"), make(key, part))
+    return found
+
+
 def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
     """The different values of a column, sorted; of the frame for the same reason as :func:`constant`."""
     return frame.select(pl.col(column).unique().sort()).to_series()
@@ -196,6 +216,21 @@ def stacked(parts: list[pl.DataFrame]) -> pl.DataFrame:
         values = pl.concat(columns.pop(name), rechunk=True)
         others.append(pl.lit(values.item(0), dtype=values.dtype).alias(name) if single_valued(values) else values)
     return frame.with_columns(others)
+
+
+def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """`frame` sorted by a column, equal rows in their order: a column at a time, so that little is in memory twice.
+
+    That is so if nobody else holds `frame`.
+    """
+    if frame.get_column(column).is_sorted():
+        return frame
+    order = frame.select(pl.arg_sort_by(column, maintain_order=True)).to_series()
+    columns = frame.get_columns()
+    del frame
+    for place in range(len(columns)):
+        columns[place] = columns[place].gather(order)
+    return pl.DataFrame(columns)
 
 
 def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -> pl.DataFrame:

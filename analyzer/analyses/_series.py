@@ -16,8 +16,7 @@ from kanalyze.analyses._operations import device_operations, exclusive_operation
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._shapes import shape_numbers
 from kanalyze.analyses._streams import stream_numbers, used_streams
-from kanalyze.analyses._walk import by_thread
-from kanalyze.frames import constant, mixed, slices, stacked, taken, within
+from kanalyze.frames import count_up_to, in_order, mixed, of_parts, slices, stacked, taken, within
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -50,9 +49,7 @@ def launch_series(report: Report) -> pl.DataFrame:
     the return of the launch before it in its stretch to its own; 0 for the first one).
     """
     line, cuts = _launched(report)
-    line = _passed(line, cuts).drop(THREAD)
-    if line.get_column("series").n_unique() > 1:
-        line = line.sort("series", maintain_order=True)
+    line = in_order(_passed(line, cuts), "series")
     stretch = pl.col("series").cast(pl.UInt64) * _APART + pl.col("passed")
     line = line.with_columns(stretch=stretch.rle_id()).drop("passed")
     together = pl.col("stretch") == pl.col("stretch").shift(1)
@@ -65,10 +62,8 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     Columns: row, series, code, first, apart (from the thread's launch before), call_start, and those of
     :data:`THREAD` and of :func:`_implicit_order`.
     """
-    line = _coded(report)
+    line = in_order(_coded(report), "call_start")
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
-    if not line.get_column("call_start").is_sorted():
-        line = line.sort("call_start", maintain_order=True)
     line = _with_apart(report, line).drop("call_end")
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
     line = line.with_columns(first=first).drop("kernel")  # before rows are left out, for which both are in memory
@@ -103,11 +98,9 @@ def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     return line.join(known, on="row", how="left", maintain_order="left")
 
 
-def _apart(line: pl.DataFrame) -> pl.Expr:
-    earlier = pl.col("call_end").shift(1)
-    if not constant(line, *THREAD):
-        earlier = earlier.over(THREAD)
-    return pl.col("call_end") - earlier
+def _apart(line: pl.DataFrame) -> pl.Series:
+    ends = line.select(*THREAD, "call_end")
+    return of_parts(ends, THREAD, pl.Int64, lambda _, own: own.get_column("call_end").diff())
 
 
 def _coded(report: Report) -> pl.DataFrame:
@@ -155,14 +148,15 @@ def _told(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame
 
 
 def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:
-    """`line` with how many cuts its thread has `passed`; in the order of the threads."""
-    numbered = [line.clear().with_columns(passed=pl.lit(0, dtype=pl.UInt32)).drop("call_start", *_ORDER, strict=False)]
-    for key, part in by_thread(line).items():
+    """`line` with how many cuts its thread has `passed`, and without what tells that."""
+    needed = [name for name in (*THREAD, "call_start", *_ORDER) if name in line.columns]
+
+    def passed(key: tuple[object, ...], part: pl.DataFrame) -> pl.Series:
         starts = cuts.get(key, pl.Series(dtype=pl.Int64))
-        passed = starts.search_sorted(part.get_column("call_start"), side="left").cast(pl.UInt32)
-        known = part.with_columns(passed.alias("passed") + _implicit_cuts(part))
-        numbered.append(known.drop("call_start", *_ORDER, strict=False))
-    return pl.concat(numbered)
+        return count_up_to(starts, part.get_column("call_start"), equal=False) + _implicit_cuts(part)
+
+    found = of_parts(line.select(needed), THREAD, pl.UInt32, passed)
+    return line.drop(needed).with_columns(found.alias("passed"))
 
 
 def _implicit_cuts(part: pl.DataFrame) -> pl.Series:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
 
 import click
 
-from kanalyze.processors import processors
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Where polars' allocator looks for its options.
 _ALLOCATOR: Final = "_RJEM_MALLOC_CONF"
+
+#: One arena, in which large blocks stay with the others, and what is free goes back after half a second.
+_SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:500,muzzy_decay_ms:0"
 
 #: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
 #: compressed ones, ten times as much is made.
@@ -130,13 +132,13 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
 def sparing_memory() -> Iterator[None]:
     """Let polars be imported in here with an allocator that keeps less, and gives back large blocks less often.
 
-    It then has one arena per processor, not four, and large blocks stay with the others: a tenth less time and memory
-    for a large report (benchmarks/). jemalloc reads its options when it is loaded.
+    It takes a tenth less time and memory for a large report then (benchmarks/). jemalloc reads its options when it is
+    loaded.
     """
     if _ALLOCATOR in os.environ or "polars" in sys.modules:
         yield
         return
-    os.environ[_ALLOCATOR] = f"narenas:{processors()},oversize_threshold:0"
+    os.environ[_ALLOCATOR] = _SPARING
     try:
         yield
     finally:
