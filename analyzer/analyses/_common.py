@@ -117,6 +117,10 @@ def once_together(compute: Callable[..., T]) -> Callable[..., T]:
     return remembered
 
 
+#: More threads of Python's stand in each other's way.
+_MOST: Final = 4
+
+
 def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
     """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock.
 
@@ -125,7 +129,7 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
     if len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    most = min(processors(), 8)
+    most = min(processors(), _MOST)
 
     def alone(job: J) -> T:
         return in_one_thread(partial(work, job))

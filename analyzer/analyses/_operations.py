@@ -70,7 +70,9 @@ def exclusive_operations(report: Report) -> pl.DataFrame:
             work = work.filter(pl.col("start") < high)
         work = work.with_columns(pl.col("start").clip(low, high), pl.col("end").clip(low, high))
     if work.is_empty() or constant(work, "device"):
-        return work.with_columns(intervals.exclusive(work))
+        own = intervals.exclusive(work)
+        same = own.equals(work.get_column("dur_ns"))  # where nothing overlaps, which is in memory once then
+        return work.with_columns(pl.col("dur_ns").alias(own.name) if same else own)
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in work.partition_by("device")])
 
 

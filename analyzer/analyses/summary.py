@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import polars as pl
 
@@ -28,8 +28,9 @@ from kanalyze.analyses import (
     steps,
     utilisation,
 )
-from kanalyze.analyses._common import at_once, many, many_events, side_by_side
+from kanalyze.analyses._common import Remembered, at_once, many, many_events, side_by_side
 from kanalyze.analyses._graphs import told_graphs
+from kanalyze.analyses._host import threads
 from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses._queued import ended_last
@@ -124,6 +125,9 @@ _MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "health": health.health,
 }
 
+#: What takes long in a large report and needs little memory meanwhile.
+_FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
+
 #: The tables of what a report may or may not hold.
 _MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "culprits": culprits.culprits,
@@ -191,15 +195,16 @@ def summarize(report: Report) -> Summary:
 
 
 def _settle(report: Report) -> None:
-    """In a large report, find out all that the page needs of the largest table first, and let go of it.
+    """Read the largest tables; and find out all that the page of a large report needs of one, to let go of it.
 
-    Before all else: what that table took is free again when the others are read.
+    Before all else: what that table took is free again when the others are looked at.
     """
+    at_once(report, (lambda whole: whole.kernel_config, lambda whole: whole.kind("api")))
     if many(report.kernel_config.height):
         shape_numbers(report)
         told_graphs(report)
         report.release(KERNEL_CONFIG.name)
-        at_once(report, (kernel_shapes, lambda whole: whole.kind("api")))
+        at_once(report, _FIRST)
 
 
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
