@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze import frames
 from kanalyze.analyses._lookup import positions
-from kanalyze.analyses._overlay import overlaid
-from kanalyze.frames import first_rows, first_seen, repeated, spread, within
+from kanalyze.analyses._overlay import overlaid, touched
+from kanalyze.frames import count_up_to, first_rows, first_seen, in_order, of_parts, parts_by, repeated, spread, within
+from support.large import as_if_large
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
 
@@ -82,3 +84,60 @@ def test_rows_within_hold_all_that_are_wanted(keys, wanted, ordered):
     known = [one for one in wanted if one is not None]
     assert [key for key in found if key in known] == [key for key in keys if key in known]
     assert not ordered or not known or all(min(known) <= key <= max(known) for key in found)
+
+
+@given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans(), st.booleans())
+def test_counts_are_those_of_a_list(keys, points, equal, ordered):
+    keys, points = sorted(keys), sorted(points) if ordered else points
+    expected = [sum(key < point or (equal and key == point) for key in keys) for point in points]
+    with pytest.MonkeyPatch.context() as patch:
+        as_if_large(patch)
+        assert count_up_to(int64(keys), int64(points), equal=equal).to_list() == expected
+
+
+@given(st.lists(NUMBERS, max_size=30), st.lists(st.none() | NUMBERS, max_size=30), st.booleans())
+def test_positions_are_found_along_the_keys_too(keys, others, ordered):
+    keys = sorted(keys)
+    wanted = sorted(keys[::2] + [one for one in others if one is not None]) + keys[::3] if ordered else others + keys
+    expected = [None if one is None or one not in keys else keys.index(one) for one in wanted]
+    with pytest.MonkeyPatch.context() as patch:
+        as_if_large(patch)
+        assert positions(int64(keys), int64(wanted)).to_list() == expected
+        assert first_rows(int64(keys), int64(wanted)).to_list() == expected
+
+
+PAIRS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.integers(0, 3)), max_size=20)
+
+
+@given(PAIRS, st.sampled_from([0, 1_000]))
+def test_what_is_made_part_by_part_is_in_the_frame_s_order(pairs, few):
+    frame = pl.DataFrame(pairs, schema={"a": pl.Int64, "b": pl.Int64}, orient="row").with_row_index("at")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frames, "_FEW_PARTS", few)
+        found = of_parts(frame, ("a", "b"), pl.UInt32, lambda _, part: part.get_column("at").cum_count() - 1)
+        parts = parts_by(frame, ("a", "b"))
+    assert found.to_list() == [pairs[:at].count(pair) for at, pair in enumerate(pairs)]
+    if parts is not None:
+        assert {key: own.arg_true().to_list() for key, own in parts} == {
+            pair: [at for at, one in enumerate(pairs) if one == pair] for pair in pairs
+        }
+
+
+@given(PAIRS)
+def test_rows_in_order_are_sorted_rows(pairs):
+    frame = pl.DataFrame(pairs, schema={"a": pl.Int64, "b": pl.Int64}, orient="row").with_row_index("at")
+    assert in_order(frame, "b").equals(frame.sort("b", maintain_order=True))
+
+
+@given(apart(), apart())
+def test_touched_pieces_overlap_a_span(pieces, spans):
+    spans = [span for span in spans if span[0] < span[1]]
+    frame, known = (
+        pl.DataFrame(rows, schema=["start", "end"], orient="row").cast(pl.Int64) for rows in (pieces, spans)
+    )
+    expected = [any(start < stop and begin < end for begin, stop in spans) for start, end in pieces]
+    lasting = [start < end for start, end in pieces]
+    found = touched(frame, known).to_list()
+    assert [one for one, lasts in zip(found, lasting, strict=True) if lasts] == [
+        one for one, lasts in zip(expected, lasting, strict=True) if lasts
+    ]

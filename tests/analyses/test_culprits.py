@@ -15,6 +15,7 @@ from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Window
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
+from support.large import as_if_large
 from support.slow_gaps import SlowGaps, gap_reports
 from support.strategies import WINDOWS
 
@@ -234,6 +235,8 @@ def test_culprits_equal_the_model(made, window, batch):
     narrowed = report(events, event_records=records).narrow(window=Window(*window))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_walk, "BATCH", batch)
+        if batch == 2:
+            as_if_large(patch)
         found = culprits(narrowed)
     keys = ("device", "bucket", "culprit", "range")
     got = {row[:4]: row[4:] for row in found.select(*keys, "ns", "gaps", "longest_ns").iter_rows()}
