@@ -133,8 +133,9 @@ def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     operations); busy_ns (how long at least one of them ran, on any device); gpu_ops (launching calls, which nsys calls
     GPU operations); operations (how many).
     """
-    found, threads = [pl.DataFrame(schema=_PROJECTED)], thread_ranges(report)
-    for key, part in launched(report, work).items():
+    found, threads, parts = [pl.DataFrame(schema=_PROJECTED)], thread_ranges(report), launched(report, work)
+    while parts:
+        key, part = parts.popitem()  # a large report has no room for all of them to the end
         if key in threads:
             needed = part.select("start", "end", "since", "until", first=pl.col("call_row").is_first_distinct())
             found += [_summed(inside) for inside in _layered(threads[key], needed)]
