@@ -42,33 +42,42 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     Each ended an idle interval, and was submitted before that began. It waited for what ended last before it on the
     device, or for the work in front of an event that its stream waited for, if that ended no earlier.
     """
-    work, on = operations(report), streams(report)
+    work, on, shared = operations(report), streams(report), _shared(report)
+    behind, event = _behind(report, device, rows)
+    told = {"name": work.get_column("name").gather(behind)}
+    if event is not None:
+        told |= {"event": event, "there": taken(work, "device", behind)}
+    if "process_id" not in shared:
+        told["process"] = taken(work, "process_id", behind)
+        told["own"] = told["process"].eq_missing(taken(work, "process_id", rows))
+    if "stream" not in shared:
+        told["stream"] = taken(on, "stream", behind)
+        told["same"] = told["stream"].is_not_null() & told["stream"].eq_missing(taken(on, "stream", rows))
+    if "context_id" not in shared:
+        one = taken(on, "context_id", rows).eq_missing(taken(on, "context_id", behind))
+        told["same"] = one & told["same"] if "same" in told else one
+    asked = pl.DataFrame([values.alias(name) for name, values in told.items()])
+    only = on.select(pl.col("stream").first()).item() if on.height else None
+    alike = {"event": False, "there": device, "own": True, "process": None, "same": True, "stream": only}
+    others = (pl.lit(value).alias(name) for name, value in alike.items() if name not in told)
+    texts = asked.unique().with_columns(others).select(*told, _text(device).cast(pl.Categorical).alias("culprit"))
+    if texts.height == 1:
+        return texts.get_column("culprit").new_from_index(0, len(rows))
+    found = asked.join(texts, on=list(told), how="left", nulls_equal=True, maintain_order="left")
+    return found.get_column("culprit")
+
+
+def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series | None]:
+    """The operation that each of `rows` of a device waited for; and whether for an event, None: none of them did."""
+    work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
-    ended = ended_last(report)[device]
     # the device was busy until the interval began, so that something ended before
     last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
-    held = event_waits(report)
+    if held.is_empty():
+        return last, None
     behind = of_rows(held, "behind", rows)
     in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
-    behind = behind.zip_with(in_time, last)
-    told = pl.DataFrame(
-        [
-            in_time.alias("event"),
-            work.get_column("name").gather(behind).alias("name"),
-            _same(report, "process_id", rows, behind).alias("own"),
-            taken(work, "process_id", behind).alias("process"),
-            (_same(report, "context_id", rows, behind) & _same(report, "stream", rows, behind)).alias("same"),
-            taken(on, "stream", behind).alias("stream"),
-            taken(work, "device", behind).alias("there"),
-        ]
-    )
-    told = told.with_columns(pl.col("same") & pl.col("stream").is_not_null())
-    several = [name for name in told.columns if not constant(told, name)]
-    if not several:
-        return told.head(1).select(_text(device).cast(pl.Categorical)).to_series().new_from_index(0, len(rows))
-    texts = told.unique(several).select(*several, _text(device).cast(pl.Categorical).alias("culprit"))
-    asked = told.select(several)
-    return asked.join(texts, on=several, how="left", nulls_equal=True, maintain_order="left").get_column("culprit")
+    return behind.zip_with(in_time, last), in_time
 
 
 @once_per_process
@@ -76,14 +85,6 @@ def _shared(report: Report) -> list[str]:
     """What all operations have in common, of what tells one stream from another."""
     work, on = operations(report), streams(report)
     return [name for name in STREAM if constant(work if name in work.columns else on, name)]
-
-
-def _same(report: Report, column: str, rows: pl.Series, others: pl.Series) -> pl.Series:
-    if column in _shared(report):
-        return pl.Series([True]).new_from_index(0, len(rows))
-    work = operations(report)
-    frame = work if column in work.columns else streams(report)
-    return taken(frame, column, rows).eq_missing(taken(frame, column, others))
 
 
 def _text(device: int) -> pl.Expr:

@@ -147,7 +147,7 @@ class Cut:
         launched: The intervals from their launch calls on where nothing wins over the launch: columns begun, returned,
             end and late (:func:`kanalyze.analyses._idle.with_phases`), row and call_start.
         after: The others from their launch calls on, in pieces: start, end, row, call_start, phase, and label (only of
-            what wins over a launch).
+            what wins over a launch); no columns where there are none.
         unknown: The time of which nothing is known: start, end.
     """
 
@@ -237,15 +237,17 @@ class Batch:
             launched = part.filter(pl.col("end") > pl.col("begun"))
             launched = launched.select("begun", "returned", "end", "late", "row", "call_start", *more)
             if thread is None or key[1] is None:
-                nothing = launch_pieces(launched.clear())
-                yield Cut(key, None, before.clear(), launched.clear(), nothing, part.select("start", "end", *more))
+                unknown = part.select("start", "end", *more)
+                yield Cut(key, None, before.clear(), launched.clear(), pl.DataFrame(), unknown)
                 continue
             line = thread.line(walk.report, part.item(0, "start"), part.item(-1, "end"))
             above = _above_launches(walk.report, line)
+            before, after = overlaid(finer(key, before) if finer else before, line, "label"), pl.DataFrame()
             held = touched(launched.select("end", start="begun"), above)
-            after = overlaid(launch_pieces(launched.filter(held)), above, "label")
-            before = overlaid(finer(key, before) if finer else before, line, "label")
-            yield Cut(key, thread, before, launched.filter(~held), after, part.clear())
+            if held.any():
+                after = overlaid(launch_pieces(launched.filter(held)), above, "label")
+                launched = launched.filter(~held)
+            yield Cut(key, thread, before, launched, after, part.clear())
 
 
 def launch_times() -> list[pl.Expr]:
