@@ -195,12 +195,11 @@ def summarize(report: Report) -> Summary:
 
 
 def _settle(report: Report) -> None:
-    """Read the largest tables; and find out all that the page of a large report needs of one, to let go of it.
+    """In a large report, find out all that the page needs of its launches' shapes, and let go of their table.
 
-    Before all else: what that table took is free again when the others are looked at.
+    It is one of the largest; what it took is free again when the calls are read.
     """
-    at_once(report, (lambda whole: whole.kernel_config, lambda whole: whole.kind("api")))
-    if many(report.kernel_config.height):
+    if many(report.kind("kernel").height):
         shape_numbers(report)
         told_graphs(report)
         report.release(KERNEL_CONFIG.name)
