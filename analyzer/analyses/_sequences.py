@@ -38,10 +38,10 @@ NODES: Final = 32
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
 
-#: What of an operation is summed up.
 #: What operations waited for: their launches, and what was in front of them.
 _Waits = tuple[pl.DataFrame, pl.DataFrame]
 
+#: What of an operation is summed up.
 _WAITS: Final = ("launch_ns", "queued_ns")
 _SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
 
@@ -106,11 +106,12 @@ def _found(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     words = _words(line)
     short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
     cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
-    return _candidates(report, _with_units(line, words)), _cut(report, cut)
+    waits = launch_waits(report), queued_waits(report)
+    return _candidates(report, waits, _with_units(line, words)), _cut(report, waits, cut)
 
 
-def _candidates(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    units, own = _units(report, line)
+def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
+    units, own = _units(report, waits, line)
     units = units.join(own, on="sequence", maintain_order="left").join(
         _graph_costs(report), on="device", how="left", maintain_order="left"
     )
@@ -140,13 +141,12 @@ def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
     return sums.with_columns(*first.get_columns(), stream, calls_of(report, rows, "thread_id").to_series())
 
 
-def _units(report: Report, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The repetitions, and the median of the launching calls of each sequence (columns sequence, own).
 
     A repetition has unit, sequence, row (of its first operation), device, operations, kernels, start_ns, api_total_ns,
     launch_ns and queued_ns. The operations are looked at slice by slice, as there may be many.
     """
-    waits = launch_waits(report), queued_waits(report)
     parts = (part.drop_nulls("sequence") for part in slices(line))
     sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
     firsts = [pl.col("sequence", "row", "start_ns").first()]
@@ -194,9 +194,9 @@ def _of_rows(waits: pl.DataFrame, name: str, rows: pl.Series) -> pl.Series:
     return known.scatter(near.get_column("row") - low, near.get_column(name)).gather(rows - low).alias(name)
 
 
-def _cut(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+def _cut(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
     devices = taken(operations(report), "device", line.get_column("row"))
-    known = line.with_columns(*_waits((launch_waits(report), queued_waits(report)), line), devices)
+    known = line.with_columns(*_waits(waits, line), devices)
     return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
 
 
