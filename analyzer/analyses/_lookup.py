@@ -21,19 +21,15 @@ def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     """Where each of `wanted` first stands in `keys`, which are sorted and without nulls; null where it does not."""
     if keys.is_empty() or wanted.is_empty():
         return pl.Series(wanted.name, [None], dtype=pl.UInt32).new_from_index(0, len(wanted))
-    runs = _runs(wanted)
+    runs, many = _runs(wanted), len(wanted) > len(keys) // _FEW and keys.dtype.is_integer()
     if runs:
         at = pl.concat([count_up_to(keys, run, equal=False) for run in runs], rechunk=True)
-    elif _many(keys, wanted) and dense(int(keys.item(0)), int(keys.item(-1)), len(keys)):
+    elif many and dense(int(keys.item(0)), int(keys.item(-1)), len(keys)):
         return first_rows(keys, wanted).alias(wanted.name)
     else:
         at = keys.search_sorted(wanted, side="left")
     inside = at.clip(upper_bound=len(keys) - 1)
     return inside.set(~matches(keys.gather(inside), wanted), None).alias(wanted.name)
-
-
-def _many(keys: pl.Series, wanted: pl.Series) -> bool:
-    return len(wanted) > len(keys) // _FEW and keys.dtype.is_integer()
 
 
 def _runs(wanted: pl.Series) -> list[pl.Series]:
