@@ -14,12 +14,11 @@ import polars as pl
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._host import labels
 from kanalyze.analyses._host_names import between_texts, framework_recorded, named
-from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import waited_for
-from kanalyze.analyses._ranges import named_ranges, on_line, range_lines, ranges_at
+from kanalyze.analyses._ranges import named_ranges, range_lines, thread_ranges_at
 from kanalyze.analyses._walk import launch_times, queued_time
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses._host import Thread, ThreadKey
+    from kanalyze.analyses._common import ThreadKey
+    from kanalyze.analyses._host import Thread
     from kanalyze.analyses._walk import Batch, Cut
     from kanalyze.report import Report
 
@@ -157,10 +157,8 @@ def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]
 
 def _callers_range(report: Report, key: ThreadKey, calls: pl.DataFrame) -> pl.Series:
     """The innermost range in which each of a thread's calls (`call_start`) began, by name, as `range`; else null."""
-    line = range_lines(report).get(key)
-    if line is None:
-        return pl.Series("range", [None], dtype=pl.Categorical).new_from_index(0, calls.height)
-    return gathered(range_names(report), on_line(line, calls.get_column("call_start"))).alias("range")
+    inside = thread_ranges_at(report, key, calls.get_column("call_start"))
+    return gathered(range_names(report), inside).alias("range")
 
 
 def _labelled(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
@@ -189,10 +187,3 @@ def range_names(report: Report) -> pl.Series:
     texts = pl.Series(shown, dtype=pl.String).cast(pl.Categorical)
     table = pl.DataFrame({"range": codes, "text": texts})
     return names.to_frame().join(table, on="range", how="left", maintain_order="left").get_column("text")
-
-
-def callers_range(report: Report, rows: pl.Series) -> pl.Series:
-    """The innermost range in which the launch call of each operation in `rows` began, by name; null for none."""
-    calls = launch_rows(report).gather(rows)
-    asked = report.kind("api").select(pl.col("process_id", "thread_id", "start_ns").gather(calls))
-    return gathered(range_names(report), ranges_at(report, asked.rename({"start_ns": "at"})))

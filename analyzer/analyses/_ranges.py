@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._nesting import flat_layers, innermost, outermost_first
-from kanalyze.frames import count_up_to
+from kanalyze.frames import count_up_to, of_parts
 from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
+    from kanalyze.analyses._common import ThreadKey
     from kanalyze.report import Report, Window
 
 
@@ -44,8 +45,8 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
     the start/end range that the thread started first, then to the lower row. No span: no range.
     """
     ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
-    keys, found = ("process_id", "thread_id"), {}
-    for key, part in ranges.partition_by(keys, as_dict=True).items():
+    found = {}
+    for key, part in ranges.partition_by(THREAD, as_dict=True).items():
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)
         stacked, paired = part.filter(~pair), part.filter(pair)
         line = _innermost(stacked)
@@ -81,18 +82,21 @@ def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
 
     `points` has the columns process_id, thread_id and at.
     """
-    found = pl.Series("range_row", [None], dtype=pl.UInt32).new_from_index(0, points.height)
-    lines = range_lines(report)
-    numbered = points.select("process_id", "thread_id", "at").with_row_index("point")
-    if not lines or points.is_empty():
-        return found
-    for key, part in numbered.partition_by("process_id", "thread_id", as_dict=True).items():
-        if key in lines:
-            found = found.scatter(part.get_column("point"), on_line(lines[key], part.get_column("at")))
-    return found
+    return of_parts(
+        points.select(*THREAD, "at"),
+        THREAD,
+        pl.UInt32,
+        lambda thread, part: thread_ranges_at(report, thread, part.get_column("at")),
+    )
 
 
-def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
+def thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Series:
+    """What :func:`ranges_at` gives for one thread."""
+    line = range_lines(report).get(thread)
+    return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(at)) if line is None else _on_line(line, at)
+
+
+def _on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
     """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none."""
     begun = count_up_to(line.get_column("start"), at, equal=True)
     place = (begun.cast(pl.Int64) - 1).set(begun == 0, None)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._blame import IDLE, blamed, callers_range
+from kanalyze.analyses._blame import IDLE, blamed, range_names
 from kanalyze.analyses._common import in_threads, require
 from kanalyze.analyses._host import shown_calls
 from kanalyze.analyses._launch import calls_of
+from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import streams
+from kanalyze.analyses._ranges import ranges_at
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
@@ -130,8 +132,9 @@ def _with_reasons(batch: Batch) -> pl.DataFrame:
 def _described(batch: Batch) -> pl.DataFrame:
     report, found = batch.walk.report, _with_reasons(batch)
     rows = found.get_column("row")
-    work, calls = operations(report), calls_of(report, rows, "thread_id", "call_name")
+    work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
     ended = work.select("name", "kind", "process_id").select(pl.all().gather(rows))
+    points = calls.select(ended.get_column("process_id"), "thread_id", at="call_start")
     return TABLE.select(
         found.with_columns(
             pl.lit(batch.walk.device).alias("device"),
@@ -141,7 +144,7 @@ def _described(batch: Batch) -> pl.DataFrame:
             taken(streams(report), "stream", rows).alias("stream"),
             shown_calls(report, calls.get_column("call_name")).alias("api"),
             calls.get_column("thread_id"),
-            callers_range(report, rows).alias("range"),
+            gathered(range_names(report), ranges_at(report, points)).alias("range"),
         )
     )
 
