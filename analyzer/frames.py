@@ -76,7 +76,7 @@ def first_rows(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
     for begin in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
         places = _offsets(keys.slice(begin, _SLICE), low, high)
-        rows = _numbers(begin, begin + len(places))
+        rows = numbers(begin, begin + len(places))
         if places.has_nulls():
             rows, places = rows.filter(places.is_not_null()), places.drop_nulls()
         table = table.scatter(places.reverse(), rows.reverse())
@@ -99,16 +99,15 @@ def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series
     if len(points) >= _WORTH_MERGING and points.is_sorted():
         first, last = (int(keys.search_sorted(points.item(at), side=side)) for at in (0, -1))
         if 0 < last - first < _SPARSE * len(points):
-            near = pl.DataFrame(
-                [keys.slice(first, last - first).alias("key"), _numbers(first + 1, last + 1).alias("n")]
-            )
+            near = pl.DataFrame([keys.slice(first, last - first).alias("key"), numbers(first + 1, last + 1).alias("n")])
             asked = points.alias("key").to_frame()
             counts = asked.join_asof(near, on="key", allow_exact_matches=equal).get_column("n")
             return counts.fill_null(first)
     return keys.search_sorted(points, side=side).cast(pl.UInt32)
 
 
-def _numbers(begin: int, end: int) -> pl.Series:
+def numbers(begin: int, end: int) -> pl.Series:
+    """The numbers of the rows from `begin` up to `end`, without that (UInt32)."""
     return pl.int_range(begin, end, dtype=pl.UInt32, eager=True)
 
 
@@ -121,23 +120,37 @@ def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
     ends = counts.cum_sum()
     total, begins = int(ends[-1]) if len(ends) else 0, ends - counts
     if total == len(counts):
-        return _numbers(0, total), pl.zeros(total, dtype=pl.Int64, eager=True)
+        return numbers(0, total), pl.zeros(total, dtype=pl.Int64, eager=True)
     steps = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1)
     rows = steps.cum_sum()
     return rows, pl.int_range(total, dtype=pl.Int64, eager=True) - begins.gather(rows)
 
 
-def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[Any, ...], pl.Series]] | None:
-    """Which rows of `frame` have each combination of the values of `keys`; None where there may be too many of them."""
+def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.Series]:
+    """The numbers of the rows (UInt32) that have each combination of the values of `keys`, in their order."""
+    if frame.is_empty():
+        return {}
+    if constant(frame, *keys):
+        return {frame.select(keys).row(0): numbers(0, frame.height)}
     possible = list(product(*(distinct_values(frame, key) for key in keys)))
     if len(possible) > _FEW_PARTS:
-        return None
-    alike = [
+        parts = frame.select(keys).with_row_index("row").group_by(keys, maintain_order=True).agg("row")
+        return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
+    alike = (
         pl.all_horizontal(pl.col(key).eq_missing(value) for key, value in zip(keys, one, strict=True))
         for one in possible
-    ]
-    found = zip(possible, (frame.select(own).to_series() for own in alike), strict=True)
-    return [(one, own) for one, own in found if own.any()]
+    )
+    found = zip(possible, (frame.select(own).to_series().arg_true() for own in alike), strict=True)
+    return {one: rows for one, rows in found if len(rows)}
+
+
+def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.DataFrame]:
+    """The rows of `frame` that have each combination of the values of `keys`, in their order."""
+    return {key: _part(frame, rows) for key, rows in rows_by(frame, keys).items()}
+
+
+def _part(frame: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
+    return frame if len(rows) == frame.height else frame.select(pl.all().gather(rows))
 
 
 def of_parts(
@@ -147,14 +160,9 @@ def of_parts(
     make: Callable[[tuple[Any, ...], pl.DataFrame], pl.Series],
 ) -> pl.Series:
     """What `make` gives for the rows of each combination of values of `keys`, in the order of `frame`."""
-    parts, numbers = parts_by(frame, keys), _numbers(0, frame.height).alias("row").to_frame()
     found = pl.Series([None], dtype=dtype).new_from_index(0, frame.height)
-    if parts is not None:
-        for key, own in parts:
-            found = found.scatter(own.arg_true(), make(key, frame.filter(own)))
-        return found
-    for key, part in frame.with_columns(numbers).partition_by(keys, as_dict=True).items():
-        found = found.scatter(part.get_column("row"), make(key, part))
+    for key, rows in rows_by(frame, keys).items():
+        found = found.scatter(rows, make(key, _part(frame, rows)))
     return found
 
 

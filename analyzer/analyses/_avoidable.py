@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside, gathered, of_rows, positions
@@ -32,8 +32,6 @@ _OUT_OF_SIGHT: Final = ("Device", "Device Static", "Array")
 #: Earlier than any time of any trace.
 _BEFORE_ALL: Final = -(1 << 62)
 
-_THREAD: Final = ["process_id", "thread_id"]
-
 
 @once_per_report
 def avoidable(report: Report) -> pl.DataFrame:
@@ -48,7 +46,7 @@ def avoidable(report: Report) -> pl.DataFrame:
         calls before one operation count together), sync_ns (of the device's idle time right before that operation, what
         lies in the call) and gain_ns (that and what the device waited for the launch, no more than the call took).
     """
-    waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *_THREAD])
+    waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
     if waiting.is_empty():
         return _with_gains(report, waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear())
     needed = _needed(report, waiting)
@@ -77,8 +75,8 @@ def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
 def _since(waiting: pl.DataFrame) -> pl.DataFrame:
     """`waiting` with `since`: when its thread last waited for all that this call waits for, or before all time."""
     order = waiting.sort("start", "call_row")
-    stream = [*_THREAD, "scope", "context_id", "stream"]
-    whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*_THREAD, "device"])
+    stream = [*THREAD, "scope", "context_id", "stream"]
+    whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*THREAD, "device"])
     # of two streams that are not known it cannot be told whether they are the same
     known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
     same = pl.when(known).then(pl.col("start").shift(1).over(stream))
@@ -118,11 +116,11 @@ def _sharing(report: Report) -> pl.Series:
 def _followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     """`waiting` with the `row` of what its thread launched next on the device; those without are left out."""
     work = operations(report).select("row", "device", call=launch_rows(report)).drop_nulls("call")
-    calls = report.kind("api").select(*_THREAD, at="start_ns").select(pl.all().gather(work.get_column("call")))
+    calls = report.kind("api").select(*THREAD, at="start_ns").select(pl.all().gather(work.get_column("call")))
     launches = pl.concat([work.select("row", "device"), calls], how="horizontal")
     found = [waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear()]
-    for key, part in waiting.partition_by([*_THREAD, "device"], as_dict=True).items():
-        own = launches.filter(pl.col(name) == value for name, value in zip([*_THREAD, "device"], key, strict=True))
+    for key, part in waiting.partition_by([*THREAD, "device"], as_dict=True).items():
+        own = launches.filter(pl.col(name) == value for name, value in zip([*THREAD, "device"], key, strict=True))
         own = own if own.get_column("at").is_sorted() else own.sort("at", maintain_order=True)
         place = own.get_column("at").search_sorted(part.get_column("end"), side="left")
         row = gathered(own.get_column("row"), place.set(place == own.height, None))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report, Where
 
+#: What tells one host thread from another, and its values.
+THREAD: Final = ("process_id", "thread_id")
+ThreadKey = tuple[int | None, int | None]
+
 T = TypeVar("T")
 J = TypeVar("J")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._graphs import graph_launches
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _STEPS: Final = re.compile(
     r"(?:cuda|cu)(?:(?P<instantiate>GraphInstantiate)|(?P<upload>GraphUpload)|(?P<begin>StreamBeginCapture)"
     r"|(?P<end>StreamEndCapture)|(?P<build>Graph(?:Create|Clone|Add)))"
 )
-_THREAD: Final = ("process_id", "thread_id")
 _COSTS: Final = ("instantiate_ns", "capture_ns", "upload_ns")
 
 
@@ -41,7 +40,7 @@ def graph_steps(report: Report) -> pl.DataFrame:
         pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step"),
         "event_id",
         "name",
-        *_THREAD,
+        *THREAD,
         start="start_ns",
         end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0),
     )
@@ -56,9 +55,9 @@ def captures(report: Report) -> pl.DataFrame:
     the calls do not tell which belong together.
     """
     sides = graph_steps(report).filter(pl.col("step").is_in(["begin", "end"]))
-    before = [pl.col(name).shift(1).over(_THREAD).alias(f"last_{name}") for name in ("step", "start")]
+    before = [pl.col(name).shift(1).over(THREAD).alias(f"last_{name}") for name in ("step", "start")]
     ended = sides.with_columns(before).filter((pl.col("step") == "end") & (pl.col("last_step") == "begin"))
-    return ended.select(*_THREAD, "event_id", "name", start="last_start", end="end")
+    return ended.select(*THREAD, "event_id", "name", start="last_start", end="end")
 
 
 @once_per_report
@@ -92,9 +91,9 @@ def _instantiations(report: Report) -> pl.DataFrame:
 
 def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """`made` with capture_ns: of the capture that ended on its thread before it, with no other graph made between."""
-    others = steps.filter(pl.col("step") != "upload").select(*_THREAD, "step", "event_id", last="start")
+    others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
     last = made.sort("start").join_asof(
-        others, left_on="start", right_on="last", by=_THREAD, allow_exact_matches=False, check_sortedness=False
+        others, left_on="start", right_on="last", by=THREAD, allow_exact_matches=False, check_sortedness=False
     )
     lengths = spans.select("event_id", capture_ns=pl.col("end") - pl.col("start"))
     return last.join(lengths, on="event_id", how="left", maintain_order="left").select(*made.columns, "capture_ns")

@@ -9,16 +9,13 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, shown
-from kanalyze.analyses._common import longest, once_per_process
+from kanalyze.analyses._common import THREAD, longest, once_per_process
 from kanalyze.analyses._context import context_calls
-from kanalyze.frames import constant, count_up_to, parts_by
+from kanalyze.frames import count_up_to, in_order, numbers, rows_by
 
 if TYPE_CHECKING:
+    from kanalyze.analyses._common import ThreadKey
     from kanalyze.report import Report
-
-
-#: Process id and thread id.
-ThreadKey = tuple[int | None, int | None]
 
 
 @once_per_process
@@ -49,7 +46,7 @@ def _codes(report: Report) -> tuple[pl.Series, pl.Series]:
         size = longest(codes.alias("code").to_frame(), "code") + 2
         at = codes.fill_null(size - 1)
         rows = pl.Series([0], dtype=pl.UInt32).new_from_index(0, size)
-        found.append(rows.scatter(at, pl.int_range(first, first + len(names), dtype=pl.UInt32, eager=True)))
+        found.append(rows.scatter(at, numbers(first, first + len(names))))
         first += len(names)
     return found[0], found[1]
 
@@ -127,33 +124,16 @@ class Thread:
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Every thread that made calls, by process id and thread id."""
     overheads = report.kind("overhead")
-    by_thread, none, calls = _rows_by_thread(overheads), pl.Series(dtype=pl.UInt32), report.kind("api")
+    by_thread, none, calls = rows_by(overheads, THREAD), pl.Series(dtype=pl.UInt32), report.kind("api")
     found = {}
-    for key, rows in _rows_by_thread(calls).items():
+    for key, rows in rows_by(calls, THREAD).items():
         own = _slim(overheads.select(pl.col("name", "start_ns", "dur_ns").gather(by_thread.get(key, none))))
-        times = calls.select("start_ns", pl.col("dur_ns").fill_null(0))
+        times = calls.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
         times = times if len(rows) == calls.height else times.select(pl.all().gather(rows))
-        start, end = times.get_column("start_ns"), times.get_column("start_ns") + times.get_column("dur_ns")
-        if not start.is_sorted():
-            line = pl.DataFrame([start, end.alias("end"), rows.alias("row")]).sort("start_ns", maintain_order=True)
-            found[key] = Thread(line["row"], line["start_ns"], line["end"].cum_max(), own.sort("start"))
-            continue
-        found[key] = Thread(rows, start, end.cum_max(), own.sort("start"))
+        line = in_order(times.with_columns(rows.alias("row")), "start_ns")
+        reached = line.get_column("end").cum_max()
+        found[key] = Thread(line.get_column("row"), line.get_column("start_ns"), reached, own.sort("start"))
     return found
-
-
-def _rows_by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.Series]:
-    """The numbers of the rows of each thread, by process id and thread id."""
-    keys = ("process_id", "thread_id")
-    if events.is_empty():
-        return {}
-    if constant(events, *keys):
-        return {events.select(keys).row(0): pl.int_range(events.height, dtype=pl.UInt32, eager=True)}
-    parts = parts_by(events, keys)
-    if parts is not None:
-        return {key: own.arg_true() for key, own in parts}
-    rows = events.select(keys).with_row_index("row").group_by(keys).agg("row")
-    return dict(zip(rows.select(keys).iter_rows(), rows.get_column("row"), strict=True))
 
 
 def _slim(events: pl.DataFrame) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._host import shown_calls
 from kanalyze.analyses._innermost import innermost_line
@@ -24,13 +24,12 @@ from kanalyze.analyses._python_frames import called_by_program, roles
 from kanalyze.named_ranges import STEP_PREFIX
 
 if TYPE_CHECKING:
-    from kanalyze.analyses._host import ThreadKey
+    from kanalyze.analyses._common import ThreadKey
     from kanalyze.report import Report
 
 #: The kinds of events that a framework records of the host beside annotations.
 _KINDS: Final = ("op", "python")
 
-_THREAD: Final = ("process_id", "thread_id")
 _THING: Final = ("start", "end", "name")
 _LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
@@ -145,7 +144,7 @@ def _things(report: Report) -> _Things:
     python = _python(report)
     inner = python.filter((pl.col("role") == "module") | called_by_program(python))
     # of things that start and end together the operator is the innermost
-    parts = [_named(report.kind("range")), inner.select(*_THREAD, *_THING), _named(report.kind("op"))]
+    parts = [_named(report.kind("range")), inner.select(*THREAD, *_THING), _named(report.kind("op"))]
     return _lined(report, pl.concat(parts))
 
 
@@ -153,7 +152,7 @@ def _things(report: Report) -> _Things:
 def _functions(report: Report) -> _Things:
     """The program's own Python functions."""
     python = _python(report)
-    return _lined(report, python.filter(pl.col("role") == "program").select(*_THREAD, *_THING))
+    return _lined(report, python.filter(pl.col("role") == "program").select(*THREAD, *_THING))
 
 
 @once_per_process
@@ -162,7 +161,7 @@ def _python(report: Report) -> pl.DataFrame:
     events = report.kind("python")
     known = roles(events.get_column("name").unique())
     told = events.join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
-    ids = ("event_id", "parent_id", *_THREAD)
+    ids = ("event_id", "parent_id", *THREAD)
     return told.select(*ids, **_times(), role="role", name="shown").sort("event_id")
 
 
@@ -177,12 +176,12 @@ def _named(events: pl.DataFrame) -> pl.DataFrame:
     others = names.filter(texts.is_null() | texts.str.starts_with(STEP_PREFIX))
     if len(others):
         events = events.filter(~pl.col("name").is_in(others.implode(), nulls_equal=True))
-    return events.select(*_THREAD, **_times(), name="name")
+    return events.select(*THREAD, **_times(), name="name")
 
 
 def _lined(report: Report, table: pl.DataFrame) -> _Things:
     rows = _touching(table.with_row_index("row"), _idle(report))
-    parts = rows.partition_by(_THREAD, as_dict=True).items()
+    parts = rows.partition_by(THREAD, as_dict=True).items()
     return _Things(table, {(key[0], key[1]): innermost_line(part) for key, part in parts})
 
 
@@ -211,10 +210,10 @@ class _Sides(NamedTuple):
 def _sides(report: Report) -> dict[ThreadKey, _Sides]:
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
-    own = calls.select(*_THREAD, **_times()).with_columns(names)
+    own = calls.select(*THREAD, **_times()).with_columns(names)
     every = pl.concat([_things(report).table, own])
     found = {}
-    for key, part in every.partition_by(_THREAD, as_dict=True).items():
+    for key, part in every.partition_by(THREAD, as_dict=True).items():
         line = part.sort("start", "end", descending=[False, True], maintain_order=True)
         found[key[0], key[1]] = _Sides(
             line.get_column("start"), line.get_column("end").cum_max(), line.get_column("name")

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._lookup import distinct, gathered, matches, positions
 from kanalyze.analyses._operations import operations, recorded
-from kanalyze.frames import constant
+from kanalyze.frames import constant, distinct_values, numbers, parts_by
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -24,10 +24,12 @@ def launch_rows(report: Report) -> pl.Series:
     """
     work = _correlated(report)
     found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
-    for (process,), part in _by_process(work).items():
-        ids, rows = _calls_by_id(report, process)
-        at = positions(ids, part.get_column("correlation_id"))
-        found.append(pl.DataFrame({"row": part.get_column("row"), "call": at if rows is None else gathered(rows, at)}))
+    for (process,), part in parts_by(work, ["process_id"]).items():
+        if process is not None:
+            ids, rows = _calls_by_id(report, process)
+            at = positions(ids, part.get_column("correlation_id"))
+            call = at if rows is None else gathered(rows, at)
+            found.append(pl.DataFrame([part.get_column("row"), call.alias("call")]))
     together = pl.concat(found)
     if together.height == work.height and together.get_column("row").is_sorted():
         return together.get_column("call")
@@ -37,12 +39,6 @@ def launch_rows(report: Report) -> pl.Series:
 def _correlated(report: Report) -> pl.DataFrame:
     """The operations' rows with process and correlation id."""
     return recorded(report, "process_id", "correlation_id").drop("event_id").with_row_index("row")
-
-
-def _by_process(work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
-    if constant(work, "process_id"):
-        return {(work.head(1).item(0, "process_id"),): work}
-    return work.drop_nulls("process_id").partition_by("process_id", as_dict=True)
 
 
 def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
@@ -56,7 +52,7 @@ def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series 
         ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
     if ids.is_sorted() and start.is_sorted():
         return ids, rows
-    rows = pl.int_range(len(ids), dtype=pl.UInt32, eager=True) if rows is None else rows
+    rows = numbers(0, len(ids)) if rows is None else rows
     line = pl.DataFrame([ids, start, rows.alias("row")]).sort("correlation_id", "start_ns", "row")
     return line.get_column("correlation_id"), line.get_column("row")
 
@@ -114,7 +110,7 @@ def launch_pairs(report: Report) -> pl.DataFrame:
 def _shared_calls(report: Report) -> pl.DataFrame:
     """The calls that share process and correlation id with another call: process_id, correlation_id, call_row."""
     parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
-    for (process,) in _by_process(operations(report).select("process_id", "row")):
+    for process in distinct_values(operations(report), "process_id").drop_nulls():
         ids, rows = _calls_by_id(report, process)
         same = (matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))).arg_true()
         if len(same):

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_events import annotation_events
-from kanalyze.analyses._op_tree import THREAD
 from kanalyze.analyses._operations import operations, recorded
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import beside, gathered
-from kanalyze.analyses._op_tree import THREAD, HostTree, in_order, tree_of
+from kanalyze.analyses._op_tree import HostTree, in_order, tree_of
 from kanalyze.frames import first_rows
 from kanalyze.model import DEVICE_KINDS
 

@@ -8,17 +8,15 @@ generateForwardBackwardLinks). Where the trace has torch's own link (fwdbwd), th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._op_events import host_tree
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-_THREAD: Final = ("process_id", "thread_id")
 
 
 @once_per_process
@@ -42,7 +40,7 @@ def _numbered(report: Report) -> pl.DataFrame:
     known = report.table("op_detail").filter(pl.col("sequence_number") >= 0)
     known = known.select("event_id", "sequence_number", "forward_thread_id", "forward_id")
     known = known.with_columns(tree.row_of(known.get_column("event_id")).alias("row")).drop_nulls("row")
-    where = tree.rows.select("start", *_THREAD).select(pl.all().gather(known.get_column("row")))
+    where = tree.rows.select("start", *THREAD).select(pl.all().gather(known.get_column("row")))
     return known.hstack(where.get_columns())
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._common import THREAD
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_events import HOST_KINDS, host_tree
 from kanalyze.analyses._op_paths import path_numbers, plain_names
@@ -32,7 +33,6 @@ _COLUMNS: Final[dict[str, DataType | DataTypeClass]] = {
     "name": pl.String,
     **dict.fromkeys(SUMS, pl.Int64),
 }
-_THREAD: Final = ("process_id", "thread_id")
 
 
 def nodes(report: Report) -> pl.DataFrame:
@@ -44,7 +44,7 @@ def nodes(report: Report) -> pl.DataFrame:
     """
     tree, ran = host_tree(report), launched_work(report)
     root = pl.col("parent").is_null()
-    label = pl.when(root).then(mixed(["kind", "name", *_THREAD])).otherwise(mixed(["kind", "name"]))
+    label = pl.when(root).then(mixed(["kind", "name", *THREAD])).otherwise(mixed(["kind", "name"]))
     named = tree.rows.with_columns(plain_names(tree.rows))
     everything = named.select(pl.col("start").is_not_null()).to_series()
     numbers = path_numbers(named, everything, named.select(label).to_series())
@@ -56,7 +56,7 @@ def nodes(report: Report) -> pl.DataFrame:
         in_subtrees(tree.rows, own).alias("device_ns"),
     )
     host = rows.filter((pl.col("count") > 0) | (pl.col("device_ns") > 0)).with_columns(pl.col("name").cast(pl.String))
-    said = [pl.col(name).first() for name in ("outer", "kind", "name", *_THREAD)]
+    said = [pl.col(name).first() for name in ("outer", "kind", "name", *THREAD)]
     merged = host.group_by("path").agg(*said, pl.col(SUMS).sum())
     return pl.concat([*_under_threads(merged), _typed(_leaves(ran, numbers))])
 
@@ -82,8 +82,8 @@ def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 def _under_threads(merged: pl.DataFrame) -> list[pl.DataFrame]:
     """The nodes of host events, below nodes for their threads where there are several threads."""
     roots = merged.filter(pl.col("outer") == 0)
-    number = mixed([*_THREAD]) | 1
-    threads = roots.group_by(number.alias("path"), *_THREAD).agg(pl.col("host_ns", "device_ns").sum())
+    number = mixed([*THREAD]) | 1
+    threads = roots.group_by(number.alias("path"), *THREAD).agg(pl.col("host_ns", "device_ns").sum())
     if threads.height < 2:  # noqa: PLR2004 - one thread needs no name
         return [_typed(merged)]
     zero = pl.lit(0, dtype=pl.Int64)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_annotations import device_annotations
 from kanalyze.analyses._op_events import framework_events, home_calls
-from kanalyze.analyses._op_tree import THREAD, in_order, tree_of
+from kanalyze.analyses._op_tree import in_order, tree_of
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -11,12 +11,10 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses._common import THREAD
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_nesting import nested
 from kanalyze.frames import first_rows
-
-#: What a thread is known by.
-THREAD: Final = ("process_id", "thread_id")
 
 _FIRST: Final = pl.Series([0], dtype=pl.Int64)
 

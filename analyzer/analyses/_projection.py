@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses._chain import chain_sums
-from kanalyze.analyses._common import once_per_report
+from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._nesting import Nest, chained, containing, nest, outermost_first, parents
 from kanalyze.analyses._ranges import named_ranges
-from kanalyze.analyses._walk import by_thread
+from kanalyze.frames import parts_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kanalyze.report import Report
 
-#: What a thread is known by.
-THREAD: Final = ("process_id", "thread_id")
 
 #: What is known of a range that operations belong to; see :func:`projection`.
 _PROJECTED: Final = {
@@ -103,7 +101,7 @@ def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.
     called = calls.rename({"call_start": "since", "call_end": "until"})
     known = pl.when(pl.col("call_row").is_not_null())
     found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
-    return {key: part.drop(THREAD) for key, part in by_thread(found).items()}
+    return {key: part.drop(THREAD) for key, part in parts_by(found, THREAD).items()}
 
 
 def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:

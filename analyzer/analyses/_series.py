@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._calls import bucket_of
-from kanalyze.analyses._common import in_threads
+from kanalyze.analyses._common import THREAD, in_threads
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside, positions
 from kanalyze.analyses._operations import device_operations, exclusive_operations, operations
@@ -21,8 +21,6 @@ from kanalyze.frames import count_up_to, in_order, mixed, of_parts, slices, stac
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What one thread is. A series is what it launched onto one stream of one device.
-THREAD: Final = ("process_id", "thread_id")
 
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")

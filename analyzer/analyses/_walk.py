@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import Remembered, at_once, in_threads, once_per_report, total
+from kanalyze.analyses._common import THREAD, Remembered, ThreadKey, at_once, in_threads, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
-from kanalyze.analyses._host import Thread, ThreadKey, labels, threads
+from kanalyze.analyses._host import Thread, labels, threads
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._launch import launch_rows, launching_calls
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._windows import activity, windows
-from kanalyze.frames import constant, parts_by
+from kanalyze.frames import parts_by
 from kanalyze.processors import processors
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class Batch:
         """
         walk = self.walk
         idle = with_phases(with_launches(walk.report, self.idle, walk.launching))
-        for key, part in by_thread(clip_phases(idle, walk.begun, walk.ended)).items():
+        for key, part in parts_by(clip_phases(idle, walk.begun, walk.ended), THREAD).items():
             thread = walk.threads.get(key)
             before = part.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
             launched = part.filter(pl.col("end") > pl.col("begun"))
@@ -296,15 +296,6 @@ def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
     return pl.DataFrame([(bucket, detail, ns)], schema=_ROWS, orient="row")
 
 
-def by_thread(pieces: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
-    """`pieces` of each host thread, by process id and thread id."""
-    keys = ("process_id", "thread_id")
-    if constant(pieces, *keys):
-        return {pieces.select(keys).row(0): pieces}
-    parts = parts_by(pieces, keys)
-    return pieces.partition_by(keys, as_dict=True) if parts is None else {key: pieces.filter(own) for key, own in parts}
-
-
 def _by_label(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
     """How much of `parts` the calls and overheads of their labels take, by bucket and detail."""
     ns = (pl.col("end") - pl.col("start")).alias("ns")
@@ -317,11 +308,6 @@ def idle_rows(report: Report, device: int) -> pl.DataFrame:
     """The idle time of a device by bucket and detail: columns bucket, detail, ns."""
     rows = pl.concat([pl.DataFrame(schema=_ROWS), *walked(report)[device].rows])
     return rows.group_by("bucket", "detail").agg(pl.col("ns").sum())
-
-
-def forget_walk(report: Report) -> None:
-    """Let go of what only walking needs: of a large report as much as its calls take."""
-    threads.forget(report)
 
 
 @once_per_report

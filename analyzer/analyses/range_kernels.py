@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import analysis, require, spread
+from kanalyze.analyses._common import THREAD, analysis, require, spread
 from kanalyze.analyses._operations import exclusive_operations
-from kanalyze.analyses._projection import THREAD, ThreadRanges, launched, pairs, thread_ranges
+from kanalyze.analyses._projection import ThreadRanges, launched, pairs, thread_ranges
 from kanalyze.analyses._ranges import named_ranges
 from kanalyze.schema import Column, Table
 

@@ -35,7 +35,7 @@ from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses._queued import ended_last
 from kanalyze.analyses._shapes import kernel_shapes, shape_numbers
-from kanalyze.analyses._walk import forget_walk, walked
+from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
@@ -215,7 +215,8 @@ def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     makers = [partial(_table_or_reason, make=everything[name]) for name in order]
     if many_events(report):
         made.append(makers.pop(0)(report))
-        for forget in (forget_names, forget_walk, ended_last.forget):  # nobody else asks who is to blame
+        # nobody else asks who is to blame; what the walk needs takes as much memory as the calls do
+        for forget in (forget_names, threads.forget, ended_last.forget):
             forget(report)
     made += side_by_side(report, makers)
     for name, found in zip(order, made, strict=True):

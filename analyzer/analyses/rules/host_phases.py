@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses._blame import host_culprits
-from kanalyze.analyses._common import total
+from kanalyze.analyses._common import THREAD, total
 from kanalyze.analyses._host import threads
 from kanalyze.analyses._operations import device_operations
 from kanalyze.analyses._unified import faults_seen
-from kanalyze.analyses._walk import by_thread, walked
+from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import WORTH_SAYING, windows
 from kanalyze.analyses.culprits import culprits
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
+from kanalyze.frames import parts_by
 from kanalyze.named_ranges import located
 from kanalyze.units import moment, percent, plural, time
 
@@ -93,7 +94,9 @@ def _phases(report: Report, device: int, making: Sequence[pl.DataFrame]) -> pl.D
 def _by_culprit(report: Report, making: pl.DataFrame) -> pl.DataFrame:
     """How long contexts were made, by what :func:`culprits` calls that time: columns culprit, range, making_ns."""
     known = threads(report)
-    named = [host_culprits(report, key, known[key], spans.sort("start")) for key, spans in by_thread(making).items()]
+    named = [
+        host_culprits(report, key, known[key], spans.sort("start")) for key, spans in parts_by(making, THREAD).items()
+    ]
     lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
     sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
     return sums.with_columns(pl.col("culprit", "range").cast(pl.String))
