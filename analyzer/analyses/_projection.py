@@ -16,7 +16,7 @@ from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._nesting import Nest, chained, containing, nest, outermost_first, parents
 from kanalyze.analyses._ranges import named_ranges
-from kanalyze.frames import parts_by
+from kanalyze.frames import first_seen, in_order, parts_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +135,8 @@ def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     while parts:
         key, part = parts.popitem()  # a large report has no room for all of them to the end
         if key in threads:
-            needed = part.select("start", "end", "since", "until", first=pl.col("call_row").is_first_distinct())
+            first = first_seen(part.get_column("call_row"))
+            needed = part.select("start", "end", "since", "until", first.alias("first"))
             found += [_summed(inside) for inside in _layered(threads[key], needed)]
             found.append(_in_chain(threads[key], needed))
     return pl.concat(found).sort("row")
@@ -154,15 +155,9 @@ def _in_chain(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame:
 
 def _summed(inside: pl.DataFrame) -> pl.DataFrame:
     """One part of :func:`pairs`, by range."""
-    inside = inside.sort("range_row", maintain_order=True)
-    # the latest end so far within the range: 128 bits hold range and time in one number, whose running maximum begins
-    # anew with each range; a window expression over many small groups takes four times as long
-    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL
-    reached = (base + pl.col("end")).cum_max().shift(1) - base
-    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
-    fresh = pl.col("end") - pl.max_horizontal("start", late)
+    inside = in_order(inside, "range_row")
     sums = (
-        inside.with_columns(fresh=fresh.clip(lower_bound=0))
+        inside.with_columns(fresh=_fresh(inside).clip(lower_bound=0))
         .group_by("range_row")
         .agg(
             pl.col("start").min().alias("projected_start_ns"),
@@ -174,3 +169,16 @@ def _summed(inside: pl.DataFrame) -> pl.DataFrame:
     )
     length = pl.col("projected_end") - pl.col("projected_start_ns")
     return sums.with_columns(length.alias("projected_ns"), row="range_row").select(*_PROJECTED)
+
+
+def _fresh(inside: pl.DataFrame) -> pl.Expr:
+    """How long each operation ran after all before it in its range had ended; by `range_row`, then by start."""
+    same = pl.col("range_row") == pl.col("range_row").shift(1)
+    if not inside.select((same & (pl.col("start") < pl.col("end").shift(1))).any()).item():
+        return pl.col("end") - pl.col("start")
+    # the latest end so far within the range: 128 bits hold range and time in one number, whose running maximum begins
+    # anew with each range; a window expression over many small groups takes four times as long
+    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL
+    reached = (base + pl.col("end")).cum_max().shift(1) - base
+    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
+    return pl.col("end") - pl.max_horizontal("start", late)
