@@ -14,6 +14,7 @@ import polars as pl
 from kanalyze.analyses._common import in_threads, once_per_report
 from kanalyze.analyses._graphs import graph_launches
 from kanalyze.analyses._launch import calls_of
+from kanalyze.analyses._lookup import of_rows
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._periods import periodic
 from kanalyze.analyses._queued import streams
@@ -178,20 +179,10 @@ def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
     An operation that was launched in time waits for something else than its launch.
     """
     rows = part.get_column("row")
-    found = [_of_rows(of, name, rows) for name, of in zip(_WAITS, waits, strict=True)]
+    found = [of_rows(within(of, "row", rows), name, rows).fill_null(0) for name, of in zip(_WAITS, waits, strict=True)]
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
     known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
     return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
-
-
-def _of_rows(waits: pl.DataFrame, name: str, rows: pl.Series) -> pl.Series:
-    """The wait `name` of each of `rows`, 0 for those that are not in `waits`, which has each row once."""
-    low, high = rows.min(), rows.max()
-    if not isinstance(low, int) or not isinstance(high, int):
-        return pl.Series(name, dtype=pl.Int64)
-    near = within(waits, "row", rows)
-    known = pl.zeros(high - low + 1, dtype=pl.Int64, eager=True)
-    return known.scatter(near.get_column("row") - low, near.get_column(name)).gather(rows - low).alias(name)
 
 
 def _cut(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
