@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
 
 import polars as pl
@@ -73,7 +73,7 @@ class Meta:
 
 
 class Source(Protocol):
-    """What a reader gives: tables of :mod:`kanalyze.model`, read when they are asked for."""
+    """What a reader gives: tables of :mod:`kanalyze.model`, read when they are asked for, several at once."""
 
     @property
     def kinds(self) -> Iterable[str]:
@@ -186,7 +186,8 @@ class Report:
     scope: Scope = field(default_factory=Scope)
     _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _whole: dict[int | None, Report] = field(default_factory=dict, repr=False)
-    _lock: RLock = field(default_factory=RLock, repr=False)
+    _reading: dict[str, RLock] = field(default_factory=dict, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -386,6 +387,8 @@ class Report:
 
     def _cached(self, key: str, read: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         with self._lock:
+            reading = self._reading.setdefault(key, RLock())
+        with reading:
             if key not in self._tables:
                 self._tables[key] = read()
             return self._tables[key]

@@ -33,9 +33,7 @@ class Labels:
         if table not in self._known:
             column = "value" if table == "StringIds" else "label"
             rows = self._database.frame(table, {"id": pl.Int64, column: pl.String}).drop_nulls()
-            self._known[table] = dict(rows.iter_rows())
-            if rows.is_empty():
-                self._known[table] = fallback_labels(table)
+            self._known[table] = dict(rows.iter_rows()) or fallback_labels(table)
         return self._known[table]
 
     def namer(self, named: Named) -> Namer:

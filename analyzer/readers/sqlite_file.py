@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -40,6 +41,7 @@ class SqliteFile:
         self.path = path
         self._check_length()
         self._connection = self._connect()
+        self._lock = Lock()
         self._columns: dict[str, tuple[str, ...]] = {}
         self.rows_read: dict[str, int] = {}
         rows = self.query("SELECT name FROM sqlite_schema WHERE type = 'table'", where="the list of tables")
@@ -48,7 +50,8 @@ class SqliteFile:
     def query(self, sql: str, where: str) -> list[tuple[Any, ...]]:
         """All rows that `sql` gives; `where` names the part of the file for the error message."""
         try:
-            return self._connection.execute(sql).fetchall()
+            with self._lock:  # tables are read side by side, and not every SQLite was built for that
+                return self._connection.execute(sql).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedReportError.at(self.path, where, str(error)) from error
 

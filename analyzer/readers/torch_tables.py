@@ -8,6 +8,7 @@ correlation id.
 from __future__ import annotations
 
 from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -58,6 +59,7 @@ class TorchTables:
         """Make tables of `frames`, which were read from `path`."""
         self._path = path
         self._frames = frames
+        self._lock = RLock()  # most of what two tables need is the same
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -70,6 +72,10 @@ class TorchTables:
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
+        with self._lock:
+            return self._events(kind)
+
+    def _events(self, kind: str) -> pl.DataFrame:
         frame = self._frames.events.get(FRAME_OF.get(kind, ""))
         if frame is None or frame.is_empty():
             return EVENTS.empty()
@@ -105,7 +111,8 @@ class TorchTables:
             "processes": lambda: processes(self._frames, self._used),
             "notes": lambda: notes(self._frames),
         }
-        return tables[name]() if name in tables else READER_TABLES[name].empty()
+        with self._lock:
+            return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._path)
