@@ -171,6 +171,11 @@ def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
     return frame.select(pl.col(column).unique().sort()).to_series()
 
 
+def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
+    """The different rows of `frame`; for one row again and again cheaper than a table of them."""
+    return frame.head(1) if constant(frame, *frame.columns) else frame.unique()
+
+
 def first_seen(values: pl.Series) -> pl.Series:
     """Whether each value stands where it does for the first time; for sorted ones cheaper than a table of them."""
     if values.has_nulls() or not values.is_sorted():

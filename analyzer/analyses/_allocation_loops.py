@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of
+from kanalyze.analyses._calls import bucket_of, call_names
 from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._launch import launching_calls
 
@@ -34,7 +34,7 @@ def allocating_calls(report: Report) -> pl.DataFrame:
     second one on: one has to be. What is allocated to stay is in none.
     """
     events = report.kind("api").with_row_index("row")
-    names = events.get_column("name").unique().cast(pl.String).drop_nulls()
+    names = call_names(report).cast(pl.String).drop_nulls()
     wanted = [name for name in names.to_list() if bucket_of(name) == "allocation"]
     text = pl.col("name").cast(pl.String)
     calls = events.filter(pl.col("name").is_in(wanted)).select(
@@ -48,11 +48,11 @@ def allocating_calls(report: Report) -> pl.DataFrame:
         end=pl.col("start_ns") + pl.col("dur_ns"),
     )
     calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
-    launches = launching_calls(report).select("process_id", "call_start")
-    parts = [_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64))]
-    for key, part in calls.partition_by("process_id", as_dict=True).items():
-        own = launches.filter(pl.col("process_id").eq_missing(pl.lit(key[0], dtype=pl.Int64)))
-        parts.append(_with_rounds(part, own.get_column("call_start")))
+    launches, none = launching_calls(report), pl.Series(dtype=pl.Int64)
+    parts = [_with_rounds(calls.clear(), none)]
+    for (process,), part in calls.partition_by("process_id", as_dict=True).items():
+        own = launches.get(process)
+        parts.append(_with_rounds(part, none if own is None else own.get_column("call_start")))
     return pl.concat(parts).sort("start", "row")
 
 

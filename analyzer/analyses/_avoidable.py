@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._calls import call_names
 from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._launch import launch_rows
@@ -105,7 +106,7 @@ def _host_copies(report: Report) -> pl.DataFrame:
 def _sharing(report: Report) -> pl.Series:
     """The processes that have memory which host and device share."""
     calls = report.kind("api")
-    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    names = call_names(report).cast(pl.String).drop_nulls()
     wanted = names.filter(names.str.contains(_SHARED_MEMORY)).to_list()
     made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect()
     moved = report.kind("memcpy").select("process_id", "name").unique()

@@ -7,9 +7,14 @@ The buckets and their order are those of definitions.md, section 5. Names are CU
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
+
+from kanalyze.analyses._common import once_per_process
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
 
 #: A call's bucket by the beginning of its name; the first that fits counts, and what fits none is `api`.
 _BUCKETS: Final = (
@@ -46,6 +51,12 @@ CALL_BUCKETS: Final = ("profiler", "loading", "allocation", "sync", "api")
 _VERSION: Final = r"_v.{4}$"
 
 _LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:cuda|cu)Mem(?:cpy|set)(?!.*Node)")
+
+
+@once_per_process
+def call_names(report: Report) -> pl.Series:
+    """The different names of the calls of the processes in scope (Categorical), null where one has none."""
+    return report.kind("api").get_column("name").unique()
 
 
 def bucket_of(name: str | None) -> str:

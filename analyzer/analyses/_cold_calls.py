@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, is_launch_name, shown
+from kanalyze.analyses._calls import bucket_of, call_names, is_launch_name, shown
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
 from kanalyze.analyses._graph_making import captures, graph_steps
 from kanalyze.analyses._graphs import graph_launches
-from kanalyze.analyses._launch import launch_rows
+from kanalyze.analyses._launch import launching_rows
 from kanalyze.analyses._launched import COLD_FACTOR
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     Left out are calls that launch or were captured, block, load, or make graphs: how long they take has other reasons.
     """
     own = pl.concat([_of_bucket(report, bucket).with_columns(bucket=pl.lit(bucket)) for bucket in _FIRST])
-    launching = report.kind("api").get_column("event_id").gather(launch_rows(report).drop_nulls().unique())
+    launching = report.kind("api").get_column("event_id").gather(launching_rows(report))
     left_out = pl.concat(
         [launching, context_calls(report).get_column("event_id"), graph_steps(report).get_column("event_id")]
     )
@@ -174,6 +174,6 @@ _FIRST: Final = {"allocation": "allocation", "api": "first call"}
 def _of_bucket(report: Report, bucket: str) -> pl.DataFrame:
     """The calls of one bucket, in the whole report."""
     calls = report.kind("api").select("event_id", "process_id", "name", "start_ns", "dur_ns")
-    names = calls.get_column("name").unique().drop_nulls()
+    names = call_names(report).drop_nulls()
     own = pl.Series([bucket_of(name) == bucket for name in names.cast(pl.String)], dtype=pl.Boolean)
     return calls.filter(pl.col("name").is_in(names.filter(own).implode()))

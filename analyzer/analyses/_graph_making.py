@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._calls import call_names
 from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._graphs import graph_launches
 
@@ -34,7 +35,7 @@ def graph_steps(report: Report) -> pl.DataFrame:
     start, end.
     """
     calls = report.kind("api")
-    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    names = call_names(report).cast(pl.String).drop_nulls()
     steps = {name: step.lastgroup for name in names if (step := _STEPS.match(name))}
     found = calls.filter(pl.col("name").is_in([*steps])).select(
         pl.col("name").cast(pl.String).replace_strict(steps, return_dtype=pl.String).alias("step"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses._calls import call_names
 from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside, gathered, of_rows, positions
@@ -36,10 +37,12 @@ _HASHES: Final = 1 << 31
 _OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device", "process_id")
 
 
-def launches_graphs(names: pl.Series) -> pl.Series:
+def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
     """Whether calls of these names launch a CUDA graph."""
-    known = names.unique().cast(pl.String).drop_nulls()
+    known = call_names(report).cast(pl.String).drop_nulls()
     graphs = known.filter(known.str.contains(_LAUNCHES_GRAPH, literal=True)).to_list()
+    if not graphs:
+        return pl.Series([False]).new_from_index(0, len(names))
     return names.is_in(graphs).fill_null(value=False)
 
 
@@ -93,7 +96,7 @@ def _marked(report: Report) -> pl.DataFrame:
     """The operations of graphs with graph_exec_id, graph_id and correlation_id."""
     work, told = operations(report).select(_OPERATION), told_graphs(report)
     calls = report.kind("api").get_column("name")
-    by_call = gathered(launches_graphs(calls), launch_rows(report)).fill_null(value=False)
+    by_call = gathered(launches_graphs(report, calls), launch_rows(report)).fill_null(value=False)
     at = positions(told.get_column("event_id"), work.get_column("event_id"))
     mine = by_call | at.is_not_null() | work.select(pl.col("kind") == "graph").to_series()
     found = beside(work.filter(mine), told, "graph_exec_id", "graph_id")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, shown
+from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, call_names, shown
 from kanalyze.analyses._common import THREAD, longest, once_per_process
 from kanalyze.analyses._context import context_calls
 from kanalyze.frames import count_up_to, in_order, numbers, rows_by
@@ -24,7 +24,7 @@ def labels(report: Report) -> pl.DataFrame:
 
     One row per name of a call, then one per name of an overhead, and last the one for making a context.
     """
-    calls = report.kind("api").get_column("name").unique()
+    calls = call_names(report)
     overheads = report.kind("overhead").get_column("name").unique()
     buckets = [bucket_of(name) for name in calls.cast(pl.String).to_list()]
     shown_calls = calls.to_frame().select(shown(pl.col("name"))).to_series()
@@ -39,7 +39,7 @@ def labels(report: Report) -> pl.DataFrame:
 @once_per_process
 def _codes(report: Report) -> tuple[pl.Series, pl.Series]:
     """The row of :func:`labels` by the physical code of a name, for calls and for overheads; last that of no name."""
-    kinds = report.kind("api").get_column("name").unique(), report.kind("overhead").get_column("name").unique()
+    kinds = call_names(report), report.kind("overhead").get_column("name").unique()
     found, first = [], 0
     for names in kinds:
         codes = names.to_physical().cast(pl.Int64)

@@ -5,21 +5,18 @@ Definitions: definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.analyses._launch import calls_of
-from kanalyze.frames import constant
+from kanalyze.frames import constant, count_up_to, parts_by
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: What an idle interval is spent in from its launch call on.
 PHASES: Final = ("call", "latency", "queued")
-
-#: Where the thread of an operation without launch is looked for: the launch before it, or else the next one.
-_NEAREST: Final[tuple[Literal["backward", "forward"], ...]] = ("backward", "forward")
 
 
 def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
@@ -50,7 +47,7 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in (gaps, rest)])
 
 
-def with_launches(report: Report, idle: pl.DataFrame, launching: pl.DataFrame) -> pl.DataFrame:
+def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """`idle` with thread_id, call_start and call_end of the launch of the operation that ends each interval.
 
     `launching` are the calls of :func:`kanalyze.analyses._launch.launching_calls`.
@@ -61,25 +58,23 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: pl.DataFrame) -
     calls = calls_of(report, ended, "thread_id", "call_start", "call_end")
     calls = pl.concat([calls, calls.clear(idle.height - calls.height)])
     idle = idle.with_columns(calls)
-    orphans = idle.filter(pl.col("call_start").is_null())
-    if orphans.is_empty() or launching.is_empty():
+    missing = pl.col("call_start").is_null()
+    orphans = parts_by(idle.filter(missing), ["process_id"])
+    if not orphans or not launching:
         return idle
-    orphans = orphans.drop("thread_id", "call_start", "call_end").sort("end")
-    before, after = (
-        orphans.join_asof(
-            launching,
-            left_on="end",
-            right_on="call_start",
-            by="process_id",
-            strategy=strategy,
-            check_sortedness=False,
-        ).get_column("thread_id")
-        for strategy in _NEAREST
+    found = (
+        part.with_columns(_nearest_thread(launching.get(process), part.get_column("end")))
+        for (process,), part in orphans.items()
     )
-    null = pl.lit(None, dtype=pl.Int64)
-    thread = before.zip_with(before.is_not_null(), after)
-    filled = orphans.with_columns(thread, null.alias("call_start"), null.alias("call_end")).select(idle.columns)
-    return pl.concat([idle.filter(pl.col("call_start").is_not_null()), filled]).sort("start")
+    return pl.concat([idle.filter(~missing), *found]).sort("start")
+
+
+def _nearest_thread(calls: pl.DataFrame | None, at: pl.Series) -> pl.Series:
+    """The thread of the call that started last before each of `at`, or else of the first one."""
+    if calls is None:
+        return pl.Series("thread_id", [None], dtype=pl.Int64).new_from_index(0, len(at))
+    before = count_up_to(calls.get_column("call_start"), at, equal=True).cast(pl.Int64) - 1
+    return calls.get_column("thread_id").gather(before.clip(lower_bound=0))
 
 
 def with_phases(idle: pl.DataFrame) -> pl.DataFrame:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import distinct, gathered, matches, positions
 from kanalyze.analyses._operations import operations, recorded
-from kanalyze.frames import constant, distinct_values, numbers, parts_by
+from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -82,12 +82,18 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
     return found.select(columns[column].alias(column) for column in wanted or columns)
 
 
-def launching_calls(report: Report) -> pl.DataFrame:
-    """The calls that launched anything: process_id, thread_id and call_start, all known; sorted by call_start."""
-    rows = distinct(launch_rows(report).drop_nulls())
-    calls = report.kind("api").select("process_id", "thread_id", call_start="start_ns")
+@once_per_process
+def launching_rows(report: Report) -> pl.Series:
+    """The rows of the api events that launched anything, sorted."""
+    return distinct(launch_rows(report).drop_nulls())
+
+
+def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
+    """The calls that launched anything, by process: thread_id and call_start, all known; sorted by call_start."""
+    rows, calls = launching_rows(report), report.kind("api").select(*THREAD, call_start="start_ns")
     calls = (calls.select(pl.all().gather(rows)) if len(rows) else calls.clear()).drop_nulls()
-    return calls if calls.get_column("call_start").is_sorted() else calls.sort("call_start")
+    parts = parts_by(in_order(calls, "call_start"), ["process_id"])
+    return {process: part.drop("process_id") for (process,), part in parts.items()}
 
 
 def launch_pairs(report: Report) -> pl.DataFrame:

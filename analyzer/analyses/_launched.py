@@ -114,7 +114,7 @@ def _own_launches(report: Report) -> pl.DataFrame:
     kernel = work.select(pl.col("kind") == "kernel").to_series()
     work = work.select(needed) if kernel.all() else work.select(needed).filter(kernel)
     calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_name")
-    alone = calls.get_column("call_row").is_not_null() & ~launches_graphs(calls.get_column("call_name"))
+    alone = calls.get_column("call_row").is_not_null() & ~launches_graphs(report, calls.get_column("call_name"))
     work = work.with_columns(calls.select("call_row", "call_start").get_columns())
     work = work if alone.all() else work.filter(alone)
     if not work.get_column("call_start").is_sorted():

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.analyses._decoded import communicating
-from kanalyze.frames import constant, stacked
+from kanalyze.frames import constant, distinct_rows, stacked
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -74,6 +74,12 @@ def exclusive_operations(report: Report) -> pl.DataFrame:
         same = own.equals(work.get_column("dur_ns"))  # where nothing overlaps, which is in memory once then
         return work.with_columns(pl.col("dur_ns").alias(own.name) if same else own)
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in work.partition_by("device")])
+
+
+@once_per_report
+def used_devices(report: Report) -> pl.DataFrame:
+    """Which processes ran operations on which devices in scope: columns device and process_id, each pair once."""
+    return distinct_rows(device_operations(report).select("device", "process_id"))
 
 
 def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._calls import call_names
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered, of_rows
@@ -180,7 +181,7 @@ def _given(report: Report, used: pl.DataFrame) -> pl.DataFrame:
 def calls_named(report: Report, pattern: str) -> pl.DataFrame:
     """The calls whose names fit `pattern`: process_id, correlation_id and `at`, the start; the first of each id."""
     calls = report.kind("api")
-    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    names = call_names(report).cast(pl.String).drop_nulls()
     wanted = names.filter(names.str.contains(pattern)).to_list()
     return _first_of_each(calls.lazy().filter(pl.col("name").is_in(wanted)))
 

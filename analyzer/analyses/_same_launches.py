@@ -11,7 +11,7 @@ import polars as pl
 
 from kanalyze.analyses._common import once_together
 from kanalyze.analyses._kernel_groups import kernels_in
-from kanalyze.analyses._launch import calls_of, launch_rows
+from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._shapes import SHAPE
@@ -81,7 +81,7 @@ def complete(base: Report) -> bool:
     whole = base.whole
     if base.scope.process is not None or whole.kind("graph").height:
         return False
-    return unused_launches(whole, launch_rows(whole)).filter(~pl.col("captured")).is_empty()
+    return unused_launches(whole).filter(~pl.col("captured")).is_empty()
 
 
 def _with_same_name(kernels: pl.DataFrame) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of
+from kanalyze.analyses._calls import bucket_of, call_names
 from kanalyze.analyses._common import THREAD, in_threads
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside, positions
@@ -110,7 +110,7 @@ def _coded(report: Report) -> pl.DataFrame:
     """
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
-    names = report.kind("api").get_column("name").unique()
+    names = call_names(report)
     barred = names.filter(_cuts(names)).to_list()
     line = stacked(list(in_threads(partial(_told, report, barred), list(slices(work)))))
     keys = line.get_column("series")
@@ -182,7 +182,7 @@ def _is_cut(name: str) -> bool:
 def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...], pl.Series]:
     """When each thread cut its series, sorted, by process id and thread id; `barred` are cuts told by the operation."""
     calls = report.kind("api").select("process_id", "thread_id", "name", "start_ns")
-    names = calls.get_column("name").unique()
+    names = call_names(report)
     own = calls.filter(pl.col("name").is_in(names.filter(_cuts(names)).implode())).drop("name")
     parts = pl.concat([own, barred]).sort("start_ns").partition_by("process_id", "thread_id", as_dict=True)
     return {key: part.get_column("start_ns") for key, part in parts.items()}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._calls import call_names
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside
@@ -145,7 +146,7 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
 def ordering_calls(report: Report) -> pl.DataFrame:
     """The calls that ask a stream to wait for something, or launch a graph: process_id, correlation_id, at (start)."""
     calls = report.kind("api")
-    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    names = call_names(report).cast(pl.String).drop_nulls()
     asking = names.filter(names.str.contains(_ORDERING)).to_list()
     return calls.filter(pl.col("name").is_in(asking)).select("process_id", "correlation_id", at="start_ns")
 

@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._device_busy import busy_spans as device_spans
 from kanalyze.analyses._operations import device_operations, exclusive_operations
-from kanalyze.frames import constant
+from kanalyze.frames import constant, distinct_rows
 from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ def used_streams(report: Report) -> pl.DataFrame:
     (null where the report does not say). Operations without a stream, such as unified-memory copies, are one with a
     null for it.
     """
-    work = _keyed(report).select(STREAM_KEYS)
-    found = work.head(1) if constant(work, *STREAM_KEYS) else work.unique()
+    found = distinct_rows(_keyed(report).select(STREAM_KEYS))
     known = report.table(STREAMS.name)
     numbered = found.sort(STREAM_KEYS).with_row_index("number")
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._calls import call_names
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside
-from kanalyze.analyses._operations import operations
+from kanalyze.analyses._operations import operations, used_devices
 from kanalyze.analyses._queued import STREAM, recorded_work, streams
 from kanalyze.frames import taken
 
@@ -80,7 +81,7 @@ def _blocking(report: Report) -> pl.DataFrame:
     calls = report.kind("api").select(
         "name", "process_id", "thread_id", "correlation_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
     )
-    names = calls.get_column("name").unique()
+    names = call_names(report)
     scopes = pl.Series([scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
     told = pl.DataFrame([names, scopes.alias("scope")]).drop_nulls()
     numbered = calls.with_row_index("call_row")
@@ -123,15 +124,15 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     That of its copy; or of its context; or the only one that its process used; or that of the work that its thread
     launched last before it; else null.
     """
-    work = operations(report).select("process_id", "device")
-    used = work.unique().group_by("process_id").agg(pl.col("device").first(), n=pl.len())
+    used = used_devices(report.whole).group_by("process_id").agg(pl.col("device").first(), n=pl.len())
     only = used.filter(pl.col("n") == 1).select("process_id", "device")
     known = calls.join(only, on="process_id", how="left", nulls_equal=True, maintain_order="left")
     unsure = known.filter(pl.col("device").is_null()).drop("device")
     if unsure.is_empty():
         return known
     contexts = streams(report).select("context_id")
-    work = pl.concat([work.with_columns(launch_rows(report).alias("call")), contexts], how="horizontal")
+    work = operations(report).select("process_id", "device", launch_rows(report).alias("call"))
+    work = pl.concat([work, contexts], how="horizontal")
     contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
     of_context = contexts.select("process_id", "context_id", of_context="device")
     told = _recent_devices(report, work, unsure).join(of_context, on=["process_id", "context_id"], how="left")

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._lookup import beside
-from kanalyze.analyses._operations import device_operations, exclusive_operations
+from kanalyze.analyses._operations import exclusive_operations, used_devices
 
 if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
@@ -114,7 +114,7 @@ def faults_seen(report: Report) -> pl.DataFrame:
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
     device = report.scope.device
     if device is not None:
-        used = device_operations(report).select("process_id").unique()
+        used = used_devices(report).select("process_id").unique()
         events = events.join(used, on="process_id", how="semi", maintain_order="left")
         events = events.filter(pl.col("device").is_null() | (pl.col("device") == device))
     told = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")

@@ -195,7 +195,7 @@ class Walk:
 
     report: Report
     threads: dict[ThreadKey, Thread]
-    launching: pl.DataFrame
+    launching: dict[int, pl.DataFrame]
     device: int
     low: int
     high: int

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
-from kanalyze.analyses._operations import device_operations, operations
+from kanalyze.analyses._operations import operations, used_devices
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -22,7 +22,7 @@ def activity(report: Report) -> pl.DataFrame:
     Columns device, start, end; one row per device with operations.
     """
     spans = _process_spans(report)
-    used = device_operations(report).select("device", "process_id").unique()
+    used = used_devices(report)
     joined = used.join(spans, on="process_id", how="left", nulls_equal=True)
     return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
 

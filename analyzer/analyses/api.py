@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import DURATION_COLUMNS, analysis, duration_statistics, require, share_of_total
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def api(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, "api")
     calls = report.seen("api")
     if report.scope.device is not None:
-        calls = calls.join(device_operations(report).select("process_id").unique(), on="process_id", how="semi")
+        calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
     sums = calls.group_by("name").agg(duration_statistics())
     named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"))
     return TABLE.select(named.sort("total_ns", "name", descending=[True, False]))

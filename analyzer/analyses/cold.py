@@ -12,7 +12,7 @@ from kanalyze.analyses._common import require
 from kanalyze.analyses._first_touch import first_touch_costs
 from kanalyze.analyses._kernel_starts import KERNEL, kernel_starts
 from kanalyze.analyses._launched import launch_costs
-from kanalyze.analyses._operations import device_operations, of_device, operations
+from kanalyze.analyses._operations import of_device, operations, used_devices
 from kanalyze.errors import UnknownNameError
 from kanalyze.schema import Column, Table
 
@@ -159,7 +159,7 @@ def _first_launches(report: Report) -> pl.DataFrame:
 
 def _on_devices(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """`found` with the device of those processes that used only one."""
-    used = operations(report).select("process_id", only="device").unique()
+    used = used_devices(report.whole).select("process_id", only="device")
     single = used.filter(pl.len().over("process_id") == 1)
     both = found.join(single, on="process_id", how="left", nulls_equal=True)
     return both.with_columns(pl.col("device").fill_null(pl.col("only")))
@@ -168,7 +168,7 @@ def _on_devices(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """Those that overlap the window, of the processes that used the device."""
     if report.scope.device is not None:
-        own = device_operations(report).select("process_id").unique()
+        own = used_devices(report).select("process_id").unique()
         mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
         found = found.filter(mine).join(own, on="process_id", how="semi", nulls_equal=True)
     window, end = report.scope.window, pl.col("start") + pl.col("dur_ns").fill_null(0)

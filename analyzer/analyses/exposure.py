@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import analysis, require
-from kanalyze.analyses._launch import launch_rows
+from kanalyze.analyses._launch import launch_rows, launching_rows
 from kanalyze.analyses._lookup import distinct
 from kanalyze.analyses._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
 from kanalyze.analyses._windows import windows
@@ -97,8 +97,10 @@ def _row(category: str, detail: str | None, work: pl.DataFrame) -> tuple[str, st
 
 def _launching(report: Report, device: int, low: int, high: int) -> list[tuple[str, str | None, int, int, int]]:
     """The calls that launched the operations of a device, each once; exposed is the ledger's `launch` bucket."""
-    work = of_device(operations(report).select("device", "row"), device)
-    called = distinct(launch_rows(report).gather(work.get_column("row")).drop_nulls())
+    every, called = operations(report).select("device", "row"), launching_rows(report)
+    work = of_device(every, device)
+    if work.height < every.height:
+        called = distinct(launch_rows(report).gather(work.get_column("row")).drop_nulls())
     calls = report.kind("api").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     calls = calls.select(pl.all().gather(called)) if len(called) else calls.clear()
     inside = intervals.clip(calls, low, high)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import is_launch_name
+from kanalyze.analyses._calls import call_names, is_launch_name
 from kanalyze.analyses._common import analysis, total
 from kanalyze.analyses._graph_making import captures
-from kanalyze.analyses._launch import launch_rows
-from kanalyze.analyses._lookup import distinct
+from kanalyze.analyses._launch import launch_rows, launching_rows
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.occupancy import launch_occupancy
@@ -69,11 +68,10 @@ def health(report: Report) -> pl.DataFrame:
 
 
 def _pairing(report: Report) -> list[Check]:
-    rows = launch_rows(report)
-    alone = operations(report).filter(rows.is_null())
+    alone = operations(report).filter(launch_rows(report).is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
-    unused = unused_launches(report, rows)
+    unused = unused_launches(report)
     inside = unused.filter("captured")
     outside = unused.filter(~pl.col("captured"))
     return [
@@ -104,14 +102,13 @@ def _pairing(report: Report) -> list[Check]:
     ]
 
 
-def unused_launches(report: Report, used: pl.Series) -> pl.DataFrame:
+def unused_launches(report: Report) -> pl.DataFrame:
     """The launching calls that no operation names: columns dur_ns and captured (their thread was capturing a graph)."""
     calls = report.kind("api").select("name", "process_id", "thread_id", "start_ns", "dur_ns")
-    names = calls.get_column("name").unique().cast(pl.String).to_list()
+    names = call_names(report).cast(pl.String).to_list()
     launching = [name for name in names if is_launch_name(name)]
-    known = distinct(used.drop_nulls())
     lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
-    found = calls.filter(lost.scatter(known, False)).sort("start_ns")  # noqa: FBT003 - polars has no name for it
+    found = calls.filter(lost.scatter(launching_rows(report), False)).sort("start_ns")  # noqa: FBT003 - polars has no name for it
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
     last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
     return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))

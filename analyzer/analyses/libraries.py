@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._common import DURATION_COLUMNS, analysis, duration_statistics, require
 from kanalyze.analyses._device_busy import all_idle_spans
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses._ranges import named_ranges, overlapping
 from kanalyze.analyses._windows import windows
 from kanalyze.schema import Column, Table
@@ -83,7 +83,7 @@ def _of_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
     """The events of the processes that used the device in scope."""
     if report.scope.device is None:
         return events
-    return events.join(device_operations(report).select("process_id").unique(), on="process_id", how="semi")
+    return events.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
 
 
 def _calls(report: Report, kind: str) -> pl.DataFrame:

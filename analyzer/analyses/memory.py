@@ -11,7 +11,7 @@ from kanalyze.analyses._allocation_loops import allocating_calls
 from kanalyze.analyses._allocations import KEYS, ON_DEVICE, steps
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import DURATION_COLUMNS, duration_statistics, require, share_of_total
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -277,7 +277,7 @@ def _by_call(report: Report) -> pl.DataFrame:
     everything = report.kind("api").get_column("event_id")
     calls = calls.with_columns(everything.gather(calls.get_column("row"))).join(seen, on="event_id", how="semi")
     if report.scope.device is not None:
-        calls = calls.join(device_operations(report).select("process_id").unique(), on="process_id", how="semi")
+        calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
     looping = pl.col("round").is_not_null()
     sums = (
         calls.with_columns(shown(pl.col("name")).alias("call"))

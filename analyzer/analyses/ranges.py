@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import DURATION_COLUMNS, analysis, duration_statistics, require, share_of_total
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses._ranges import named_ranges, overlapping
 from kanalyze.schema import Column, Table
 
@@ -44,7 +44,7 @@ def ranges(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, "range")
     found = overlapping(named_ranges(report), report.scope.window)
     if report.scope.device is not None:
-        found = found.join(device_operations(report).select("process_id").unique(), on="process_id", how="semi")
+        found = found.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
     sums = (
         found.with_columns(dur_ns=pl.col("end") - pl.col("start"))
         .group_by("range", "style")

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses._blame import IDLE
 from kanalyze.analyses._common import analysis, median_of, require
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations, used_devices
 from kanalyze.analyses._warm_up import warmed_up
 from kanalyze.analyses._window_ledgers import window_ledgers
 from kanalyze.analyses.instances import answer, judged
@@ -134,7 +134,7 @@ def _overlapping(report: Report) -> pl.DataFrame:
 
 def _devices(report: Report) -> pl.DataFrame:
     """The devices in scope that each process used: columns process_id, device."""
-    return device_operations(report).select(_KEYS).unique()
+    return used_devices(report).select(_KEYS)
 
 
 def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:

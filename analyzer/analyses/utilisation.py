@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import require
+from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._low_utilisation import low_regions
 from kanalyze.analyses._operations import BUSY_BUCKETS, exclusive_operations, of_device
 from kanalyze.analyses._windows import windows
@@ -119,7 +120,8 @@ def _of_device(report: Report, device: int, low: int, high: int, chunks: int) ->
     for rank, bucket in enumerate(BUSY_BUCKETS):
         # the time of a bucket is what it adds to those that win over it
         if rank in ranks:
-            spans = intervals.union(work.filter(pl.col("rank") <= rank))
+            last = rank == ranks[-1]  # all that ran, of which others ask, too
+            spans = busy_spans(report)[device] if last else intervals.union(work.filter(pl.col("rank") <= rank))
             covered = intervals.covered_before(edges, spans).diff().slice(1)
             found[bucket], below = covered - below, covered
         else:

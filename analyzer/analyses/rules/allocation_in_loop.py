@@ -11,7 +11,7 @@ from kanalyze.analyses._allocation_loops import allocating_calls
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses._device_busy import idle_spans
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
 from kanalyze.units import plural, time
@@ -29,7 +29,7 @@ def find(report: Report) -> list[Finding]:
     if looping.is_empty():
         return []
     known = looping.with_columns(shown(pl.col("name")).alias("call"))
-    used = device_operations(report).select("device", "process_id").unique()
+    used = used_devices(report)
     found = []
     for device, idle in idle_spans(report).items():
         calls = known.join(used.filter(pl.col("device") == device), on="process_id", how="semi", nulls_equal=True)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, shown
+from kanalyze.analyses._calls import bucket_of, call_names, shown
 from kanalyze.analyses._common import longest, median_of, total
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
 from kanalyze.analyses._launched import launch_costs
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.ledger import ledger
@@ -79,7 +79,7 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     stake = total(rows, "ns")
     if not stake:
         return []
-    names = report.kind("api").get_column("name").unique().cast(pl.String).to_list()
+    names = call_names(report).cast(pl.String).to_list()
     loads = report.seen("api").filter(pl.col("name").is_in([name for name in names if bucket_of(name) == "loading"]))
     loads = _of_processes(report, device, loads).join(context_calls(report), on="event_id", how="anti")
     slowest = longest(loads, "dur_ns")
@@ -107,5 +107,5 @@ def _first_launches(report: Report, device: int) -> list[Finding]:
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
     """The events of the processes that ran operations on a device."""
-    used = device_operations(report).select("device", "process_id").unique().filter(pl.col("device") == device)
+    used = used_devices(report).filter(pl.col("device") == device)
     return events.join(used.select("process_id"), on="process_id", how="semi", maintain_order="left")

@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.analyses._blame import host_culprits
 from kanalyze.analyses._common import THREAD, total
 from kanalyze.analyses._host import threads
-from kanalyze.analyses._operations import device_operations
+from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses._unified import faults_seen
 from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import WORTH_SAYING, windows
@@ -66,7 +66,7 @@ def _faulting(report: Report, device: int) -> str:
     """How often the host waited for memory meanwhile, which is not its own code either; nothing if it did not."""
     if "fault" not in report.kinds:
         return ""
-    used = device_operations(report).filter(pl.col("device") == device).select("process_id").unique()
+    used = used_devices(report).filter(pl.col("device") == device)
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
