@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import analyses
-from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SOURCE_FILES
+from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.errors import UnknownNameError
-from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES, SYMBOLS
+from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The tables that only reports of ncu fill: counters of kernels, and what ncu's own rules say.
+"""The tables about what ncu measured: counters of kernels, what ncu's own rules say, and which launches these are.
 
 Definitions: docs/definitions.md, sections 2 and 8.
 """
@@ -96,5 +96,15 @@ LAUNCH_NUMBERS = Table(
             "number", pl.Int64, "Its launch, counted from 1 among those of its function in the capture's nsys report."
         ),
         Column("symbols", pl.List(pl.String), "Functions that it can be, mangled; empty where ncu was told none."),
+    ),
+)
+
+#: The only one that nsys fills: commands of ncu name functions by their symbols.
+SYMBOLS = Table(
+    "symbols",
+    "One function that ran on a device: two of different symbols may have the same name.",
+    (
+        Column("name", pl.String, "The name in `events`."),
+        Column("symbol", pl.String, "Its name in the program's binary, mangled."),
     ),
 )

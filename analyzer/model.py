@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, RULE_RESULTS, SOURCE_FILES
+from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.schema import Column, Table
 
 #: Every kind of event, in the order of their event ids.
@@ -106,15 +106,6 @@ KERNEL_CONFIG = Table(
         ),
         Column("local_per_thread_bytes", pl.Int64, "Local memory (spills, arrays) of a thread.", nullable=True),
         *_OF_GRAPH,
-    ),
-)
-
-SYMBOLS = Table(
-    "symbols",
-    "One function that ran on a device: two of different symbols may have the same name.",
-    (
-        Column("name", pl.String, "The name in `events`."),
-        Column("symbol", pl.String, "Its name in the program's binary, mangled."),
     ),
 )
 

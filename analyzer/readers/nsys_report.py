@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.counter_model import SYMBOLS
 from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COMPILED_KERNELS,
@@ -20,7 +21,6 @@ from kanalyze.model import (
     KINDS,
     RANGE_DETAIL,
     READER_TABLES,
-    SYMBOLS,
 )
 from kanalyze.readers import nsys_events as nsys
 from kanalyze.readers.nsys_details import DETAILS, graph_of_node, known_id
