@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -98,11 +99,10 @@ class Runner:
             StepFailedError: It could not be started, took too long, or did not do what it should. What it left is gone.
         """
         before = entries(step.log.parent.parent)
-        try:
+        with ExitStack() as failed:
+            failed.callback(lambda: discard(entries(step.log.parent.parent) - before))
             self._run(step, max(self.left_s if limit_s is None else min(limit_s, self.left_s), 0.0))
-        except BaseException:
-            discard(entries(step.log.parent.parent) - before)
-            raise
+            failed.pop_all()  # what it made stays
 
     def _run(self, step: Step, limit_s: float) -> None:
         self.progress(Event("begin", step.name))

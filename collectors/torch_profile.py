@@ -6,7 +6,7 @@ import functools
 import os
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
@@ -244,11 +244,10 @@ def torch_profile(
 
 def _start(running: Session, folder: Path) -> None:
     """Start, and leave no folder where that is not possible."""
-    try:
+    with ExitStack() as failed:
+        failed.callback(folder.rmdir)
         running.start()
-    except BaseException:
-        folder.rmdir()
-        raise
+        failed.pop_all()  # the folder stays
 
 
 def _free(wanted: str) -> Path:

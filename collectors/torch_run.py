@@ -83,7 +83,7 @@ class Run:
         began_ns = time.perf_counter_ns()
         try:
             given = body()
-        except BaseException as error:
+        except BaseException as error:  # whatever it is, it is the workload's, and goes on
             self.workload["exception"] = f"{type(error).__name__}: {error}".rstrip(": ")
             self._ended("exception", 1, began_ns)
             raise

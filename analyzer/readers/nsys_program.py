@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, NoReturn
@@ -104,15 +104,13 @@ def run(
     Raises:
         OSError: It cannot be started.
     """
-    with log.open("wb") as said, _stoppable(), starter(command, said) as process:
-        try:
-            last = 0
-            while (status := process.poll()) is None:
-                time.sleep(_LOOK_EVERY_S)
-                last = _tell(log, last, share_done)
-        except BaseException:
-            _end(process)
-            raise
+    with log.open("wb") as said, _stoppable(), starter(command, said) as process, ExitStack() as early:
+        early.callback(_end, process)
+        last = 0
+        while (status := process.poll()) is None:
+            time.sleep(_LOOK_EVERY_S)
+            last = _tell(log, last, share_done)
+        early.pop_all()  # it ended by itself
     _tell(log, last, share_done)
     lines = [line for line in re.split(rb"[\r\n]+", log.read_bytes()) if line.strip() and not _PERCENT.search(line)]
     return status, [line.decode(errors="replace") for line in lines]

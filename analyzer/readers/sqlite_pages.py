@@ -15,7 +15,7 @@ import sqlite3
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
@@ -156,14 +156,12 @@ class PagesFile:
         """
         self._path = path
         self._lock = threading.Lock()
-        self._file = path.open("rb", buffering=0)
-        try:
+        with ExitStack() as refused:
+            self._file = refused.enter_context(path.open("rb", buffering=0))
             size = os.fstat(self._file.fileno()).st_size
             self._header = _parse_header(self._file.read(_HEADER_BYTES), size)
             _refuse_journals(path)
-        except BaseException:
-            self._file.close()
-            raise
+            refused.pop_all()  # it stays open
 
     def __enter__(self) -> Self:
         """Close the file when the block ends."""
