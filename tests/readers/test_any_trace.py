@@ -62,7 +62,7 @@ def test_processes_and_large_columns_give_the_same(folder, text, piece, compress
         here = report_of(folder, text, compressed=compressed)
         patch.setattr(trace_pool, "SMALL_PLAIN_BYTES", 0)
         patch.setattr(trace_pool, "SMALL_GZIP_BYTES", 0)
-        patch.setattr(trace_pool.os, "cpu_count", partial(int, 2))
+        patch.setattr(trace_pool, "processors", partial(int, 2))
         patch.setattr(torch_frames, "_MANY", 0)
         there = report_of(folder, text, compressed=compressed)
     assert_same(there, text)

@@ -27,7 +27,7 @@ def pooled(monkeypatch):
     """Every trace goes to two processes, in small pieces."""
     monkeypatch.setattr(trace_pool, "SMALL_PLAIN_BYTES", 0)
     monkeypatch.setattr(trace_pool, "SMALL_GZIP_BYTES", 0)
-    monkeypatch.setattr(trace_pool.os, "cpu_count", partial(int, 2))
+    monkeypatch.setattr(trace_pool, "processors", partial(int, 2))
     monkeypatch.setattr(trace_text, "PIECE_BYTES", 2000)
 
 
@@ -140,7 +140,7 @@ from pathlib import Path
 from kanalyze.readers import trace_pool, trace_text
 from kanalyze.readers.trace_text import open_text
 trace_pool.SMALL_PLAIN_BYTES = 0
-trace_pool.os.cpu_count = partial(int, 2)
+trace_pool.processors = partial(int, 2)
 trace_text.PIECE_BYTES = 2000
 print(len(trace_pool.decoded(open_text(Path(sys.argv[1])), lambda *_: None)))
 """
