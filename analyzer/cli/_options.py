@@ -106,19 +106,10 @@ def top(default: int | None, help_text: str) -> Callable[[F], F]:
     return click.option("--top", type=click.IntRange(min=1), default=default, metavar="N", help=help_text)
 
 
-def opened(report: Path, where: Where) -> Report:
-    """The report at a path, narrowed to what the user asked for."""
-    from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
-
-    with sparing_memory():
-        found = read(report, _progress(), cache=not where["no_cache"])
-    return found.narrow(**part(where))
-
-
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
     """What :func:`opened_parts` gives where counters are wanted: of a capture the reports of ncu."""
     with sparing_memory():
-        from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
+        from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - --help need not import polars
         from kanalyze.report import Window  # noqa: PLC0415 - as above
 
     found = counters_at(report, _progress(), cache=not where["no_cache"])
@@ -151,7 +142,7 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     With `runs` of a nsys pass that ran several times each of its runs.
     """
     with sparing_memory():
-        from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - as above
+        from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - --help need not import polars
 
     cache = not where["no_cache"]
     paths: dict[Path, Path] = {}
@@ -186,12 +177,15 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
 
     One without a name, unless the window is a range that occurs several times.
     """
-    whole = Where(window=None, device=None, process=None, no_cache=where["no_cache"])
-    return parts_of(opened(report, whole), where)
+    from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
+
+    with sparing_memory():
+        whole = read(report, _progress(), cache=not where["no_cache"])
+    return parts_of(whole, where)
 
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
-    """The same of a report that is open."""
+    """What :func:`opened_parts` gives, of a report that is open."""
     whole, text = whole.narrow(device=where["device"], process=where["process"]), where["window"]
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):

@@ -79,12 +79,9 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
 
 def _with_runs(page: JointSummary | Summary | CounterSummary, where: Where) -> Shown:
     """The page of a report that may have been recorded several times; it then says how far the runs are apart."""
-    from kanalyze.analyses.joint_summary import JointSummary  # noqa: PLC0415 - as in _page
-    from kanalyze.analyses.summary import Summary  # noqa: PLC0415 - as in _page
-
-    if isinstance(page, JointSummary):
+    if page.kind == "joint":
         return replace(page, summary=_apart(page.summary, page.metas[0].path, where))
-    return _apart(page, page.meta.path, where) if isinstance(page, Summary) else page
+    return _apart(page, page.meta.path, where) if page.kind == "time" else page
 
 
 def _apart(page: Summary, report: Path, where: Where) -> Summary:

@@ -6,9 +6,6 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.analyses.counter_summary import CounterSummary
-from kanalyze.analyses.joint_summary import JointSummary
-from kanalyze.analyses.summary import Summary
 from kanalyze.renderers.pages import closing
 from kanalyze.units import printable
 
@@ -18,8 +15,11 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from kanalyze.analyses.counter_summary import CounterSummary
     from kanalyze.analyses.instances import Instances
+    from kanalyze.analyses.joint_summary import JointSummary
     from kanalyze.analyses.rules import Finding
+    from kanalyze.analyses.summary import Summary
     from kanalyze.renderers.pages import Shown
     from kanalyze.report import Meta
 
@@ -43,15 +43,12 @@ def _several(found: list[dict[str, Any]], compared: str) -> dict[str, Any]:
 
 def content(shown: Shown) -> dict[str, Any]:
     """The object that :func:`render` prints of one report."""
-    if isinstance(shown, JointSummary):
+    if shown.kind == "joint":
         return content(shown.summary) | _joint(shown)
     window = shown.scope.window
     head = {
         "schema_version": SCHEMA_VERSION,
-        "report": {
-            **asdict(shown.meta),
-            **{name: _path(getattr(shown.meta, name)) for name in _PATHS},
-        },
+        "report": _meta(shown.meta),
         "scope": {
             "window": window.name if window else None,
             "window_start_ns": window.start_ns if window else None,
@@ -61,9 +58,9 @@ def content(shown: Shown) -> dict[str, Any]:
         },
         "answer": shown.answer,
     }
-    if isinstance(shown, CounterSummary):
+    if shown.kind == "counters":
         return head | _counters(shown)
-    return head | (_summary(shown) if isinstance(shown, Summary) else _instances(shown))
+    return head | (_summary(shown) if shown.kind == "time" else _instances(shown))
 
 
 def _meta(meta: Meta) -> dict[str, Any]:
