@@ -7,7 +7,7 @@ kernel, and not a time of the program.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -57,22 +57,16 @@ class _Pool:
         return EVENTS.select(self._moved(lambda one: one.kind(kind)))
 
     def table(self, name: str) -> pl.DataFrame:
-        found = self._moved(lambda one: one.table(name))
-        if name == "launch_numbers":  # of another capture they are other launches
-            return self._numbers()
+        found = self._moved(partial(self._told, name))
         if name in _COMMON:
             found = found.unique(_COMMON[name], keep="first", maintain_order=True)
         return READER_TABLES[name].select(found)
 
-    def _numbers(self) -> pl.DataFrame:
-        capture = self._reports[0].meta.capture
-        parts = [
-            one.table("launch_numbers")
-            .filter(pl.lit(one.meta.capture == capture))
-            .with_columns(pl.col("event_id") + first)
-            for one, first in zip(self._reports, self._first_ids, strict=True)
-        ]
-        return READER_TABLES["launch_numbers"].select(pl.concat(parts))
+    def _told(self, name: str, report: Report) -> pl.DataFrame:
+        """A table of one of them; without numbers of launches of another capture, which are other launches."""
+        found = report.table(name)
+        elsewhere = report.meta.capture != self._reports[0].meta.capture
+        return found.clear() if name == "launch_numbers" and elsewhere else found
 
     def _moved(self, table: Callable[[Report], pl.DataFrame]) -> pl.DataFrame:
         """A table of all reports, with events and processes numbered through and times one after the other."""

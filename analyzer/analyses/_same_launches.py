@@ -49,9 +49,9 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     found = _numbered(base.whole, measured.get_column("same_name").unique())
     counted = measured.join(found, on="same_name", how="semi")
     both = counted.join(found, on=["same_name", "number"], how="left", suffix="_left")
-    by_one_call = pl.col("alone").eq_missing(other=False)
+    missing, by_one_call = pl.col("alone").is_null(), pl.col("alone").eq_missing(other=False)
     fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
-    in_doubt = (~by_one_call & ~(pl.col("alone").is_not_null() & fits)).any().over("same_name")
+    in_doubt = (~by_one_call & (missing | ~fits)).any().over("same_name")
     left = pl.when(~in_doubt).then("event_id_left")
     told = both.with_columns(left=left).filter(~by_one_call)
     return told.select(right="event_id", number="number", left="left").select(_TYPED)
@@ -102,7 +102,7 @@ def _alone_in_their_names(names: pl.Series) -> pl.DataFrame:
 def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
     """The launches of functions that have numbers: columns same_name, number, event_id, alone, those of launch shape.
 
-    Not alone are launches that one call made, nodes of a graph: which of them came first is not known.
+    Not alone are launches of a function that one call made, nodes of a graph: which came first is not known.
     """
     kernels = base.kind("kernel")
     doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
@@ -112,9 +112,9 @@ def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
     columns = ("event_id", "process_id", "context_id", "device")
     named = own.select(*columns, pl.col("name").cast(pl.String)).join(asked, on="name")
     launched = named.join(_calls(base, named), on="event_id", how="left")
-    alone = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _OF_ONE)
+    in_order = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _OF_ONE)
     known = pl.col("call_start").is_not_null().all().over("same_name")
-    order = launched.filter(alone & known).sort("call_start", "call_row", "event_id")
+    order = launched.filter(in_order & known).sort("call_start", "call_row", "event_id")
     numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))
     told = numbered.with_columns(alone=pl.len().over("call_row", "same_name") == 1).sort("event_id")
     return beside(told, base.kernel_config, *SHAPE).select("same_name", "number", "event_id", "alone", *SHAPE)

@@ -57,8 +57,7 @@ def together(table: str, reports: Sequence[Report], where: Where) -> list[Togeth
     Several of nsys, or without any of nsys several of torch.profiler, are runs or ranks that each have a time of their
     own. The others are added up: traces of ranks beside one report of nsys, measurements of ncu. As many traces as
     reports of nsys belong to these one by one, in the order in which they are given. A report in the folder of a
-    capture belongs to those of that capture alone, where one of them gives time. What is given twice
-    counts once.
+    capture belongs to those of that capture alone, where one of them gives time. What is given twice counts once.
 
     Raises:
         CannotTellError: None gives time.

@@ -47,19 +47,24 @@ class UnderNcu:
     clock_hz: int | None
     l2_bytes: int | None
     dram_bytes_per_s: int | None
-
     selective: bool | None
 
     @classmethod
     def of(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
         """Of two reports of one program."""
-        told: dict[str, Any] = {}
-        for devices in (base.devices, ncu.devices):
-            for name in ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s"):
-                if told.get(name) is None:
-                    told[name] = devices.get_column(name).max()
-        clock, l2, dram = (told[name] for name in ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s"))
-        return cls(base.meta.tool, spread, clock, l2, dram, ncu.meta.selective)
+
+        def most(name: str) -> Any:  # noqa: ANN401 - a number, or None where neither report has one
+            found = base.devices.get_column(name).max()
+            return ncu.devices.get_column(name).max() if found is None else found
+
+        return cls(
+            tool=base.meta.tool,
+            spread=spread,
+            clock_hz=most("clock_hz"),
+            l2_bytes=most("l2_bytes"),
+            dram_bytes_per_s=most("memory_bandwidth_bytes_per_s"),
+            selective=ncu.meta.selective,
+        )
 
     def fewer(self, row: Row) -> Explained | None:
         """What explains that ncu measured no more launches; None where it was told to measure all."""

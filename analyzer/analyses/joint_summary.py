@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kanalyze.analyses._same_kernels import same_kernels
@@ -31,7 +31,7 @@ class JointSummary:
         metas: Where all reports came from, that one first.
         joined: The table `joined`.
         gains: The table `gains`; None where no report has counters.
-        outside: How many rows without a time are kernels that ran there outside of the window, by the other tool.
+        outside: By each other tool, how many of its rows without a time are kernels that ran outside of the window.
     """
 
     kind: ClassVar[Literal["joint"]] = "joint"
@@ -40,7 +40,7 @@ class JointSummary:
     metas: list[Meta]
     joined: pl.DataFrame
     gains: pl.DataFrame | None
-    outside: Mapping[str, int] = field(default_factory=dict)
+    outside: Mapping[str, int]
 
     @property
     def tools(self) -> list[str]:
@@ -82,7 +82,7 @@ def _page(found: Together) -> JointSummary | Summary:
 
 
 def _outside(base: Report, other: Report) -> int:
-    """How many groups of kernels of another report `base` has as a whole, and not in what is looked at of it."""
+    """How many groups of kernels of another report are in the whole of `base`, and not in the part that it is."""
     if base.whole is base:
         return 0
     inside = same_kernels(base, other)

@@ -129,12 +129,11 @@ def _left_over(found: JointSummary) -> str:
     rows, texts = found.joined, []
     alone = rows.filter(pl.col("count").is_null())
     for name, tool, did in (("ncu", "ncu", "measure"), ("torch.profiler", "torch", "see")):
-        count = f"{tool}_count"
         if rows.get_column(f"{tool}_match").null_count() == rows.height:
             continue
         without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
-        outside = found.outside.get(name, 0)
-        only = alone.filter(pl.col(count).is_not_null()).height - outside
+        outside = found.outside[name]
+        only = alone.filter(pl.col(f"{tool}_count").is_not_null()).height - outside
         texts += [f"{units.plural(without.height, 'row')} that {tool} did not {did}"] * bool(without.height)
         texts += [f"{units.plural(only, 'row')} that only {tool} saw"] * bool(only)
         texts += [f"{units.plural(outside, 'row')} of {tool} outside of the window"] * bool(outside)
