@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._common import once_together
 from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses._same_launches import complete, same_launches, whole_names
 from kanalyze.analyses._shapes import SHAPE
@@ -29,6 +30,7 @@ _TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
 _COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count")
 
 
+@once_together
 def same_kernels(left: Report, right: Report) -> pl.DataFrame:
     """The groups of `left` that are the same kernels as groups of `right`.
 

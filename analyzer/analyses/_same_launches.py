@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import once_together
+from kanalyze.analyses._common import once_per_report, once_together
 from kanalyze.analyses._kernel_groups import kernels_in
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside
@@ -76,6 +76,7 @@ def _of_one_capture(base: Report, ncu: Report) -> bool:
     return base.meta.tool == "nsys" and base.meta.capture is not None and base.meta.capture == ncu.meta.capture
 
 
+@once_per_report
 def complete(base: Report) -> bool:
     """Whether every launch is there, each by itself."""
     whole = base.whole
