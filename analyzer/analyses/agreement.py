@@ -119,21 +119,24 @@ def _compared(found: Together) -> pl.DataFrame:
 
 def _of_part(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
     """`rows` of a part of the base, which is held against all of the others: explained where it agrees as a `whole`."""
-    single = pl.when(pl.col("right").is_null()).then(pl.concat_str("name", *SHAPE, separator=" ", ignore_nulls=True))
-    keys = ["figure", "second_tool", "right", "single"]
+    without_group = pl.concat_str("name", *SHAPE, separator=" ", ignore_nulls=True)  # copies, too
+    told_by = pl.when(pl.col("right").is_null()).then(without_group)
+    keys = ["figure", "second_tool", "right", "told_by"]
     agreed = (
-        whole.with_columns(single=single)
+        whole.with_columns(told_by=told_by)
         .group_by(keys)
         .agg(agreed=(pl.col("verdict") != "unexplained").all(), why_whole=pl.col("reason").first().fill_null("equal"))
     )
-    known = rows.with_columns(single=single).join(agreed, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    now = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
+    known = rows.with_columns(told_by=told_by).join(
+        agreed, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+    by_window = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
     told = {
         "verdict": pl.lit("explained"),
         "reason": pl.lit("window"),
         "why": pl.col("why_whole") + " in the whole report",
     }
-    return known.with_columns(pl.when(now).then(to).otherwise(name).alias(name) for name, to in told.items())
+    return known.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in told.items())
 
 
 def _kernels(base: Report, other: Report) -> pl.DataFrame:
@@ -153,8 +156,8 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     shapes = [name for name in SHAPE if name in both.columns]
     other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in shapes)
     elsewhere = both.filter(other_shape)  # the first has that name in other shapes only
-    theirs_told = [pl.col(f"{name}_other").alias(name) for name in ("launches", *shapes)]
-    rows.append(_alone(elsewhere.with_columns(theirs_told), "second"))
+    as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *shapes)]
+    rows.append(_alone(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
     rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in _TRIALS}), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
@@ -217,11 +220,11 @@ def _judged(frame: pl.DataFrame, base: Report, other: Report) -> pl.DataFrame:
     )
 
 
-def _under_ncu(measuring: UnderNcu, row: dict[str, Any]) -> Explained | None:
+def _under_ncu(under: UnderNcu, row: dict[str, Any]) -> Explained | None:
     if row["figure"] == "duration":
-        return measuring.duration(row)
+        return under.duration(row)
     if row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]:
-        return measuring.fewer(row)
+        return under.fewer(row)
     return None
 
 
