@@ -50,7 +50,6 @@ _FROM_CALL: Final = "--capture-range=cudaProfilerApi"
 #: The words of `nsys profile` and a program.
 _LEAST: Final = 3
 
-
 #: A mangled name in a regular expression that stands for nothing else.
 _ESCAPED: Final = r"(?:\w|\\[.$])+"
 
@@ -92,7 +91,7 @@ def selection(command: Sequence[str]) -> Selection | None:
     flags = _flags(command)
     if flags is None:
         return None
-    from_start = _STARTS.get(flags.get("--profile-from-start", "on"))
+    from_start = _from_start(flags)
     found = _by_number(flags) if "--kernel-id" in flags else _first_ones(flags)
     return None if found is None or from_start is None else replace(found, from_call=not from_start)
 
@@ -102,8 +101,12 @@ def chooses(command: Sequence[str]) -> bool | None:
     flags = _flags(command)
     if flags is None:
         return None
-    from_start = _STARTS.get(flags.get("--profile-from-start", "on"))
-    return from_start is not True or bool(flags.keys() - {"--profile-from-start", "--kernel-name-base"})
+    return _from_start(flags) is not True or bool(flags.keys() - {"--profile-from-start", "--kernel-name-base"})
+
+
+def _from_start(flags: Mapping[str, str]) -> bool | None:
+    """Whether launches are counted from the program's start on; None where that flag has a value of its own."""
+    return _STARTS.get(flags.get("--profile-from-start", "on"))
 
 
 def _by_number(flags: Mapping[str, str]) -> Selection | None:
@@ -157,12 +160,6 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
     return None  # there is no program
 
 
-def records_all(command: Sequence[str]) -> bool:
-    """Whether a command line of `nsys profile` is known to record the whole run of the program."""
-    flags = takewhile(lambda word: word.startswith("-"), command[2:])
-    return counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
-
-
 def counts_from_call(command: Sequence[str]) -> bool | None:
     """Whether a command line of `nsys profile` records from cudaProfilerStart on; None where it records otherwise.
 
@@ -171,6 +168,17 @@ def counts_from_call(command: Sequence[str]) -> bool | None:
     """
     if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
         return None
-    flags = [*takewhile(lambda word: word.startswith("-"), command[2:])]
+    flags = _flags_of_nsys(command)
     others = [flag for flag in flags if flag != _FROM_CALL]
     return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)
+
+
+def records_all(command: Sequence[str]) -> bool:
+    """Whether a command line of `nsys profile` is known to record the whole run of the program."""
+    limited = any(flag.startswith("--duration") for flag in _flags_of_nsys(command))
+    return counts_from_call(command) is False and not limited
+
+
+def _flags_of_nsys(command: Sequence[str]) -> list[str]:
+    """The flags between `nsys profile` and the program."""
+    return [*takewhile(lambda word: word.startswith("-"), command[2:])]
