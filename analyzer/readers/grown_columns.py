@@ -74,7 +74,10 @@ class _Column:
             return self.only.new_from_index(0, self._rows)
         if self._room is None:
             return pl.concat(self._parts or [self._empty], rechunk=True)
-        found = pl.Series(self._room[: self._rows])
+        return self._typed(self._room[: self._rows])
+
+    def _typed(self, physical: npt.NDArray[Any]) -> pl.Series:
+        found = pl.Series(physical)
         return found.cat.to(pl.Categorical) if self._empty.dtype == pl.Categorical else found
 
     def _put(self, values: pl.Series, at: int) -> None:
@@ -84,6 +87,5 @@ class _Column:
             self._room[at : at + len(values)] = values.to_physical().to_numpy()
             return
         if self._room is not None:
-            rows, self._rows = self._rows, at
-            self._parts, self._room, self._rows = [self.values()] if at else [], None, rows
+            self._parts, self._room = [self._typed(self._room[:at])] if at else [], None
         self._parts.append(values)
