@@ -114,9 +114,9 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         keys = [column.name for column in table.columns if column.dtype == pl.String]
         found = decoded(report, found, *keys)
     elif by is not None:
-        table, shape = BY_LAUNCH_SHAPE, [*SHAPE]
-        keys += shape
-        found = beside(found, report.kernel_config, *shape)
+        table = BY_LAUNCH_SHAPE
+        keys += SHAPE
+        found = beside(found, report.kernel_config, *SHAPE)
     names = [pl.col("name").n_unique().alias("kernels")] if by in _FORMS else []
     sums = found.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum(), *names)
     order = sums.with_columns(share_of_total(), pl.col(keys[0]).cast(pl.String)).sort(
