@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses import _walk
 from kanalyze.analyses._blame import IDLE
 from kanalyze.analyses.culprits import culprits
 from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Window
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
-from support.large import as_if_large
+from support.large import in_batches
 from support.slow_gaps import SlowGaps, gap_reports
 from support.strategies import WINDOWS
 
@@ -234,9 +233,7 @@ def test_culprits_equal_the_model(made, window, batch):
     events, records = made
     narrowed = report(events, event_records=records).narrow(window=Window(*window))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_walk, "BATCH", batch)
-        if batch == 2:
-            as_if_large(patch)
+        in_batches(patch, batch)
         found = culprits(narrowed)
     keys = ("device", "bucket", "culprit", "range")
     got = {row[:4]: row[4:] for row in found.select(*keys, "ns", "gaps", "longest_ns").iter_rows()}

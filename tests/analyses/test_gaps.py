@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses import _walk
 from kanalyze.analyses.gaps import gaps
 from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.report import Window
 from support.build import call, kernel, memcpy, nvtx, report
-from support.large import as_if_large
+from support.large import in_batches
 from support.slow_gaps import IDLE, SlowGaps, gap_reports
 from support.strategies import FEWER, WINDOWS
 
@@ -147,9 +146,7 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_walk, "BATCH", batch)
-        if batch == 2:
-            as_if_large(patch)
+        in_batches(patch, batch)
         found = gaps(of, threshold_ns=threshold).drop("process_id", "thread_id")
     model = SlowGaps(events, window, records)
     assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses import _context, _walk
+from kanalyze.analyses import _context
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._walk import launch_waits, walked
 from kanalyze.analyses._windows import windows
@@ -16,7 +16,7 @@ from kanalyze.analyses.ledger import BUCKETS, ledger
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Window
 from support.build import call, graph, kernel, memcpy, memset, overhead, report
-from support.large import as_if_large
+from support.large import in_batches
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
 
@@ -649,9 +649,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, batch):
     model = SlowModel(events, window, context_from_ns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_context, "CONTEXT_FROM_NS", context_from_ns)
-        patch.setattr(_walk, "BATCH", batch)
-        if batch == 2:
-            as_if_large(patch)
+        in_batches(patch, batch)
         found = ledger(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())
     assert_sums_to_windows(found, model)
@@ -662,9 +660,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, batch):
 def test_the_parts_of_the_walk_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_walk, "BATCH", batch)
-        if batch == 2:
-            as_if_large(patch)
+        in_batches(patch, batch)
         found, waits = ledger(narrowed), launch_waits(narrowed)
     on = operations(narrowed).get_column("device").gather(waits.get_column("row"))
     for device in windows(narrowed).get_column("device"):

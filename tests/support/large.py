@@ -1,10 +1,17 @@
 """What is done for large reports, done for those of a few events."""
 
 from kanalyze import frames
-from kanalyze.analyses import _lookup
+from kanalyze.analyses import _lookup, _walk
 
 
 def as_if_large(patch):
     """Let a monkey patch take away how many rows make it worth while to go along with them, or to slice them."""
     for module, name, value in ((frames, "_WORTH_MERGING", 1), (frames, "_SLICE", 3), (_lookup, "_LONG", 1)):
         patch.setattr(module, name, value)
+
+
+def in_batches(patch, rows):
+    """Let a monkey patch have the walk take so many rows at a time; if two, all else is done as for large reports."""
+    patch.setattr(_walk, "BATCH", rows)
+    if rows == 2:
+        as_if_large(patch)
