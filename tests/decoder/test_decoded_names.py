@@ -43,7 +43,7 @@ def text(value):
 def said(name):
     """All that a name says but its function, as names.txt has it."""
     found = decode(name)
-    told = {name: value for name, value in found._asdict().items() if name not in {"function", "family"}}
+    told = {field: value for field, value in found._asdict().items() if field not in {"function", "family"}}
     rest = [f"{field}={text(value)}" for field, value in told.items() if value != getattr(NOTHING, field)]
     return "  ".join([f"family={found.family}", *rest])
 
