@@ -65,10 +65,12 @@ def _part_of(report: Report, other: Report) -> bool:
     """Whether a report of ncu is a run that another one holds; one may have names cut short and durations rounded."""
     if not (report.meta.timeless and other.meta.timeless):
         return False
-    first, second = (_launches(one) for one in (report, other))
-    if first.is_empty() or first.get_column("dur_ns").has_nulls():
+    run, held = _launches(report), _launches(other).rename(lambda name: f"{name}_other")
+    if run.is_empty() or run.height > held.height or run.get_column("dur_ns").has_nulls():
         return False
-    return any(_alike(first, second.slice(at, first.height)) for at in range(second.height - first.height + 1))
+    places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
+    begins = places.filter(_alike()).get_column("at")
+    return any(_one_by_one(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
 
 
 def _launches(report: Report) -> pl.DataFrame:
@@ -76,15 +78,19 @@ def _launches(report: Report) -> pl.DataFrame:
     return kernels_in(report).join(processes, on="event_id", maintain_order="left")
 
 
-def _alike(launches: pl.DataFrame, others: pl.DataFrame) -> bool:
-    """Whether these launches are those, one by one."""
-    same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
-    process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
-    both = pl.concat([launches, others.rename(lambda name: f"{name}_other")], how="horizontal")
-    if not both.select(pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other")).all()).item():
+def _one_by_one(both: pl.DataFrame) -> bool:
+    """Whether the launches of one report are those of the other, which stand beside them."""
+    if not both.select(_alike().all()).item():
         return False
     names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
     return all(shortened(a, b) or shortened(b, a) for a, b in names)
+
+
+def _alike() -> pl.Expr:
+    """Whether a launch can be the one beside it: all but their names."""
+    same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
+    process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
+    return pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other"))
 
 
 def _same_duration(first: str, second: str) -> pl.Expr:
