@@ -8,8 +8,11 @@ import traceback
 import polars as pl
 import pytest
 
+from kanalyze import one_thread
 from kanalyze.analyses._common import in_threads
+from kanalyze.cli import _options
 from kanalyze.one_thread import in_one_thread
+from support.command import SAMPLES, run
 
 FRAME = pl.DataFrame({"number": range(10)})
 
@@ -80,3 +83,14 @@ def test_it_may_be_inside_itself_and_have_threads():
 def test_where_polars_calls_nothing_the_work_is_done_all_the_same(monkeypatch):
     monkeypatch.setattr(pl.LazyFrame, "collect", lambda *_, **__: FRAME)
     assert in_one_thread(odd) == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.parametrize("reports", [["add/nsys.sqlite"], ["add"], ["add/nsys.sqlite", "cdist/torch.json.gz"]])
+@pytest.mark.parametrize("more", [0, 1])
+def test_commands_work_in_one_thread_where_all_reports_together_are_small(monkeypatch, reports, more):
+    paths, asked = [SAMPLES / name for name in reports], []
+    files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
+    monkeypatch.setattr(_options, "_SMALL_BYTES", sum(file.stat().st_size for file in files) + more)
+    monkeypatch.setattr(one_thread, "in_one_thread", lambda work: asked.append(work) or work())
+    assert run("summarize", *paths).status == 0
+    assert len(asked) == more
