@@ -121,10 +121,9 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
 
 @contextmanager
 def sparing_memory() -> Iterator[None]:
-    """Let polars be imported in here with an allocator that keeps less, and gives back large blocks less often.
+    """Let polars be imported in here with an allocator that keeps less; benchmarks/ says what that saves and costs.
 
-    It takes a tenth less time and memory for a large report then (benchmarks/). jemalloc reads its options when it is
-    loaded.
+    jemalloc reads its options when it is loaded.
     """
     if _ALLOCATOR in os.environ or "polars" in sys.modules:
         yield
