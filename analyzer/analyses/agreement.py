@@ -153,10 +153,9 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
         )
         for figure, unit in _FIGURES.items()
     ]
-    shapes = [name for name in SHAPE if name in both.columns]
-    other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in shapes)
+    other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in SHAPE)
     elsewhere = both.filter(other_shape)  # the first has that name in other shapes only
-    as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *shapes)]
+    as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
     rows.append(_alone(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
     rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in _TRIALS}), "second"))
