@@ -177,6 +177,7 @@ class _Pool:
             process.kill()
         for thread in self._threads:
             thread.join()
+        self._failure = None  # whose traceback holds this: the trace would stay open until such a circle is found
 
     def _await(self) -> Part | Piece | None:
         """What comes next; None after the last."""
