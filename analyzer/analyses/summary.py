@@ -39,6 +39,7 @@ from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
+from kanalyze.freed_memory import give_back
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
 from kanalyze.units import percent, plural, time
@@ -197,13 +198,14 @@ def summarize(report: Report) -> Summary:
 def _settle(report: Report) -> None:
     """In a large report, find out all that the page needs of its launches' shapes, and let go of their table.
 
-    It is one of the largest; what it took is free again when the calls are read.
+    It is one of the largest; what it took is free again when the calls are read, and what reading took after that.
     """
     if many(report.kind("kernel").height):
         shape_numbers(report)
         told_graphs(report)
         report.release(KERNEL_CONFIG.name)
         at_once(report, _FIRST)
+        give_back()
 
 
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:

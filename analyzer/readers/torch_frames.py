@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze.freed_memory import give_back
 from kanalyze.readers.trace_events import MISSING
 from kanalyze.readers.trace_loose import number
 
@@ -96,17 +97,8 @@ def frames_of(parts: list[Part]) -> Frames:
     found.collectives = collectives.sort("kind", "row")
     found.counts = {word: count for word, count in counts.items() if count}
     if len(parts) > _MANY_PARTS:
-        _give_back()
+        give_back()
     return found
-
-
-def _give_back() -> None:
-    """Let the system have the memory of the arrays, which glibc would keep: as much as all frames take."""
-    import ctypes  # noqa: PLC0415 - for large traces only
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _all_texts(parts: Sequence[Part]) -> tuple[pl.Series, list[int]]:
