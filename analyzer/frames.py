@@ -173,7 +173,8 @@ def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
 
 def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
     """The different rows of `frame`; for one row again and again cheaper than a table of them."""
-    return frame.head(1) if constant(frame, *frame.columns) else frame.unique()
+    # not its head, which keeps all of it in memory
+    return frame.select(pl.all().gather([0])) if constant(frame, *frame.columns) else frame.unique()
 
 
 def first_seen(values: pl.Series) -> pl.Series:

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from kanalyze import frames
 from kanalyze.analyses._lookup import positions
 from kanalyze.analyses._overlay import overlaid, touched
-from kanalyze.frames import count_up_to, first_rows, first_seen, in_order, of_parts, parts_by, repeated, spread, within
+from kanalyze.frames import (
+    count_up_to,
+    distinct_rows,
+    first_rows,
+    first_seen,
+    in_order,
+    of_parts,
+    parts_by,
+    repeated,
+    spread,
+    within,
+)
 from support.large import as_if_large
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))
@@ -119,6 +130,14 @@ def test_what_is_made_part_by_part_is_in_the_frame_s_order(pairs, few):
     assert found.to_list() == [pairs[:at].count(pair) for at, pair in enumerate(pairs)]
     rows = {key: part.get_column("at").to_list() for key, part in parts.items()}
     assert rows == {pair: [at for at, one in enumerate(pairs) if one == pair] for pair in pairs}
+
+
+@given(PAIRS)
+def test_distinct_rows_are_those_of_a_set(pairs):
+    frame = pl.DataFrame(pairs, schema={"a": pl.Int64, "b": pl.Int64}, orient="row")
+    found = distinct_rows(frame).rows()
+    assert len(found) == len(set(found))
+    assert set(found) == set(pairs)
 
 
 @given(PAIRS)
