@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 #: Where polars' allocator looks for its options.
 _ALLOCATOR: Final = "_RJEM_MALLOC_CONF"
 
-#: One arena, in which large blocks stay with the others, and what is free goes back after half a second.
-_SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:500,muzzy_decay_ms:0"
+#: One arena, in which large blocks stay with the others, and what is free goes back after two seconds.
+_SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:2000,muzzy_decay_ms:0"
 
 #: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
 #: compressed ones, ten times as much is made.
