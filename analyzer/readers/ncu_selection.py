@@ -101,7 +101,10 @@ def chooses(command: Sequence[str]) -> bool | None:
     flags = _flags(command)
     if flags is None:
         return None
-    return _from_start(flags) is not True or bool(flags.keys() - {"--profile-from-start", "--kernel-name-base"})
+    if flags.keys() - {"--profile-from-start", "--kernel-name-base"}:
+        return True
+    from_start = _from_start(flags)
+    return None if from_start is None else not from_start
 
 
 def _from_start(flags: Mapping[str, str]) -> bool | None:

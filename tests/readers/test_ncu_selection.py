@@ -9,7 +9,7 @@ from kanalyze.collectors.ncu import profile as ncu_profile
 from kanalyze.collectors.nsys import profile as nsys_profile
 from kanalyze.collectors.options import Options
 from kanalyze.readers.capture_manifest import commands, selections
-from kanalyze.readers.ncu_selection import Selection, counts_from_call, records_all, selection
+from kanalyze.readers.ncu_selection import Selection, chooses, counts_from_call, records_all, selection
 
 BY_ID = ("--kernel-name-base", "mangled", "--kernel-id")
 A = ("_Z1av",)
@@ -78,6 +78,22 @@ def test_what_does_not_say_which_launches_these_are(flags):
 @pytest.mark.parametrize("command", [[], ["ncu"], ["ncu", "--set", "full"], ["nsys", "profile", "program"]])
 def test_what_is_no_run_of_ncu(command):
     assert selection(command) is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], False),
+        (["--kernel-name-base", "mangled", "--profile-from-start", "on"], False),
+        (["--profile-from-start", "off"], True),
+        (["--profile-from-start", "maybe"], None),
+        (["--profile-from-start", "maybe", "--launch-count", "3"], True),
+        (["-k", "add"], True),
+        (["--some-flag-of-the-future"], None),
+    ],
+)
+def test_whether_a_command_chooses_launches(flags, expected):
+    assert chooses(["ncu", *flags, "program"]) is expected
 
 
 @pytest.mark.parametrize(
