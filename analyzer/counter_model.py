@@ -5,11 +5,14 @@ Definitions: docs/definitions.md, sections 2 and 8.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 METRICS = Table(
     "metrics",
@@ -108,3 +111,14 @@ SYMBOLS = Table(
         Column("symbol", pl.String, "Its name in the program's binary, mangled."),
     ),
 )
+
+
+def measured_some(runs: Collection[bool | None]) -> bool | None:
+    """Whether several runs of ncu together were told to measure some launches only, by what is known of each.
+
+    False where one of them was to measure every launch, whatever the others were told; None where nothing says so, and
+    of one nothing is known.
+    """
+    if False in runs:
+        return False
+    return None if None in runs else True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_together
+from kanalyze.counter_model import measured_some
 from kanalyze.model import EVENTS, KINDS, READER_TABLES
 from kanalyze.report import Report
 
@@ -38,9 +39,8 @@ def pooled(reports: Sequence[Report]) -> Report | None:
 @once_together
 def _pool(first: Report, *others: Report) -> Report:
     reports = (first, *others)
-    told = {one.meta.selective for one in reports}
-    meta = first.meta if len(told) == 1 else replace(first.meta, selective=None)
-    return Report(meta, _Pool(reports))
+    selective = measured_some([one.meta.selective for one in reports])
+    return Report(replace(first.meta, selective=selective), _Pool(reports))
 
 
 class _Pool:

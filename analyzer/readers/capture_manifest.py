@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.counter_model import measured_some
 from kanalyze.readers.ncu_selection import chooses, counts_from_call, records_all, selection
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def selections(folder: Path) -> dict[str, Selection]:
 
 
 def selective(folder: Path, names: Iterable[str]) -> bool | None:
-    """Whether each of these runs of ncu profiled some launches only; None where the manifest does not say so of all."""
+    """Whether these runs of ncu profiled some launches only; None where the manifest does not say."""
     told = commands(folder)
-    each = [chooses(told.get(name, [])) for name in names]
-    return None if None in each else all(each)
+    return measured_some([chooses(told.get(name, [])) for name in names])

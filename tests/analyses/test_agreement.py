@@ -11,7 +11,9 @@ import pytest
 import kanalyze
 from kanalyze.analyses._stalls import LATENCY, stall_metric
 from kanalyze.errors import CannotTellError
+from kanalyze.readers.capture_manifest import selective
 from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.ncu_selection import chooses
 from support.build import call, kernel, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.counters import measured
@@ -108,6 +110,30 @@ def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, flags,
 
 def test_where_ncu_s_command_is_not_known_it_may_have_chosen_launches(tmp_path):
     assert fewer_launches(tmp_path, lambda step: step.update(name="other")) == ("explained", "filter", True)
+
+
+SOME, EVERY, NOBODY_KNOWS = ["ncu", "--launch-count", "1", "program"], ["ncu", "program"], ["ncu", "--odd", "program"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "known", "expected"),
+    [
+        ([SOME, SOME], True, ("explained", "filter")),
+        ([SOME, EVERY], False, ("unexplained", "")),
+        ([EVERY, NOBODY_KNOWS], False, ("unexplained", "")),
+        ([SOME, NOBODY_KNOWS], None, ("explained", "filter")),
+    ],
+)
+def test_of_several_runs_one_that_chose_nothing_should_have_every_launch(tmp_path, runs, known, expected):
+    """In one capture as in several."""
+    steps = [{"name": f"ncu-{at}", "command": command, "exit_status": 0} for at, command in enumerate(runs)]
+    (tmp_path / "manifest.json").write_text(json.dumps({"passes": [{"steps": steps}]}))
+    assert selective(tmp_path, [step["name"] for step in steps]) is known
+    captures = []
+    for at, command in enumerate(runs):
+        one = measured({TOOK: 100 + at}, names=["k"], block=(32, 1, 1))
+        captures.append(replace(one, meta=replace(one.meta, path=Path(f"run {at}"), selective=chooses(command))))
+    assert told(nsys(*(k(1000 * at, 1000 * at + 500) for at in range(3))), *captures)["launches", 3, 2] == expected
 
 
 def test_a_kernel_that_only_ncu_has_is_not_explained():
