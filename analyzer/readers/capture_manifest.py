@@ -9,10 +9,13 @@ from kanalyze.counter_model import measured_some
 from kanalyze.readers.ncu_selection import chooses, counts_from_call, records_all, selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kanalyze.readers.ncu_selection import Selection
+
+    #: The commands of a capture by the name of their step, as :func:`commands` gives them.
+    Commands = Mapping[str, Sequence[str]]
 
 #: What a capture's folder has, and no other.
 MANIFEST: Final = "manifest.json"
@@ -33,23 +36,21 @@ def commands(folder: Path) -> dict[str, list[str]]:
     return {name: command for name, command in found.items() if isinstance(name, str)}
 
 
-def recorded_all(folder: Path) -> bool:
-    """Whether the manifest says that the nsys pass recorded the whole run of the program."""
-    return records_all(commands(folder).get("nsys", []))
+def recorded_all(told: Commands) -> bool:
+    """Whether the nsys pass recorded the whole run of the program, as far as its command says."""
+    return records_all(told.get("nsys", []))
 
 
-def selections(folder: Path) -> dict[str, Selection]:
-    """Which launches each run of ncu profiled, by the name of its files, where the manifest says so.
+def selections(told: Commands) -> dict[str, Selection]:
+    """Which launches each run of ncu profiled, by the name of its files, where its command says so.
 
     They are those of the capture's nsys pass: it has to have recorded from the same moment on.
     """
-    told = commands(folder)
     from_call = counts_from_call(told.get("nsys", []))
     asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}
     return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
 
 
-def selective(folder: Path, names: Iterable[str]) -> bool | None:
-    """Whether these runs of ncu profiled some launches only; None where the manifest does not say."""
-    told = commands(folder)
+def selective(told: Commands, names: Iterable[str]) -> bool | None:
+    """Whether these runs of ncu profiled some launches only; None where their commands do not say."""
     return measured_some([chooses(told.get(name, [])) for name in names])

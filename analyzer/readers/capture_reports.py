@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read, read_capture
-from kanalyze.readers.capture_manifest import selections, selective
+from kanalyze.readers.capture_manifest import commands, selections, selective
 from kanalyze.readers.ncu_runs import report_of, runs_in
 from kanalyze.readers.read_capture import traces_in
 
@@ -72,8 +72,9 @@ def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = T
 
 
 def _counters(folder: Path, counters: Sequence[Run], progress: Progress | None) -> Report:
-    found = report_of(folder, counters, progress or (lambda *_: None), selections(folder))
-    chosen = selective(folder, [run.name for run in counters])
+    told = commands(folder)
+    found = report_of(folder, counters, progress or (lambda *_: None), selections(told))
+    chosen = selective(told, [run.name for run in counters])
     return replace(found, meta=replace(found.meta, selective=chosen))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers import read_torch_json
-from kanalyze.readers.capture_manifest import MANIFEST, recorded_all
+from kanalyze.readers.capture_manifest import MANIFEST, commands, recorded_all
 from kanalyze.readers.capture_tables import CaptureTables
 from kanalyze.readers.ncu_runs import report_of as report_of_ncu
 from kanalyze.readers.ncu_runs import runs_in
@@ -69,7 +69,8 @@ def run_of(folder: Path, run: Path) -> Report:
     """
     report = report_of(SqliteFile(run))
     source = CaptureTables(folder, report.source)
-    return replace(report, meta=replace(report.meta, capture=folder, partial=not recorded_all(folder)), source=source)
+    partial = not recorded_all(commands(folder))
+    return replace(report, meta=replace(report.meta, capture=folder, partial=partial), source=source)
 
 
 def traces_in(folder: Path) -> list[Path]:

@@ -135,7 +135,7 @@ def test_a_capture_s_own_commands(tmp_path, options, number):
         "ncu": ncu_profile("/opt/ncu", tmp_path / "ncu", options, chosen, ["./program"]),
     }
     write(tmp_path, **passes)
-    found = selections(tmp_path)
+    found = selections(commands(tmp_path))
     assert bool(found) == (number is not None)
     if found:
         assert found["ncu"].numbers_of(["a()"] * options.launches)[0] == number
@@ -150,11 +150,11 @@ def test_without_a_recording_from_the_same_moment_on_numbers_say_nothing(tmp_pat
     run = ["ncu", *BY_ID, "::_Z1av:2", "program"]
     for nsys in ([], ["nsys", "profile", "--capture-range=cudaProfilerApi", "program"], ["nsys", "launch", "program"]):
         write(tmp_path, nsys=nsys, ncu=run)
-        assert selections(tmp_path) == {}
+        assert selections(commands(tmp_path)) == {}
     write(tmp_path, nsys=["nsys", "profile", "--trace=nvtx", "program"], ncu=run)
-    assert selections(tmp_path) == {}
+    assert selections(commands(tmp_path)) == {}
     write(tmp_path, nsys=["nsys", "profile", "--trace=cuda,nvtx", "program"], ncu=run)
-    assert selections(tmp_path) == {"ncu": Selection((2,), symbols=A)}
+    assert selections(commands(tmp_path)) == {"ncu": Selection((2,), symbols=A)}
 
 
 def test_where_a_step_was_done_again_the_last_one_counts(tmp_path):
@@ -170,7 +170,7 @@ def test_where_a_step_was_done_again_the_last_one_counts(tmp_path):
 def test_a_manifest_that_says_nothing(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     assert commands(tmp_path) == {}
-    assert selections(tmp_path) == {}
+    assert selections(commands(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("command", [["nsys", "profile"], ["nsys"], ["ncu", "profile", "a"], []])

@@ -7,6 +7,8 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import CannotTellError
+from kanalyze.readers import capture_manifest
+from kanalyze.readers.capture_reports import counters_at
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
 
@@ -74,6 +76,15 @@ def test_a_capture_without_report_of_nsys_is_told(capture):
     message, remedy = refused(run("summarize", capture))
     assert message == f"{capture}: a capture without a report of nsys, not a report that kanalyze reads."
     assert "kanalyze doctor" in remedy
+
+
+def test_a_manifest_is_read_once_for_what_ncu_measured(monkeypatch):
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(capture_manifest.json, "loads", lambda text: parsed.append(text) or loads(text))
+    report = counters_at(SAMPLES / "streams")
+    assert report.table("launch_numbers").height
+    assert report.meta.selective
+    assert parsed == [(SAMPLES / "streams" / "manifest.json").read_text()]
 
 
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
