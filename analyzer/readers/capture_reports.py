@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read, read_capture
-from kanalyze.readers.capture_manifest import commands, selections, selective
-from kanalyze.readers.ncu_runs import report_of, runs_in
-from kanalyze.readers.read_capture import traces_in
+from kanalyze.readers.ncu_runs import runs_in
+from kanalyze.readers.read_capture import counters_of, traces_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from kanalyze.readers import Progress
-    from kanalyze.readers.ncu_runs import Run
     from kanalyze.report import Report
 
 
@@ -52,7 +50,7 @@ def every_report(
         ways += [partial(read_capture.run_of, path, run) for run in recorded[1:] if runs]
     ways += [partial(_trace, path, trace, progress, cache=cache) for trace in traces]
     if counters := runs_in(path, "ncu"):
-        ways.append(partial(_counters, path, counters, progress))
+        ways.append(partial(counters_of, path, counters, progress))
     found = []
     for way in ways or [partial(read, path, progress, cache=cache)]:  # which says what is missing
         try:
@@ -68,14 +66,7 @@ def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = T
     """The report at `path`, of a capture what ncu wrote there; raises as :func:`kanalyze.readers.read`."""
     if not read_capture.accepts(path, b"") or not (counters := runs_in(path, "ncu")):
         return read(path, progress, cache=cache)
-    return _counters(path, counters, progress)
-
-
-def _counters(folder: Path, counters: Sequence[Run], progress: Progress | None) -> Report:
-    told = commands(folder)
-    found = report_of(folder, counters, progress or (lambda *_: None), selections(told))
-    chosen = selective(told, [run.name for run in counters])
-    return replace(found, meta=replace(found.meta, selective=chosen))
+    return counters_of(path, counters, progress)
 
 
 def _trace(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers import read_torch_json
-from kanalyze.readers.capture_manifest import MANIFEST, commands, recorded_all
+from kanalyze.readers.capture_manifest import MANIFEST, commands, recorded_all, selections, selective
 from kanalyze.readers.capture_tables import CaptureTables
 from kanalyze.readers.ncu_runs import report_of as report_of_ncu
 from kanalyze.readers.ncu_runs import runs_in
@@ -19,9 +19,11 @@ from kanalyze.readers.nsys_report import report_of
 from kanalyze.readers.sqlite_file import SqliteFile
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kanalyze.readers import Progress
+    from kanalyze.readers.ncu_runs import Run
     from kanalyze.report import Report
 
 _BOARD: Final = "tensorboard/*.pt.trace.json*"
@@ -53,7 +55,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         report = run_of(path, found[0])
         return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
     if counters := runs_in(path, "ncu"):
-        return report_of_ncu(path, counters, progress, {})
+        return counters_of(path, counters, progress)
     if not (traces := traces_in(path)):
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
         raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
@@ -71,6 +73,20 @@ def run_of(folder: Path, run: Path) -> Report:
     source = CaptureTables(folder, report.source)
     partial = not recorded_all(commands(folder))
     return replace(report, meta=replace(report.meta, capture=folder, partial=partial), source=source)
+
+
+def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
+    """The report of these runs of ncu in a capture, with which launches they are, as far as its manifest says.
+
+    Raises:
+        ExportError: One is in ncu's own format, which nothing here can read.
+        UnknownFormatError: One has no kernels.
+        DamagedReportError: The pages of one are not of one run, or make no sense.
+    """
+    told = commands(folder)
+    report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))
+    chosen = selective(told, [run.name for run in runs])
+    return replace(report, meta=replace(report.meta, selective=chosen))
 
 
 def traces_in(folder: Path) -> list[Path]:

@@ -87,6 +87,17 @@ def test_a_manifest_is_read_once_for_what_ncu_measured(monkeypatch):
     assert parsed == [(SAMPLES / "streams" / "manifest.json").read_text()]
 
 
+def test_of_ncu_alone_each_way_of_reading_tells_the_same(tmp_path):
+    for name in ("manifest.json", "ncu.details.csv", "ncu.raw.csv"):
+        shutil.copy(SAMPLES / "streams" / name, tmp_path)
+    report, same = kanalyze.read(tmp_path), counters_at(tmp_path)
+    assert report.meta == same.meta
+    assert report.meta.selective
+    numbers = report.table("launch_numbers")
+    assert numbers.equals(same.table("launch_numbers"))
+    assert numbers.height
+
+
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
     with pytest.raises(CannotTellError, match="cannot tell compiled"):
         kanalyze.compiled(kanalyze.read(capture))
