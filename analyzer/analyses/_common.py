@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial, update_wrapper, wraps
 from threading import RLock
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 import polars as pl
@@ -28,6 +28,7 @@ ThreadKey = tuple[int | None, int | None]
 
 T = TypeVar("T")
 J = TypeVar("J")
+Others = TypeVarTuple("Others")
 
 
 def require(report: Report, table: str, *kinds: str) -> None:
@@ -103,16 +104,16 @@ def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
     return _OfWhole(compute)
 
 
-def once_together(compute: Callable[..., T]) -> Callable[..., T]:
+def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, *Others], T]:
     """Keep what `compute` gives for several reports as long as the first of them lives; the others live with it."""
 
     @once_per_report
-    def known(report: Report) -> dict[tuple[int, ...], tuple[tuple[Report, ...], T]]:
+    def known(report: Report) -> dict[tuple[int, ...], tuple[tuple[*Others], T]]:
         del report
         return {}
 
     @wraps(compute)
-    def remembered(first: Report, *others: Report) -> T:
+    def remembered(first: Report, *others: *Others) -> T:
         found, key = known(first), tuple(map(id, others))  # which are kept, so that ids stay theirs
         if key not in found:
             found[key] = others, compute(first, *others)
