@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kanalyze.cli._options import sparing_memory
 from kanalyze.cli._output import emit
 from kanalyze.cli._progress import Progress
 from kanalyze.units import printable
@@ -121,7 +122,9 @@ def _options(told: dict[str, Any]) -> Options:
 def _summarize(capture: Capture) -> None:
     """Print the summary as `kanalyze summarize` does, of all that the passes recorded."""
     from kanalyze.cli.summarize import shown  # noqa: PLC0415 - --help need not wait
-    from kanalyze.readers.read_capture import holds_reports  # noqa: PLC0415 - as above
+
+    with sparing_memory():
+        from kanalyze.readers.read_capture import holds_reports  # noqa: PLC0415 - as above
 
     if holds_reports(capture.folder):
         shown([capture.folder])

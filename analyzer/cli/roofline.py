@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, reports_argument
+from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, reports_argument, sparing_memory
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import UnknownNameError
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 @in_one_thread_if_small
 def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
-    from kanalyze.analyses.roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
+    with sparing_memory():
+        from kanalyze.analyses.roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.roofline import roofline as table_of  # noqa: PLC0415 - as above
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import in_one_thread_if_small, output, report_argument
+from kanalyze.cli._options import in_one_thread_if_small, output, report_argument, sparing_memory
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.errors import CannotTellError, UnknownNameError
 
@@ -35,7 +35,8 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     Of a folder that `kanalyze collect` wrote, REPORT is what ncu wrote there. KERNEL is a number of the table
     `counters` or a part of a name; of several such kernels the longest is shown.
     """
-    from kanalyze.analyses.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
+    with sparing_memory():
+        from kanalyze.analyses.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
     from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
     from kanalyze.renderers import source as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above

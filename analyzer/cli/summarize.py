@@ -17,6 +17,7 @@ from kanalyze.cli._options import (
     parts_of,
     reports_argument,
     scope,
+    sparing_memory,
     tell_left_out,
     top,
 )
@@ -108,7 +109,8 @@ def _several(reports: Sequence[Path]) -> bool:
         return True
     if not reports[0].is_dir():  # a reader need not wait for polars
         return False
-    from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - --help need not import polars
+    with sparing_memory():
+        from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - --help need not import polars
 
     return several_tools(reports[0])
 

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, output, part, reports_argument, scope
+from kanalyze.cli._options import (
+    Where,
+    in_one_thread_if_small,
+    opened_together,
+    output,
+    part,
+    reports_argument,
+    scope,
+    sparing_memory,
+)
 from kanalyze.cli._output import emit, refuse_overwriting, width
 
 if TYPE_CHECKING:
@@ -37,7 +46,8 @@ def verify(
 
     Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
     """
-    from kanalyze.analyses.agreement import agreement  # noqa: PLC0415 - --help need not import polars
+    with sparing_memory():
+        from kanalyze.analyses.agreement import agreement  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.agreement import render  # noqa: PLC0415 - as above
 

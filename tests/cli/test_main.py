@@ -15,7 +15,7 @@ import click
 import pytest
 
 import kanalyze.cli
-from support.command import ADD, ADD_UM, TORCH, command_line, environment, refused, run, spawn
+from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, environment, refused, run, spawn
 
 COMMANDS = (
     "collect",
@@ -148,6 +148,50 @@ def test_help_does_not_wait_for_polars():
         check=True,
     )
     assert ended.stdout.splitlines()[-1] == "False"
+
+
+#: Ends with 40 when polars is imported, and with 41 if the options of its allocator are not set then.
+WATCHED = """
+import os, sys
+from types import SimpleNamespace
+from kanalyze.cli import _options, collect, main
+class Watch:
+    def find_spec(self, name, *_):
+        if name == "polars":
+            sys.exit(40 if "_RJEM_MALLOC_CONF" in os.environ else 41)
+sys.meta_path.insert(0, Watch())
+_options._SMALL_BYTES = 0
+"""
+SQUARE = SAMPLES / "square"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("roofline", SQUARE),
+        ("show", "kernels", ADD),
+        ("show", "joined", SQUARE),
+        ("source", SQUARE, "0"),
+        ("summarize", ADD),
+        ("summarize", ADD, ADD_UM),
+        ("summarize", SQUARE),
+        ("tree", SQUARE / "torch.json.gz"),
+        ("verify", SQUARE),
+    ],
+)
+def test_what_reads_a_large_report_tells_the_allocator_before_it_is_loaded(arguments):
+    assert watched("main()", *arguments) == 40
+
+
+def test_so_does_the_page_of_what_was_collected():
+    assert watched("collect._summarize(SimpleNamespace(folder=sys.argv[1]))", SQUARE) == 40
+
+
+def watched(call, *arguments):
+    ended = subprocess.run(  # noqa: S603 - it starts this very package
+        [sys.executable, "-c", WATCHED + call, *map(str, arguments)], env=environment(), timeout=100, check=False
+    )
+    return ended.returncode
 
 
 # Pipes and devices
