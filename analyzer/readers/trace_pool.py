@@ -212,11 +212,13 @@ class _Pool:
     def _feed(self, process: subprocess.Popen[bytes]) -> None:
         """Keep one process busy until there are no pieces left."""
         try:
-            self._exchange(process)
+            try:
+                self._exchange(process)
+            finally:
+                close(process)
         except BaseException as error:  # noqa: BLE001 - raised again where the parts are taken
             self._failure = self._failure or error
         finally:
-            close(process)
             with self._changed:
                 self._busy -= 1
                 self._changed.notify_all()

@@ -133,6 +133,22 @@ def test_processes_end_when_the_reading_is_interrupted(tmp_path, monkeypatch):
     assert (children(), threading.active_count()) == (before, 1)
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("pooled")
+def test_a_process_that_cannot_be_closed_ends_the_reading(tmp_path, monkeypatch):
+    """Nobody waits for it for ever."""
+    close = trace_pool.close
+
+    def failing(process):
+        close(process)
+        raise OSError(5, "a pipe that does not close")
+
+    monkeypatch.setattr(trace_pool, "close", failing)
+    with pytest.raises(OSError, match="a pipe that does not close"):
+        decoded(open_text(written_to(tmp_path, trace(EVENTS))), no_progress)
+    assert threading.active_count() == 1
+
+
 SCRIPT = """
 import sys
 from functools import partial
