@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze.errors import CannotTellError
 from kanalyze.one_thread import in_one_thread
-from kanalyze.processors import processors
+from kanalyze.processors import workers
 from kanalyze.schema import Column
 
 if TYPE_CHECKING:
@@ -122,10 +122,6 @@ def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, 
     return remembered
 
 
-#: More threads of Python's stand in each other's way.
-_MOST: Final = 4
-
-
 def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
     """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock.
 
@@ -134,7 +130,7 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
     if len(jobs) <= 1:
         yield from map(work, jobs)
         return
-    most = min(processors(), _MOST)
+    most = workers()
 
     def alone(job: J) -> T:
         return in_one_thread(partial(work, job))

@@ -22,7 +22,7 @@ from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import parts_by
-from kanalyze.processors import processors
+from kanalyze.processors import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -211,8 +211,8 @@ class Walk:
 
     def batches(self, idle: pl.DataFrame) -> list[Batch]:
         """`idle` in parts that are walked one by one."""
-        workers = processors()
-        size = min(max(-(-idle.height // workers), FEWEST), max(BATCH // workers, 1))
+        most = workers()
+        size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
         return [Batch(self, some) for some in idle.iter_slices(size)]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
 
 import click
 
+from kanalyze.processors import workers
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 #: Where polars' allocator looks for its options.
 _ALLOCATOR: Final = "_RJEM_MALLOC_CONF"
+
+#: Where polars looks for how many threads it may have.
+_THREADS: Final = "POLARS_MAX_THREADS"
 
 #: One arena, in which large blocks stay with the others, and what is free goes back after two seconds.
 _SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:2000,muzzy_decay_ms:0"
@@ -121,18 +125,25 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
 
 @contextmanager
 def sparing_memory() -> Iterator[None]:
-    """Let polars be imported in here with an allocator that keeps less; benchmarks/ says what that saves and costs.
+    """Let polars be imported in here with an allocator that keeps less, and with few threads.
 
-    jemalloc reads its options when it is loaded.
+    benchmarks/ says what that saves and costs. jemalloc reads its options when it is loaded, polars when it starts its
+    threads; no other program is to have them.
     """
-    if _ALLOCATOR in os.environ or "polars" in sys.modules:
+    if "polars" in sys.modules:
         yield
         return
-    os.environ[_ALLOCATOR] = _SPARING
+    chosen = {_ALLOCATOR: _SPARING, _THREADS: str(workers())}
+    own = {name: value for name, value in chosen.items() if name not in os.environ}
+    os.environ.update(own)
     try:
         yield
+        import polars as pl  # noqa: PLC0415 - --help need not import polars
+
+        pl.thread_pool_size()
     finally:
-        os.environ.pop(_ALLOCATOR, None)  # no other program is to have them
+        for name in own:
+            os.environ.pop(name, None)
 
 
 def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:

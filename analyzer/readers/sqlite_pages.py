@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 
-from kanalyze.processors import processors
+from kanalyze.processors import workers
 from kanalyze.readers.sqlite_records import (
     INTERIOR,
     LEAF,
@@ -190,7 +190,7 @@ class PagesFile:
             table: Name of the table.
             columns: Names of the wanted columns.
             transform: Called in a worker thread with each block, which is dropped when it returns.
-            threads: How many workers; as many as there are processors, but not over 8, where None. At most
+            threads: How many workers; as many as :func:`workers` says where None. At most
                 one block more than that is in memory.
             block_bytes: How much of the file makes a block.
 
@@ -210,8 +210,7 @@ class PagesFile:
             return _Decoded(int(numbers[0]), seen, transform(block))
 
         _keep_freed_memory()
-        workers = min(processors(), 8) if threads is None else threads
-        return TableScan(_in_order(work, runs, min(workers, len(runs))))
+        return TableScan(_in_order(work, runs, min(threads or workers(), len(runs))))
 
     def _leaf_pages(self, root: int) -> Ints:
         """The numbers of the leaf pages under `root` from left to right, int64; none for an empty table."""
