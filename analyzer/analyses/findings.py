@@ -11,6 +11,7 @@ import polars as pl
 from kanalyze.analyses import rules
 from kanalyze.analyses._common import analysis, once_per_report, require, side_by_side
 from kanalyze.analyses._windows import WORTH_SAYING, windows
+from kanalyze.analyses.culprits import culprits
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -41,6 +42,7 @@ TABLE: Final = Table(
 def ranked(report: Report) -> list[rules.Finding]:
     """All findings that touch at least :data:`WORTH_SAYING` of their device's window, the costliest first."""
     require(report, TABLE.name, *DEVICE_KINDS)
+    culprits(report)  # some ask for them; found first, their walk serves the ledger, which many ask for, too
     modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
     found = [finding for some in side_by_side(report, [module.find for module in modules]) for finding in some]
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}

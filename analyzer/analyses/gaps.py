@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._blame import IDLE, blamed, range_names
 from kanalyze.analyses._common import in_threads, require
+from kanalyze.analyses._gap_sums import coded, last_of_runs, of_each_gap
 from kanalyze.analyses._host import shown_calls
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered
@@ -18,7 +19,7 @@ from kanalyze.analyses._ranges import ranges_at
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
-from kanalyze.frames import taken
+from kanalyze.frames import first_seen, numbers, repeated, taken
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 #: What a gap has to exceed to be listed, unless the user says otherwise.
 THRESHOLD_NS: Final = 1000
+
+#: The columns of the ledger's buckets.
+_BUCKETS: Final = tuple(f"{bucket}_ns" for bucket in IDLE)
 
 _ENDED: Final = (
     Column("reason", pl.Enum(IDLE), "The bucket that took most of it; of equal ones the first."),
@@ -123,10 +127,53 @@ def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
 
 
 def _with_reasons(batch: Batch) -> pl.DataFrame:
-    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`."""
+    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, each bucket's time, reason and culprit.
+
+    The reason is the bucket that took most of it, and the culprit who took most of that; of equal ones the first.
+    """
     spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
     times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
-    return times.join(_reasons(pl.concat(blamed(batch))), on="gap", how="left", maintain_order="left")
+    if times.is_empty():
+        return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
+    parts = pl.concat(blamed(batch))
+    first = times.get_column("gap").item(0)
+    parts = parts.with_columns(place=pl.col("gap") - first)
+    numbered, size = coded(parts, ("bucket", "culprit"))
+    each = of_each_gap(parts.get_column("gap"), numbered, size)
+    each = parts.select(pl.col("place", "bucket", "culprit").gather(each.get_column("at"))).with_columns(each["ns"])
+    length = int(times.get_column("gap").item(-1)) - first + 1
+    sums = _by_bucket(each, length)
+    most, present = pl.max_horizontal(sums.columns), [bucket for bucket in IDLE if f"{bucket}_ns" in sums.columns]
+    reason = pl.coalesce(pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in present)
+    told = sums.with_columns(reason.cast(pl.Enum(IDLE)).alias("reason"))
+    told = told.with_columns(_culprits(each, told.get_column("reason")))
+    told = told.with_columns(pl.lit(0, dtype=pl.Int64).alias(name) for name in _BUCKETS if name not in sums.columns)
+    own = times.get_column("gap") - first
+    return pl.concat([times, told.select(pl.all().gather(own))], how="horizontal")
+
+
+def _by_bucket(each: pl.DataFrame, length: int) -> pl.DataFrame:
+    """The time of each bucket that there is in each of so many gaps, by their places."""
+    same = each.get_column("place").cast(pl.Int64) * len(IDLE) + each.get_column("bucket").to_physical()
+    sums = last_of_runs(each.select("place", "bucket", "ns"), same)
+    none, found = pl.zeros(length, dtype=pl.Int64, eager=True), []
+    for (bucket,), own in sums.partition_by("bucket", as_dict=True).items():
+        found.append(none.clone().scatter(own.get_column("place"), own.get_column("ns")).alias(f"{bucket}_ns"))
+    return pl.DataFrame(found)
+
+
+def _culprits(each: pl.DataFrame, reasons: pl.Series) -> pl.Series:
+    """Who took most of the reason of each gap."""
+    main = each.filter(each.get_column("bucket") == reasons.gather(each.get_column("place")))
+    place = main.get_column("place")
+    again = repeated(place)
+    if again.any():
+        several = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
+        main = pl.concat([main.filter(~again), several.filter(first_seen(several.get_column("place")))])
+        place = main.get_column("place")
+    at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
+    at = at.scatter(place, numbers(0, len(place)))
+    return main.get_column("culprit").gather(at)
 
 
 def _described(batch: Batch) -> pl.DataFrame:
@@ -147,20 +194,6 @@ def _described(batch: Batch) -> pl.DataFrame:
             gathered(range_names(report), ranges_at(report, points)).alias("range"),
         )
     )
-
-
-def _reasons(parts: pl.DataFrame) -> pl.DataFrame:
-    """Each gap's time by bucket, with the largest bucket as `reason` and the largest culprit in it."""
-    columns = [f"{bucket}_ns" for bucket in IDLE]
-    own = [pl.when(pl.col("bucket") == bucket).then("ns").otherwise(0).sum().alias(f"{bucket}_ns") for bucket in IDLE]
-    gaps_ns = parts.group_by("gap").agg(own)
-    most = pl.max_horizontal(columns)
-    reason = pl.coalesce(pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in IDLE)
-    reasons = gaps_ns.with_columns(reason.cast(pl.Enum(IDLE)).alias("reason"))
-    named = parts.group_by("gap", "bucket", "culprit").agg(pl.col("ns").sum())
-    named = named.join(reasons.select("gap", bucket="reason"), on=["gap", "bucket"], how="semi")
-    first = named.sort("gap", "ns", "culprit", descending=[False, True, False]).unique("gap", keep="first")
-    return reasons.join(first.select("gap", "culprit"), on="gap", how="left")
 
 
 def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
