@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges
-from kanalyze.analyses._common import analysis, in_threads, require
+from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges, host_culprits
+from kanalyze.analyses._common import THREAD, analysis, in_threads, once_per_report, require
 from kanalyze.analyses._gap_sums import coded, of_each_gap
+from kanalyze.analyses._host import threads
 from kanalyze.analyses._walk import Walked, unwalked, walked, walks
+from kanalyze.frames import parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -69,6 +71,23 @@ def culprits(report: Report) -> pl.DataFrame:
     return pl.concat(tables).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
+
+
+@once_per_report
+def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
+    """How long contexts were made in no recorded call, by what :func:`culprits` calls that time, for each device.
+
+    Columns: culprit, range, making_ns. Devices whose processes made none are left out.
+    """
+    found = {}
+    for device, walk in walked(report).items():
+        parts = parts_by(pl.concat(walk.unrecorded), THREAD) if walk.unrecorded else {}
+        named = [host_culprits(report, key, threads(report)[key], part.sort("start")) for key, part in parts.items()]
+        if named:
+            lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
+            sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
+            found[device] = sums.with_columns(pl.col("culprit", "range").cast(pl.String))
+    return found
 
 
 _KEYS: Final = ("bucket", "culprit", "range")

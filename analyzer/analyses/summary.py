@@ -217,6 +217,7 @@ def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     makers = [partial(_table_or_reason, make=everything[name]) for name in order]
     if many_events(report):
         made.append(makers.pop(0)(report))
+        culprits.context_culprits(report)
         # nobody else asks who is to blame; what the walk needs takes as much memory as the calls do
         for forget in (forget_names, threads.forget, ended_last.forget):
             forget(report)

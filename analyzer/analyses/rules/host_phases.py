@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses._blame import host_culprits
-from kanalyze.analyses._common import THREAD, total
-from kanalyze.analyses._host import threads
+from kanalyze.analyses._common import total
 from kanalyze.analyses._operations import used_devices
 from kanalyze.analyses._unified import faults_seen
 from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import WORTH_SAYING, windows
-from kanalyze.analyses.culprits import culprits
+from kanalyze.analyses.culprits import context_culprits, culprits
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
-from kanalyze.frames import parts_by
 from kanalyze.named_ranges import located
 from kanalyze.units import moment, percent, plural, time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kanalyze.report import Report
 
 #: So many phases are named, where the next one is not much shorter than the first.
@@ -47,7 +42,7 @@ def find(report: Report) -> list[Finding]:
 def _finding(report: Report, device: int, stake: int, share: float) -> Finding:
     walk = walked(report)[device]
     start, length = walk.longest_host
-    phases = _phases(report, device, walk.unrecorded)
+    phases = _phases(report, device)
     notable = phases.drop_nulls("culprit").filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
     named = "; ".join(map(_phase, notable.head(_NAMED).iter_rows(named=True)))
     faulting = _faulting(report, device)
@@ -73,33 +68,21 @@ def _faulting(report: Report, device: int) -> str:
     return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
 
 
-def _phases(report: Report, device: int, making: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _phases(report: Report, device: int) -> pl.DataFrame:
     """The rows of :func:`culprits` on host time, the longest first, less the time in which contexts were made.
 
     What holds such time has no longest_ns, since it is not known how much of its longest gap was that.
     """
     rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
-    spans = pl.concat(making) if making else pl.DataFrame()
-    if spans.is_empty():
+    held = context_culprits(report).get(device)
+    if held is None:
         return rows
-    held = _by_culprit(report, spans)
     left = rows.join(held, on=["culprit", "range"], how="left", nulls_equal=True, maintain_order="left")
     ns = (pl.col("ns") - pl.col("making_ns").fill_null(0)).clip(lower_bound=0)
     longest = pl.when(pl.col("making_ns").is_null()).then("longest_ns")
     return left.with_columns(ns.alias("ns"), longest.alias("longest_ns")).sort(
         "ns", descending=True, maintain_order=True
     )
-
-
-def _by_culprit(report: Report, making: pl.DataFrame) -> pl.DataFrame:
-    """How long contexts were made, by what :func:`culprits` calls that time: columns culprit, range, making_ns."""
-    known = threads(report)
-    named = [
-        host_culprits(report, key, known[key], spans.sort("start")) for key, spans in parts_by(making, THREAD).items()
-    ]
-    lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
-    sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
-    return sums.with_columns(pl.col("culprit", "range").cast(pl.String))
 
 
 def _phase(row: dict[str, Any]) -> str:
