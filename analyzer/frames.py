@@ -27,6 +27,9 @@ _WORTH_MERGING: Final = 1 << 12
 #: So many parts of a frame are told apart one by one, which is faster and takes less memory than grouping.
 _FEW_PARTS: Final = 8
 
+#: Columns that are put in order together, side by side.
+_COLUMNS: Final = 2
+
 #: Rows that are looked at together.
 _SLICE: Final = 1 << 19
 
@@ -97,7 +100,8 @@ def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series
     """
     side: Literal["left", "right"] = "right" if equal else "left"
     if len(points) >= _WORTH_MERGING and points.is_sorted():
-        first, last = (int(keys.search_sorted(points.item(at), side=side)) for at in (0, -1))
+        ends = pl.Series([points.item(0), points.item(-1)], dtype=points.dtype)
+        first, last = keys.search_sorted(ends, side=side)
         if 0 < last - first < _SPARSE * len(points):
             near = pl.DataFrame([keys.slice(first, last - first).alias("key"), numbers(first + 1, last + 1).alias("n")])
             asked = points.alias("key").to_frame()
@@ -233,7 +237,7 @@ def stacked(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """`frame` sorted by a column, equal rows in their order: a column at a time, so that little is in memory twice.
+    """`frame` sorted by a column, equal rows in their order: few columns at a time, so that little is in memory twice.
 
     That is so if nobody else holds `frame`.
     """
@@ -242,8 +246,9 @@ def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     order = frame.select(pl.arg_sort_by(column, maintain_order=True)).to_series()
     columns = frame.get_columns()
     del frame
-    for place in range(len(columns)):
-        columns[place] = columns[place].gather(order)
+    for place in range(0, len(columns), _COLUMNS):
+        some = pl.DataFrame(columns[place : place + _COLUMNS])
+        columns[place : place + _COLUMNS] = some.select(pl.all().gather(order)).get_columns()
     return pl.DataFrame(columns)
 
 

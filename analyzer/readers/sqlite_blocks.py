@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import polars as pl
 
@@ -12,8 +13,11 @@ from kanalyze.readers.sqlite_pages import Block, Column, DamagedPageError, NotDe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
+
+T = TypeVar("T")
 
 #: What a row takes at least: pointer, length, rowid, and the length of its header.
 _SMALLEST_ROW: Final = 5
@@ -43,13 +47,24 @@ def read_blocks(
     found = GrownFrame(min(most_rows, path.stat().st_size // _SMALLEST_ROW))
     try:
         with PagesFile(path) as file:
-            for part in _together(file.scan(table, columns, work)):
-                found.add(transform(part))
+            _each_meanwhile(found.add, map(transform, _together(file.scan(table, columns, work))))
     except NotDecodableError:
         return None
     except DamagedPageError as error:
         raise DamagedReportError.at(path, f"table {table}", str(error)) from error
     return found.frame()
+
+
+def _each_meanwhile(use: Callable[[T], None], made: Iterable[T]) -> None:
+    """Use each of what is `made` while the next one is being made."""
+    with ThreadPoolExecutor(1) as pool:
+        using: Future[None] | None = None
+        for one in made:
+            if using is not None:
+                using.result()
+            using = pool.submit(use, one)
+        if using is not None:
+            using.result()
 
 
 def _together(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
