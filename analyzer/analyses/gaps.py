@@ -127,36 +127,39 @@ def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
 
 
 def _with_reasons(batch: Batch) -> pl.DataFrame:
-    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, each bucket's time, reason and culprit.
-
-    The reason is the bucket that took most of it, and the culprit who took most of that; of equal ones the first.
-    """
+    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`."""
     spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
     times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
     if times.is_empty():
         return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
-    parts = pl.concat(blamed(batch))
-    first = times.get_column("gap").item(0)
-    parts = parts.with_columns(place=pl.col("gap") - first)
+    first, last = times.item(0, "gap"), times.item(-1, "gap")
+    told = _reasons(pl.concat(blamed(batch)).with_columns(place=pl.col("gap") - first), last - first + 1)
+    places = times.get_column("gap") - first
+    return pl.concat([times, told.select(pl.all().gather(places))], how="horizontal")
+
+
+def _reasons(parts: pl.DataFrame, count: int) -> pl.DataFrame:
+    """The time of each bucket, the reason and its culprit, of so many gaps; `parts` are of them by their `place`.
+
+    The reason is the bucket that took most, and the culprit who took most of that; of equal ones the first.
+    """
     numbered, size = coded(parts, ("bucket", "culprit"))
-    each = of_each_gap(parts.get_column("gap"), numbered, size)
-    each = parts.select(pl.col("place", "bucket", "culprit").gather(each.get_column("at"))).with_columns(each["ns"])
-    length = int(times.get_column("gap").item(-1)) - first + 1
-    sums = _by_bucket(each, length)
-    most, present = pl.max_horizontal(sums.columns), [bucket for bucket in IDLE if f"{bucket}_ns" in sums.columns]
-    reason = pl.coalesce(pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in present)
-    told = sums.with_columns(reason.cast(pl.Enum(IDLE)).alias("reason"))
-    told = told.with_columns(_culprits(each, told.get_column("reason")))
-    told = told.with_columns(pl.lit(0, dtype=pl.Int64).alias(name) for name in _BUCKETS if name not in sums.columns)
-    own = times.get_column("gap") - first
-    return pl.concat([times, told.select(pl.all().gather(own))], how="horizontal")
+    sums = of_each_gap(parts.get_column("gap"), numbered, size)
+    each = parts.select(pl.col("place", "bucket", "culprit").gather(sums.get_column("at")))
+    each = each.with_columns(sums.get_column("ns"))
+    found = _by_bucket(each, count)
+    present, most = [name for name in _BUCKETS if name in found.columns], pl.max_horizontal(found.columns)
+    reason = pl.coalesce(pl.when(pl.col(name) == most).then(pl.lit(name.removesuffix("_ns"))) for name in present)
+    reasons = found.select(reason.cast(pl.Enum(IDLE)).alias("reason")).to_series()
+    others = (pl.lit(0, dtype=pl.Int64).alias(name) for name in _BUCKETS if name not in present)
+    return found.with_columns(*others, reasons, _culprits(each, reasons))
 
 
-def _by_bucket(each: pl.DataFrame, length: int) -> pl.DataFrame:
-    """The time of each bucket that there is in each of so many gaps, by their places."""
+def _by_bucket(each: pl.DataFrame, count: int) -> pl.DataFrame:
+    """The time of each bucket that there is, for each of so many gaps."""
     same = each.get_column("place").cast(pl.Int64) * len(IDLE) + each.get_column("bucket").to_physical()
     sums = last_of_runs(each.select("place", "bucket", "ns"), same)
-    none, found = pl.zeros(length, dtype=pl.Int64, eager=True), []
+    none, found = pl.zeros(count, dtype=pl.Int64, eager=True), []
     for (bucket,), own in sums.partition_by("bucket", as_dict=True).items():
         found.append(none.clone().scatter(own.get_column("place"), own.get_column("ns")).alias(f"{bucket}_ns"))
     return pl.DataFrame(found)
