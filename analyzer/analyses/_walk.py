@@ -19,7 +19,6 @@ from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, 
 from kanalyze.analyses._launch import launch_rows, launching_calls
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
-from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import parts_by
 from kanalyze.processors import workers
@@ -35,7 +34,7 @@ FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 19
 
 #: What batches would have to wait for one after the other, those that take longest first.
-_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, range_lines, unrecorded_contexts, launch_rows)
+_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, unrecorded_contexts, launch_rows)
 
 #: The buckets of a thread's calls that win over the launch itself.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
@@ -261,9 +260,9 @@ def queued_time() -> pl.Expr:
     return pl.when(pl.col("late") == "queued").then(pl.col("end") - pl.col("returned")).otherwise(0)
 
 
-def walks(report: Report) -> Iterator[Walk]:
-    """The walk of each device in scope."""
-    at_once(report, _NEEDED)
+def walks(report: Report, *needed: Remembered[Any]) -> Iterator[Walk]:
+    """The walk of each device in scope; `needed` is what its batches are asked for besides."""
+    at_once(report, [*_NEEDED, *needed])
     whole, known, launching = activity(report), threads(report), launching_calls(report)
     for device, low, high in windows(report).iter_rows():
         _, first, last = whole.row(by_predicate=pl.col("device") == device)

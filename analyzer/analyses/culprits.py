@@ -10,6 +10,7 @@ from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges, host_cu
 from kanalyze.analyses._common import THREAD, analysis, in_threads, once_per_report, require
 from kanalyze.analyses._gap_sums import coded, of_each_gap
 from kanalyze.analyses._host import threads
+from kanalyze.analyses._ranges import range_lines
 from kanalyze.analyses._walk import Walked, unwalked, walked, walks
 from kanalyze.frames import parts_by
 from kanalyze.model import DEVICE_KINDS
@@ -64,7 +65,7 @@ def culprits(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, *DEVICE_KINDS)
     tables, found = [TABLE.empty()], {}
     with walked.found_elsewhere(report) as keep:  # the ledger needs the same walk
-        for walk in walks(report):
+        for walk in walks(report, range_lines):
             table, found[walk.device] = _of_device(walk)
             tables.append(table)
         keep(found)

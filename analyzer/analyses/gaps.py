@@ -15,7 +15,7 @@ from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import streams
-from kanalyze.analyses._ranges import ranges_at
+from kanalyze.analyses._ranges import range_lines, ranges_at
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
@@ -102,8 +102,8 @@ def gaps(
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
     if by is None:
-        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks(report))])
-    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks(report)])
+        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks(report, range_lines))])
+    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks(report, range_lines)])
 
 
 def _over(walk: Walk, threshold_ns: int) -> list[Batch]:
