@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from threading import Lock, RLock
+from threading import RLock
 from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
 
 import polars as pl
@@ -187,7 +187,6 @@ class Report:
     _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
     _whole: dict[int | None, Report] = field(default_factory=dict, repr=False)
     _reading: dict[str, RLock] = field(default_factory=dict, repr=False)
-    _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -386,9 +385,7 @@ class Report:
         return self.processes.get_column("process_id").unique().sort().to_list()
 
     def _cached(self, key: str, read: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        with self._lock:
-            reading = self._reading.setdefault(key, RLock())
-        with reading:
+        with self._reading.setdefault(key, RLock()):
             if key not in self._tables:
                 self._tables[key] = read()
             return self._tables[key]
