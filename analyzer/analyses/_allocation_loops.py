@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, call_names
+from kanalyze.analyses._calls import bucket_of, names_that
 from kanalyze.analyses._common import longest, once_per_process
 from kanalyze.analyses._launch import launching_calls
 
@@ -34,8 +34,7 @@ def allocating_calls(report: Report) -> pl.DataFrame:
     second one on: one has to be. What is allocated to stay is in none.
     """
     events = report.kind("api").with_row_index("row")
-    names = call_names(report).cast(pl.String).drop_nulls()
-    wanted = [name for name in names.to_list() if bucket_of(name) == "allocation"]
+    wanted = names_that(report, lambda name: bucket_of(name) == "allocation")
     text = pl.col("name").cast(pl.String)
     calls = events.filter(pl.col("name").is_in(wanted)).select(
         "row",

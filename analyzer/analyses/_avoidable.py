@@ -6,11 +6,12 @@ launch. What it waited for is at most what can be gained.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import call_names
+from kanalyze.analyses._calls import names_that
 from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._device_busy import busy_spans
 from kanalyze.analyses._launch import launch_rows
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Memory that the host may read or write without a copy: where a process has it, no wait is called unneeded.
-_SHARED_MEMORY: Final = r"^(?:cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer)"
+_SHARED_MEMORY: Final = re.compile(
+    r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
+)
 
 #: What CUDA has read when the call returns, or what is not the host's; and where the host does not look.
 _READ_AT_ONCE: Final = ("Pageable", "Device", "Device Static", "Array")
@@ -106,8 +109,7 @@ def _host_copies(report: Report) -> pl.DataFrame:
 def _sharing(report: Report) -> pl.Series:
     """The processes that have memory which host and device share."""
     calls = report.kind("api")
-    names = call_names(report).cast(pl.String).drop_nulls()
-    wanted = names.filter(names.str.contains(_SHARED_MEMORY)).to_list()
+    wanted = names_that(report, _SHARED_MEMORY.match)
     made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect()
     moved = report.kind("memcpy").select("process_id", "name").unique()
     moved = moved.filter(pl.col("name").cast(pl.String).str.contains("Unified", literal=True)).select("process_id")

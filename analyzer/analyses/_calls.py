@@ -14,6 +14,8 @@ import polars as pl
 from kanalyze.analyses._common import once_per_process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kanalyze.report import Report
 
 #: A call's bucket by the beginning of its name; the first that fits counts, and what fits none is `api`.
@@ -57,6 +59,11 @@ _LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:c
 def call_names(report: Report) -> pl.Series:
     """The different names of the calls of the processes in scope (Categorical), null where one has none."""
     return report.kind("api").get_column("name").unique()
+
+
+def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
+    """The different names of the calls of the processes in scope for which `fits` is true."""
+    return [name for name in call_names(report).cast(pl.String).drop_nulls() if fits(name)]
 
 
 def bucket_of(name: str | None) -> str:

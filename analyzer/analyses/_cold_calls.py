@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, call_names, is_launch_name, shown
+from kanalyze.analyses._calls import bucket_of, is_launch_name, names_that, shown
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
 from kanalyze.analyses._graph_making import captures, graph_steps
 from kanalyze.analyses._graphs import graph_launches
@@ -174,6 +174,4 @@ _FIRST: Final = {"allocation": "allocation", "api": "first call"}
 def _of_bucket(report: Report, bucket: str) -> pl.DataFrame:
     """The calls of one bucket, in the whole report."""
     calls = report.kind("api").select("event_id", "process_id", "name", "start_ns", "dur_ns")
-    names = call_names(report).drop_nulls()
-    own = pl.Series([bucket_of(name) == bucket for name in names.cast(pl.String)], dtype=pl.Boolean)
-    return calls.filter(pl.col("name").is_in(names.filter(own).implode()))
+    return calls.filter(pl.col("name").is_in(names_that(report, lambda name: bucket_of(name) == bucket)))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import call_names
+from kanalyze.analyses._calls import names_that
 from kanalyze.analyses._common import longest, once_per_report
 from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside
@@ -136,10 +136,7 @@ def _cutting_calls(report: Report, process: object, device: int, direction: str)
     asked = ordering_calls(report).filter(pl.col("process_id").eq_missing(process)).get_column("at")
     found = [launched, asked]
     if direction == _TO_HOST:
-        names = call_names(report)
-        waiting = names.filter(
-            pl.Series([scope_of(name) in WAITING for name in names.cast(pl.String)], dtype=pl.Boolean)
-        )
-        waits = calls.filter(pl.col("name").is_in(waiting.implode()) & pl.col("process_id").eq_missing(process))
+        waiting = names_that(report, lambda name: scope_of(name) in WAITING)
+        waits = calls.filter(pl.col("name").is_in(waiting) & pl.col("process_id").eq_missing(process))
         found.append(waits.get_column("start_ns"))
     return pl.concat([times.rename("at") for times in found]).sort()

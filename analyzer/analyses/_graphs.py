@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._calls import call_names
+from kanalyze.analyses._calls import names_that
 from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.analyses._launch import calls_of, launch_rows
 from kanalyze.analyses._lookup import beside, gathered, of_rows, positions
@@ -39,8 +39,7 @@ _OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device"
 
 def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
     """Whether calls of these names launch a CUDA graph."""
-    known = call_names(report).cast(pl.String).drop_nulls()
-    graphs = known.filter(known.str.contains(_LAUNCHES_GRAPH, literal=True)).to_list()
+    graphs = names_that(report, lambda name: _LAUNCHES_GRAPH in name)
     if not graphs:
         return pl.Series([False]).new_from_index(0, len(names))
     return names.is_in(graphs).fill_null(value=False)

@@ -5,11 +5,12 @@ Definitions: definitions.md, section 5, rule 9.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import call_names
+from kanalyze.analyses._calls import names_that
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import gathered, of_rows
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 STREAM: Final = ("process_id", "context_id", "stream")
 
 #: The call that makes a stream wait for a CUDA event.
-_STREAM_WAITS: Final = r"^(?:cuda|cu)StreamWaitEvent"
+_STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
 
 
 @once_per_process
@@ -178,11 +179,10 @@ def _given(report: Report, used: pl.DataFrame) -> pl.DataFrame:
     return known.with_columns(at.alias("at")).drop_nulls("at")
 
 
-def calls_named(report: Report, pattern: str) -> pl.DataFrame:
-    """The calls whose names fit `pattern`: process_id, correlation_id and `at`, the start; the first of each id."""
+def calls_named(report: Report, pattern: re.Pattern[str]) -> pl.DataFrame:
+    """The calls whose names `pattern` matches: process_id, correlation_id and `at`, the start; the first of each id."""
     calls = report.kind("api")
-    names = call_names(report).cast(pl.String).drop_nulls()
-    wanted = names.filter(names.str.contains(pattern)).to_list()
+    wanted = names_that(report, pattern.match)
     return _first_of_each(calls.lazy().filter(pl.col("name").is_in(wanted)))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, call_names
+from kanalyze.analyses._calls import bucket_of, names_that
 from kanalyze.analyses._common import THREAD, in_threads
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside, positions
@@ -110,8 +110,7 @@ def _coded(report: Report) -> pl.DataFrame:
     """
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
-    names = call_names(report)
-    barred = names.filter(_cuts(names)).to_list()
+    barred = names_that(report, _is_cut)
     line = stacked(list(in_threads(partial(_told, report, barred), list(slices(work)))))
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
@@ -168,12 +167,8 @@ def _implicit_cuts(part: pl.DataFrame) -> pl.Series:
     ).to_series()
 
 
-def _cuts(names: pl.Series) -> pl.Series:
-    """Whether calls of these names cut a series."""
-    return pl.Series([text is not None and _is_cut(text) for text in names.cast(pl.String)], dtype=pl.Boolean)
-
-
 def _is_cut(name: str) -> bool:
+    """Whether calls of this name cut a series."""
     bucket = bucket_of(name)
     blocks = bucket == "sync" or (bucket == "allocation" and _ASYNC not in name)
     return blocks or _CUTS.match(name) is not None
@@ -182,7 +177,6 @@ def _is_cut(name: str) -> bool:
 def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...], pl.Series]:
     """When each thread cut its series, sorted, by process id and thread id; `barred` are cuts told by the operation."""
     calls = report.kind("api").select("process_id", "thread_id", "name", "start_ns")
-    names = call_names(report)
-    own = calls.filter(pl.col("name").is_in(names.filter(_cuts(names)).implode())).drop("name")
+    own = calls.filter(pl.col("name").is_in(names_that(report, _is_cut))).drop("name")
     parts = pl.concat([own, barred]).sort("start_ns").partition_by("process_id", "thread_id", as_dict=True)
     return {key: part.get_column("start_ns") for key, part in parts.items()}

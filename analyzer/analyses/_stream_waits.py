@@ -7,11 +7,12 @@ wait for kernels which fill the GPU: those share an engine, whatever their strea
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import call_names
+from kanalyze.analyses._calls import names_that
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Calls after which a stream waits for something that no operation shows; graphs have an order of their own.
-_ORDERING: Final = (
+_ORDERING: Final = re.compile(
     r"StreamWaitEvent|LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores"
     r"|GraphLaunch"
 )
@@ -146,8 +147,7 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
 def ordering_calls(report: Report) -> pl.DataFrame:
     """The calls that ask a stream to wait for something, or launch a graph: process_id, correlation_id, at (start)."""
     calls = report.kind("api")
-    names = call_names(report).cast(pl.String).drop_nulls()
-    asking = names.filter(names.str.contains(_ORDERING)).to_list()
+    asking = names_that(report, _ORDERING.search)
     return calls.filter(pl.col("name").is_in(asking)).select("process_id", "correlation_id", at="start_ns")
 
 

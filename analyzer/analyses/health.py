@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import call_names, is_launch_name
+from kanalyze.analyses._calls import is_launch_name, names_that
 from kanalyze.analyses._common import analysis, total
 from kanalyze.analyses._graph_making import captures
 from kanalyze.analyses._launch import launch_rows, launching_rows
@@ -105,8 +105,7 @@ def _pairing(report: Report) -> list[Check]:
 def unused_launches(report: Report) -> pl.DataFrame:
     """The launching calls that no operation names: columns dur_ns and captured (their thread was capturing a graph)."""
     calls = report.kind("api").select("name", "process_id", "thread_id", "start_ns", "dur_ns")
-    names = call_names(report).cast(pl.String).to_list()
-    launching = [name for name in names if is_launch_name(name)]
+    launching = names_that(report, is_launch_name)
     lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
     found = calls.filter(lost.scatter(launching_rows(report), False)).sort("start_ns")  # noqa: FBT003 - polars has no name for it
     spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, call_names, shown
+from kanalyze.analyses._calls import bucket_of, names_that, shown
 from kanalyze.analyses._common import longest, median_of, total
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
 from kanalyze.analyses._launched import launch_costs
@@ -79,8 +79,8 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     stake = total(rows, "ns")
     if not stake:
         return []
-    names = call_names(report).cast(pl.String).to_list()
-    loads = report.seen("api").filter(pl.col("name").is_in([name for name in names if bucket_of(name) == "loading"]))
+    loading = names_that(report, lambda name: bucket_of(name) == "loading")
+    loads = report.seen("api").filter(pl.col("name").is_in(loading))
     loads = _of_processes(report, device, loads).join(context_calls(report), on="event_id", how="anti")
     slowest = longest(loads, "dur_ns")
     most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
