@@ -62,6 +62,7 @@ def exposure(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
+    ledger(report)  # does side by side what is needed here, too
     rows: list[tuple[int, str, str | None, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
         needed = ("device", "bucket", "rank", "detail", "start", "end", "exclusive_ns")
