@@ -54,9 +54,15 @@ def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
 
     Of the frame for the same reason as :func:`constant`.
     """
-    if frame.is_empty():
-        return frame.clear(len(at)).get_column(column)
-    return frame.select(pl.col(column).gather(at)).to_series()
+    return rows_at(frame.select(column), at).to_series()
+
+
+def rows_at(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
+    """The rows of `frame` at the positions `at` (UInt32), all null where that is null, also when there are no rows.
+
+    Three times as fast as an expression that gathers each column.
+    """
+    return frame[at] if frame.height else frame.clear(len(at))
 
 
 def dense(low: int, high: int, count: int) -> bool:
@@ -120,14 +126,10 @@ def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
 
     What exploding lists of numbers gives, in a third of the time.
     """
-    counts = counts.cast(pl.Int64)
     ends = counts.cum_sum()
-    total, begins = int(ends[-1]) if len(ends) else 0, ends - counts
-    if total == len(counts):
-        return numbers(0, total), pl.zeros(total, dtype=pl.Int64, eager=True)
-    steps = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1)
-    rows = steps.cum_sum()
-    return rows, pl.int_range(total, dtype=pl.Int64, eager=True) - begins.gather(rows)
+    total, begins = int(ends[-1]) if len(ends) else 0, (ends - counts).cast(pl.UInt32)
+    rows = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1).cum_sum()
+    return rows, numbers(0, total) - begins[rows]
 
 
 def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.Series]:
@@ -154,7 +156,7 @@ def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], 
 
 
 def _part(frame: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
-    return frame if len(rows) == frame.height else frame.select(pl.all().gather(rows))
+    return frame if len(rows) == frame.height else frame[rows]
 
 
 def of_parts(

@@ -6,30 +6,29 @@ definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses._common import once_per_process
-from kanalyze.analyses._host import labels
+from kanalyze.analyses._host import Stretch, labels
 from kanalyze.analyses._host_names import between_texts, framework_recorded, named
+from kanalyze.analyses._lanes import lanes_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import waited_for
-from kanalyze.analyses._ranges import named_ranges, range_lines, thread_ranges_at
+from kanalyze.analyses._ranges import named_ranges, on_line, range_lines
 from kanalyze.analyses._walk import launch_times, queued_time
+from kanalyze.frames import taken
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses._common import ThreadKey
     from kanalyze.analyses._host import Thread
-    from kanalyze.analyses._walk import Batch, Cut
+    from kanalyze.analyses._walk import Batch, Cut, Cuts
     from kanalyze.report import Report
 
 #: Buckets of an idle device, in the ledger's order.
@@ -47,9 +46,9 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
 _UNNAMED: Final = "a call without a name"
 
 
-def cut_by_ranges(batch: Batch) -> list[Cut]:
+def cut_by_ranges(batch: Batch) -> Cuts:
     """The idle time of a batch, whose intervals are numbered by its column `gap`, cut by calls and by ranges."""
-    return list(batch.cut("gap", finer=partial(_in_ranges, batch.walk.report)))
+    return batch.cut("gap", ranges=range_lines(batch.walk.report))
 
 
 class Blamed(NamedTuple):
@@ -64,33 +63,49 @@ class Blamed(NamedTuple):
     often: pl.DataFrame
 
 
-def blamed(batch: Batch, cuts: Sequence[Cut] | None = None) -> Blamed:
+def blamed(batch: Batch, cuts: Cuts | None = None) -> Blamed:
     """All idle time of a batch with who is to blame for it; `cuts` are what :func:`cut_by_ranges` gives."""
     report, device = batch.walk.report, batch.walk.device
+    unknown, known = cut_by_ranges(batch) if cuts is None else cuts
     once, often = [pl.DataFrame(schema=PARTS)], [pl.DataFrame(schema=PARTS)]
-    for part in cut_by_ranges(batch) if cuts is None else cuts:
-        nobody = part.unknown.with_columns(bucket=pl.lit("unknown"), culprit=None, range=None)
-        often += [_parts(nobody), *_before_launches(report, part), *_from_launches(report, device, part)]
+    if unknown.height:
+        often.append(_parts(unknown, "unknown"))
+    for part in known:
+        often += [*_before_launches(report, part), *_from_launches(report, device, part)]
         once += _launches(report, device, part)
     return Blamed(pl.concat(once), pl.concat(often))
 
 
-def _parts(frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` with the columns of :data:`PARTS`; `ns` is the time from start to end where it has none."""
-    columns = {name: pl.col(name) for name in PARTS}
-    if "ns" not in frame.columns:
-        columns["ns"] = pl.col("end") - pl.col("start")
-    return frame.select(column.cast(PARTS[name]).alias(name) for name, column in columns.items())
+def _parts(
+    frame: pl.DataFrame,
+    bucket: str | pl.Series,
+    culprit: pl.Series | None = None,
+    around: str | pl.Series | None = None,
+) -> pl.DataFrame:
+    """Rows of :data:`PARTS` for those of `frame`: gap, and ns, or else start and end."""
+    ns = pl.col("ns") if "ns" in frame.columns else pl.col("end") - pl.col("start")
+    told = {"bucket": bucket, "culprit": culprit, "range": around}
+    columns = (
+        (pl.lit(value, dtype=None if isinstance(value, pl.Series) else PARTS[name])).alias(name)
+        for name, value in told.items()
+    )
+    return frame.select("gap", *columns, ns.alias("ns"))
 
 
 def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
-    """The time before the launch calls: the calls of the thread, and what it did between them."""
-    if part.before.is_empty() or part.thread is None:
+    """The time before the launch calls: the calls of the threads, and what these did between them."""
+    if part.before.is_empty():
         return []
-    cut = part.before
-    calls, free = cut.filter(pl.col("label").is_not_null()), cut.filter(pl.col("label").is_null())
-    named = _host(report, part.key, part.thread, free).with_columns(bucket=pl.lit("host"))
-    return [_parts(_labelled(report, calls)), _parts(named)]
+    free = part.before.get_column("label").is_null()
+    called = part.before.filter(~free)
+    bucket, culprit = _labelled(report, called)
+    return [
+        _parts(called, bucket, culprit, _range_names(report, called)),
+        *(
+            _parts(host, "host", host.get_column("culprit"), _range_names(report, host))
+            for host in _named_host(part.threads, part.before.filter(free))
+        ),
+    ]
 
 
 def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.DataFrame) -> pl.DataFrame:
@@ -98,79 +113,90 @@ def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.Data
 
     `key` is the process id and thread id of `thread`.
     """
-    named = _host(report, key, thread, _in_ranges(report, key, spans))
-    return named.select("start", "end", "culprit", "range")
+    low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    (lanes,) = lanes_of([key], low, high)
+    threads = Stretch(report, [thread], lanes, low, high)
+    line = lanes.line(range_lines(report))
+    named = pl.concat(_named_host(threads, overlaid(spans.select("start", "end"), line, "row")))
+    return named.select("start", "end", "culprit", range=_range_names(report, named))
 
 
-def _host(report: Report, key: ThreadKey, thread: Thread, pieces: pl.DataFrame) -> pl.DataFrame:
-    """`pieces` of a thread in no call, cut by ranges, with `culprit`; cut further where a framework tells more."""
-    if framework_recorded(report):
-        return named(report, key, pieces)
-    outside = pl.col("row").is_null()
+def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
+    """`pieces` of threads in no call, cut by ranges, with `culprit`; cut further where a framework tells more."""
+    if framework_recorded(threads.report):
+        return [named(threads.report, key, own) for key, own in threads.lanes.of_each(pieces)]
+    outside = pieces.get_column("row").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
-    between = _between(report, thread, alone).alias("culprit")
-    return pl.concat([inside.with_columns(pl.col("range").alias("culprit")), alone.with_columns(between)])
+    return [
+        inside.with_columns(_range_names(threads.report, inside).alias("culprit")),
+        alone.with_columns(_between(threads, alone).alias("culprit")),
+    ]
 
 
-def _in_ranges(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
-    """`pieces` of a thread cut where its innermost range changes: with `row` (of the range) and `range`, its name."""
-    line = range_lines(report).get(key)
-    spans = pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}) if line is None else line
-    cut = overlaid(pieces, spans, "row")
-    return cut.with_columns(gathered(range_names(report), cut.get_column("row")).alias("range"))
+def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:
+    """The names of the ranges that `pieces` are in, by their `row`."""
+    return gathered(range_names(report), pieces.get_column("row"))
 
 
 def _launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
     """The time from launch calls on where nothing wins over it: launches, and waiting of what was submitted."""
     if part.launched.is_empty():
         return []
-    around = _callers_range(report, part.key, part.launched)
+    around = _callers_range(report, part, part.launched)
     times = part.launched.select("gap", "row", *launch_times(), around, queued_ns=queued_time())
     launches = times.with_columns(ns=pl.col("call_ns") + pl.col("latency_ns")).filter(pl.col("ns") > 0)
-    return [_launching(report, launches), _queued(report, device, times.rename({"queued_ns": "ns"}))]
+    queued = times.select("gap", "row", "range", ns="queued_ns").filter(pl.col("ns") > 0)
+    return [_launching(report, launches), _queued(report, device, queued)]
 
 
 def _launching(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
-    names = operations(report).get_column("name").gather(launches.get_column("row"))
-    return _parts(launches.with_columns(pl.lit("launch").alias("bucket"), names.alias("culprit")))
+    names = taken(operations(report), "name", launches.get_column("row"))
+    return _parts(launches, "launch", names, launches.get_column("range"))
 
 
-def _queued(report: Report, device: int, times: pl.DataFrame) -> pl.DataFrame:
-    queued = times.filter(pl.col("ns") > 0)
+def _queued(report: Report, device: int, queued: pl.DataFrame) -> pl.DataFrame:
     waiting = waited_for(report, device, queued.get_column("row"))
-    return _parts(queued.with_columns(pl.lit("queued").alias("bucket"), waiting.alias("culprit")))
+    return _parts(queued, "queued", waiting, queued.get_column("range"))
 
 
 def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
     """The time from the launch calls on that is cut: what wins over a launch, launches, and waiting."""
     if part.after.is_empty():
         return []
-    cut = part.after.with_columns(_callers_range(report, part.key, part.after), ns=pl.col("end") - pl.col("start"))
-    rest = cut.filter(pl.col("label").is_null())
+    cut = part.after.with_columns(_callers_range(report, part, part.after), ns=pl.col("end") - pl.col("start"))
+    rest, above = cut.filter(pl.col("label").is_null()), cut.filter(pl.col("label").is_not_null())
     queued = pl.col("phase") == "queued"
+    bucket, culprit = _labelled(report, above)
     return [
-        _parts(_labelled(report, cut.filter(pl.col("label").is_not_null()))),
+        _parts(above, bucket, culprit, above.get_column("range")),
         _launching(report, rest.filter(~queued)),
         _queued(report, device, rest.filter(queued)),
     ]
 
 
-def _callers_range(report: Report, key: ThreadKey, calls: pl.DataFrame) -> pl.Series:
-    """The innermost range in which each of a thread's calls (`call_start`) began, by name, as `range`; else null."""
-    inside = thread_ranges_at(report, key, calls.get_column("call_start"))
-    return gathered(range_names(report), inside).alias("range")
+def _callers_range(report: Report, part: Cut, calls: pl.DataFrame) -> pl.Series:
+    """The innermost range in which each of `calls` (`call_start`, on its lane) began, by name, as `range`; else null."""
+    return gathered(range_names(report), on_line(part.ranges, calls.get_column("call_start"))).alias("range")
 
 
-def _labelled(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
-    """`parts` in calls and overheads, with their `bucket` and `culprit`."""
-    known = labels(report).select("bucket", culprit=pl.col("detail").cast(pl.Categorical))
-    return parts.with_columns(known.select(pl.all().gather(parts.get_column("label"))))
+def _labelled(report: Report, parts: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Bucket and culprit of `parts` in calls and overheads."""
+    known, at = _told(report), parts.get_column("label")
+    return gathered(known.get_column("bucket"), at), gathered(known.get_column("culprit"), at)
 
 
-def _between(report: Report, thread: Thread, spans: pl.DataFrame) -> pl.Series:
+@once_per_process
+def _told(report: Report) -> pl.DataFrame:
+    """The columns bucket and culprit of :data:`PARTS`, for each row of :func:`labels`."""
+    return labels(report).select(
+        pl.col("bucket").cast(PARTS["bucket"]), pl.col("detail").cast(PARTS["culprit"]).alias("culprit")
+    )
+
+
+def _between(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
     """For stretches in no call: the calls at their sides, as a text."""
-    sides = thread.sides(report, spans)
-    details = labels(report).get_column("detail").fill_null(_UNNAMED)
+    sides = threads.sides(spans)
+    details = labels(threads.report).get_column("detail").fill_null(_UNNAMED)
     return between_texts(
         pl.DataFrame({"a": gathered(details, sides["before"]), "b": gathered(details, sides["after"])})
     )

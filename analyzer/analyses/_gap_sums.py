@@ -44,9 +44,9 @@ def of_each_gap(gaps: pl.Series, parts: pl.DataFrame, size: int) -> pl.DataFrame
     keys = ((gaps - first).cast(pl.Int64) * size + parts.get_column("code")) * rows + parts.get_column("at")
     keys = keys.sort()
     same, at = keys // rows, (keys % rows).alias("at")
-    reached = pl.DataFrame([at, parts.get_column("ns").gather(at)])
+    reached = pl.DataFrame([at, parts.get_column("ns")[at]])
     sums = last_of_runs(reached, same)
-    return parts.select(pl.col("at", "code").gather(sums.get_column("at"))).with_columns(sums.get_column("ns"))
+    return parts.select("at", "code")[sums.get_column("at")].with_columns(sums.get_column("ns"))
 
 
 def last_of_runs(rows: pl.DataFrame, same: pl.Series) -> pl.DataFrame:

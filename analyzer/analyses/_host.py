@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -11,11 +12,21 @@ from kanalyze import intervals
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, call_names, shown
 from kanalyze.analyses._common import THREAD, longest, once_per_process
 from kanalyze.analyses._context import context_calls
+from kanalyze.analyses._lookup import gathered
 from kanalyze.frames import count_up_to, in_order, numbers, rows_by
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.analyses._common import ThreadKey
+    from kanalyze.analyses._lanes import Lanes
     from kanalyze.report import Report
+
+#: The buckets of a thread's calls that win over the launch itself.
+ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
+
+#: Earlier and later than any time of any trace.
+_FAR: Final = (-(1 << 62), 1 << 62)
 
 
 @once_per_process
@@ -51,19 +62,20 @@ def _codes(report: Report) -> tuple[pl.Series, pl.Series]:
     return found[0], found[1]
 
 
-def _labelled(events: pl.DataFrame, codes: pl.Series) -> pl.DataFrame:
-    """`events` with their row of :func:`labels`."""
-    return events.select("start", "end").with_columns(label=_label_of(events.get_column("name"), codes))
-
-
 def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
-    return codes.gather(names.to_physical().fill_null(len(codes) - 1))
+    return codes[names.to_physical().fill_null(len(codes) - 1).cast(pl.UInt32)]
 
 
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
     """Names of calls as they are shown; null for null."""
     details = labels(report).get_column("detail").cast(pl.Categorical)
-    return details.gather(_label_of(names, _codes(report)[0])).set(names.is_null(), None)
+    return details[_label_of(names, _codes(report)[0])].set(names.is_null(), None)
+
+
+@once_per_process
+def winning(report: Report) -> pl.Series:
+    """Whether each row of :func:`labels` wins over launches."""
+    return labels(report).select(pl.col("bucket").is_in(ABOVE_LAUNCH)).to_series()
 
 
 @dataclass(frozen=True)
@@ -82,42 +94,91 @@ class Thread:
     reached: pl.Series
     overheads: pl.DataFrame
 
-    def sides(self, report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-        """The calls at the sides of `spans` (start, end) in which the thread made none, by row of :func:`labels`.
+    def around(self, low: int, high: int) -> tuple[int, int]:
+        """The places of the first call that lasts after `low`, and of the first one that starts at `high` or later."""
+        first = bisect_right(self.reached, low)
+        return first, max(bisect_left(self.start, high), first)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What some threads did from `low` to `high`.
+
+    Attributes:
+        report: The report.
+        threads: The threads.
+        lanes: Their lanes, in that order, which are at least as long.
+        low: From when on.
+        high: Until when.
+    """
+
+    report: Report
+    threads: Sequence[Thread]
+    lanes: Lanes
+    low: int
+    high: int
+
+    def line(self) -> pl.DataFrame:
+        """What the threads did, on their lanes, as :func:`timeline`, with labels of :func:`labels`."""
+        every = pl.concat([self._done(lane, thread) for lane, thread in enumerate(self.threads)], rechunk=True)
+        return timeline(every, labels(self.report).get_column("rank"))
+
+    def _done(self, lane: int, thread: Thread) -> pl.DataFrame:
+        """The calls and overheads of one thread on its lane: columns start, end, label; sorted by start."""
+        report, sides = self.report, self.lanes.placed(lane, "start", "end")
+        first, stop = thread.around(self.low, self.high)
+        rows = thread.rows.slice(first, stop - first)
+        calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows]
+        done = _slim(calls).select(*sides, label=_label_of(calls.get_column("name"), _codes(report)[0]))
+        makers = context_calls(report)
+        making = rows.is_in(makers.get_column("row").implode()) if makers.height else None
+        if making is not None and making.any():
+            context = pl.Series([labels(report).height - 1], dtype=pl.UInt32)
+            done = done.with_columns(context.new_from_index(0, len(rows)).zip_with(making, done["label"]).alias("label"))
+        over = thread.overheads
+        if over.height:
+            over = over.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
+        if over.height:
+            label = _label_of(over.get_column("name"), _codes(report)[1])
+            done = pl.concat([done, over.select(*sides, label=label)]).sort("start", maintain_order=True)
+        return done
+
+    def sides(self, spans: pl.DataFrame) -> pl.DataFrame:
+        """The calls at the sides of `spans` of the line (start, end) in which no call was made, by row of `labels`.
 
         Columns: before (of the calls that started no later than the span the one that returned last, then the one that
         started first) and after (the first to start once it has ended); null where there is none.
         """
-        names = report.kind("api").get_column("name")
-        begun = count_up_to(self.start, spans.get_column("start"), equal=True).cast(pl.Int64) - 1
+        parts = [self._calls(lane, thread) for lane, thread in enumerate(self.threads)]
+        start, reached, rows = (pl.concat(column, rechunk=True) for column in zip(*parts, strict=True))
+        begun = count_up_to(start, spans.get_column("start"), equal=True) - 1
         # the first call up to which the latest end is this one is the call that ended then
-        latest = self.reached.gather(begun.set(begun < 0, None))
-        first = count_up_to(self.reached, latest.fill_null(0), equal=False).set(begun < 0, None)
-        after = count_up_to(self.start, spans.get_column("end"), equal=False)
-        places = {"before": first, "after": after.set(after == len(self.start), None)}
+        before = count_up_to(reached, reached[begun], equal=False)
+        after = count_up_to(start, spans.get_column("end"), equal=False)
+        names = self.report.kind("api").get_column("name")
         return pl.DataFrame(
             {
-                side: _label_of(names.gather(self.rows.gather(at)), _codes(report)[0]).set(at.is_null(), None)
-                for side, at in places.items()
+                side: _label_of(gathered(names, call), _codes(self.report)[0]).set(call.is_null(), None)
+                for side, call in (("before", rows[before]), ("after", rows[after]))
             }
         )
 
-    def line(self, report: Report, low: int, high: int) -> pl.DataFrame:
-        """What the thread did around ``[low, high)``, as :func:`timeline`, with labels of :func:`labels`."""
-        first = int(self.reached.search_sorted(low, side="right"))
-        stop = int(self.start.search_sorted(high, side="left"))
-        rows = self.rows.slice(first, max(stop - first, 0))
-        calls = _slim(report.kind("api").select(pl.col("name", "start_ns", "dur_ns").gather(rows)))
-        line = _labelled(calls, _codes(report)[0])
-        makers = context_calls(report).filter((pl.col("end_ns") > low) & (pl.col("start_ns") < high))
-        if makers.height:
-            context = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
-            making = rows.is_in(makers.get_column("row").implode())
-            line = line.with_columns(pl.when(making).then(context).otherwise("label").alias("label"))
-        near = self.overheads.filter((pl.col("end") > low) & (pl.col("start") < high))
-        if near.height:
-            line = pl.concat([line, _labelled(near, _codes(report)[1])]).sort("start", maintain_order=True)
-        return timeline(line, labels(report).get_column("rank"))
+    def _calls(self, lane: int, thread: Thread) -> tuple[pl.Series, pl.Series, pl.Series]:
+        """Start, latest end so far and row of the calls of a thread, with one more at each end of its lane.
+
+        The first of them is the call that had returned last when the others begin, the last one comes after them; their
+        rows are null where there is none.
+        """
+        first, stop = thread.around(self.low, self.high)
+        none = pl.Series([None], dtype=pl.UInt32)
+        earlier = thread.rows.slice(bisect_left(thread.reached, thread.reached.item(first - 1)), 1) if first else none
+        later = thread.rows.slice(stop, 1) if stop < len(thread.rows) else none
+        low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in _FAR)
+        inside = pl.DataFrame(
+            {side: times.slice(first, stop - first) for side, times in (("start", thread.start), ("reached", thread.reached))}
+        ).select(self.lanes.placed(lane, "start", "reached"))
+        start, reached = (pl.concat([low, times, high]) for times in inside.get_columns())
+        return start, reached, pl.concat([earlier, thread.rows.slice(first, stop - first), later])
 
 
 @once_per_process

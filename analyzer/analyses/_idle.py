@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._launch import calls_of
-from kanalyze.frames import constant, count_up_to, parts_by
+from kanalyze.frames import constant, count_up_to, of_parts
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -54,19 +54,17 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.Da
     An operation without launch, and the last interval, take the thread of their process's most recent launch, or of
     its next one, and no call.
     """
-    ended = idle.get_column("row").drop_nulls()
-    calls = calls_of(report, ended, "thread_id", "call_start", "call_end")
-    calls = pl.concat([calls, calls.clear(idle.height - calls.height)])
-    idle = idle.with_columns(calls)
-    missing = pl.col("call_start").is_null()
-    orphans = parts_by(idle.filter(missing), ["process_id"])
-    if not orphans or not launching:
-        return idle
-    found = (
-        part.with_columns(_nearest_thread(launching.get(process), part.get_column("end")))
-        for (process,), part in orphans.items()
-    )
-    return pl.concat([idle.filter(~missing), *found]).sort("start")
+    calls = calls_of(report, idle.get_column("row"), "thread_id", "call_start", "call_end")
+    missing = calls.get_column("call_start").is_null().arg_true()
+    if len(missing) and launching:
+        nearest = of_parts(
+            idle.select("process_id", "end")[missing],
+            ["process_id"],
+            pl.Int64,
+            lambda process, part: _nearest_thread(launching.get(process[0]), part.get_column("end")),
+        )
+        calls = calls.with_columns(calls.get_column("thread_id").clone().scatter(missing, nearest))
+    return idle.with_columns(calls)
 
 
 def _nearest_thread(calls: pl.DataFrame | None, at: pl.Series) -> pl.Series:
@@ -83,8 +81,8 @@ def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
     Until `begun` the call had not begun; from then to `returned` it was in it. `late` says what follows: ``latency``
     where the call began within the interval, ``queued`` where it began before that.
     """
-    begun = pl.col("call_start").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
-    returned = pl.col("call_end").clip(pl.col("start"), pl.col("end")).fill_null(pl.col("end"))
+    # which is the end where there is no call: a null is neither the least nor the greatest
+    begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
     late = pl.when(pl.col("call_start") >= pl.col("start")).then(_phase("latency")).otherwise(_phase("queued"))
     return idle.with_columns(begun=begun, returned=pl.max_horizontal(begun, returned), late=late)
 

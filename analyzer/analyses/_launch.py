@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import distinct, gathered, matches, positions
 from kanalyze.analyses._operations import operations, recorded
-from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by
+from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by, rows_at
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -63,23 +63,20 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
     Columns, or those of them that are `wanted`: call_row (of the api events), thread_id, call_id, call_start, call_end,
     call_ns, call_name.
     """
-    called, calls = launch_rows(report).gather(rows), report.kind("api")
-    recorded = calls.height > 0
-    start, duration, thread, name, ids = (
-        pl.col(column).gather(called) if recorded else pl.col(column)
-        for column in ("start_ns", "dur_ns", "thread_id", "name", "event_id")
-    )
+    called = gathered(launch_rows(report), rows)
     columns: dict[str, pl.Series | pl.Expr] = {
         "call_row": called,
-        "thread_id": thread,
-        "call_id": ids,
-        "call_start": start,
-        "call_end": start + duration,
-        "call_ns": duration,
-        "call_name": name,
+        "thread_id": pl.col("thread_id"),
+        "call_id": pl.col("event_id"),
+        "call_start": pl.col("start_ns"),
+        "call_end": pl.col("start_ns") + pl.col("dur_ns"),
+        "call_ns": pl.col("dur_ns"),
+        "call_name": pl.col("name"),
     }
-    found = calls if recorded else calls.clear(len(rows))
-    return found.select(columns[column].alias(column) for column in wanted or columns)
+    chosen = {column: columns[column] for column in wanted or columns}
+    needed = {name for one in chosen.values() if isinstance(one, pl.Expr) for name in one.meta.root_names()}
+    found = rows_at(report.kind("api").select(sorted(needed)), called)
+    return found.select(column.alias(name) for name, column in chosen.items())
 
 
 @once_per_process
@@ -91,7 +88,7 @@ def launching_rows(report: Report) -> pl.Series:
 def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
     """The calls that launched anything, by process: thread_id and call_start, all known; sorted by call_start."""
     rows, calls = launching_rows(report), report.kind("api").select(*THREAD, call_start="start_ns")
-    calls = (calls.select(pl.all().gather(rows)) if len(rows) else calls.clear()).drop_nulls()
+    calls = rows_at(calls, rows).drop_nulls()
     parts = parts_by(in_order(calls, "call_start"), ["process_id"])
     return {process: part.drop("process_id") for (process,), part in parts.items()}
 

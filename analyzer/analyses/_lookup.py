@@ -29,7 +29,7 @@ def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     else:
         at = keys.search_sorted(wanted, side="left")
     inside = at.clip(upper_bound=len(keys) - 1)
-    return inside.set(~matches(keys.gather(inside), wanted), None).alias(wanted.name)
+    return inside.set(~matches(keys[inside], wanted), None).alias(wanted.name)
 
 
 def _runs(wanted: pl.Series) -> list[pl.Series]:
@@ -49,7 +49,9 @@ def distinct(rows: pl.Series) -> pl.Series:
 
 def gathered(values: pl.Series, at: pl.Series) -> pl.Series:
     """`values` at the positions `at`; null where that is null, also when there are no values at all."""
-    return values.gather(at) if len(values) else values.clear(len(at))
+    if values.is_empty():
+        return values.clear(len(at))
+    return values[at] if at.dtype == pl.UInt32 else values.gather(at)  # the latter takes five times as long
 
 
 def of_rows(table: pl.DataFrame, column: str, rows: pl.Series) -> pl.Series:

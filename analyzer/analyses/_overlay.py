@@ -21,25 +21,28 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
     values = spans.get_column(value)
     if spans.is_empty() or pieces.is_empty():
         return pieces.with_columns(pl.lit(None, dtype=values.dtype).alias(value))
-    place = pl.int_range(2 * spans.height, dtype=pl.UInt32, eager=True)  # start, end, start…: sorted as they are
-    edges = pl.concat([spans.get_column("start"), spans.get_column("end")]).gather(
-        place % 2 * spans.height + place // 2
-    )
+    edges = _edges(spans)
     # what lies between two edges has the number of the first one, from 1 on; the odd ones are spans, the even ones none
     first = count_up_to(edges, pieces.get_column("start"), equal=True)
     last = count_up_to(edges, pieces.get_column("end"), equal=False)
-    rows, nth = spread((last.cast(pl.Int64) - first + 1).clip(lower_bound=1))
-    between = (first.gather(rows) + nth).cast(pl.UInt32)
-    parts = pieces if len(rows) == pieces.height else pieces[rows]
-    begins = pl.Series([_BEFORE_ALL], dtype=pl.Int64).append(edges)
-    ends = edges.append(pl.Series([_AFTER_ALL], dtype=pl.Int64))
-    inside = values.gather((between // 2).clip(upper_bound=len(values) - 1)).set(between % 2 == 0, None)
+    last = last.zip_with(last > first, first)
+    parts, between = pieces, first
+    if (last > first).any():
+        rows, nth = spread(last - first + 1)
+        parts, between = pieces[rows], first[rows] + nth
+    sides = pl.Series([_BEFORE_ALL], dtype=pl.Int64).extend(edges).extend(pl.Series([_AFTER_ALL], dtype=pl.Int64))
+    inside = values[((between - 1) // 2).set((between & 1) == 0, None)]
     cut = parts.with_columns(
-        pl.max_horizontal("start", begins.gather(between).alias("begin")).alias("start"),
-        pl.min_horizontal("end", ends.gather(between).alias("stop")).alias("end"),
+        pl.max_horizontal("start", sides[between].alias("begin")).alias("start"),
+        pl.min_horizontal("end", sides[between + 1].alias("stop")).alias("end"),
         inside.alias(value),
     )
-    return cut.filter(pl.col("end") > pl.col("start"))
+    return cut.filter(cut.get_column("end") > cut.get_column("start"))
+
+
+def _edges(spans: pl.DataFrame) -> pl.Series:
+    """Where `spans` start and end, in turn: sorted as they are."""
+    return spans.select(pl.concat_arr("start", "end")).to_series().explode()
 
 
 def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:

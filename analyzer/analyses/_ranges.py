@@ -86,19 +86,18 @@ def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
         points.select(*THREAD, "at"),
         THREAD,
         pl.UInt32,
-        lambda thread, part: thread_ranges_at(report, thread, part.get_column("at")),
+        lambda thread, part: _thread_ranges_at(report, thread, part.get_column("at")),
     )
 
 
-def thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Series:
-    """What :func:`ranges_at` gives for one thread."""
+def _thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Series:
     line = range_lines(report).get(thread)
-    return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(at)) if line is None else _on_line(line, at)
+    return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(at)) if line is None else on_line(line, at)
 
 
-def _on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
+def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
     """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none."""
     begun = count_up_to(line.get_column("start"), at, equal=True)
-    place = (begun.cast(pl.Int64) - 1).set(begun == 0, None)
+    place = (begun - 1).set(begun == 0, None)
     inside = (gathered(line.get_column("end"), place) > at).fill_null(value=False)
     return gathered(line.get_column("row"), place).set(~inside, None)

@@ -7,24 +7,25 @@ what is in memory at once does not grow with the report.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import THREAD, Remembered, ThreadKey, at_once, in_threads, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
-from kanalyze.analyses._host import Thread, labels, threads
+from kanalyze.analyses._host import Stretch, Thread, labels, threads, winning
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
+from kanalyze.analyses._lanes import Lanes, lanes_of
 from kanalyze.analyses._launch import launch_rows, launching_calls
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._windows import activity, windows
-from kanalyze.frames import parts_by
+from kanalyze.frames import rows_at, rows_by
 from kanalyze.processors import workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kanalyze.report import Report
 
@@ -35,9 +36,6 @@ BATCH: Final = 1 << 19
 
 #: What batches would have to wait for one after the other, those that take longest first.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, unrecorded_contexts, launch_rows)
-
-#: The buckets of a thread's calls that win over the launch itself.
-_ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
 #: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
 _REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "queued": ("queued", None)}
@@ -83,33 +81,38 @@ class Walked:
         self.longest_host = max(self.longest_host, other.longest_host, key=lambda span: span[1])
         self.unrecorded += other.unrecorded
 
-    def add(self, report: Report, part: Cut) -> None:
-        """Account for the idle time of one thread."""
-        if part.unknown.height:
-            self.rows.append(_row("unknown", None, intervals.length(part.unknown)))
-        if part.before.height:
-            self._look_at_calls(report, part)
-        if part.launched.height:
-            self._look_at_launches(part.launched)
-        if part.after.height:
-            self._look_at_pieces(report, part.after)
+    def add(self, report: Report, found: Cuts) -> None:
+        """Account for the idle time of a batch."""
+        if found.unknown.height:
+            self.rows.append(_row("unknown", None, intervals.length(found.unknown)))
+        for part in found.known:
+            if part.before.height:
+                self._look_at_calls(report, part)
+            if part.launched.height:
+                self._look_at_launches(part.launched)
+            if part.after.height:
+                self._look_at_pieces(report, part.after)
 
     def _look_at_calls(self, report: Report, part: Cut) -> None:
-        """Account for the time before launch calls: in the thread's calls, and between them."""
+        """Account for the time before launch calls: in the threads' calls, and between them."""
+        self.rows.append(_by_label(report, part.before).with_columns(pl.col("bucket").fill_null("host")))
         host = part.before.filter(pl.col("label").is_null())
-        self.rows += [_by_label(report, part.before), _row("host", None, intervals.length(host))]
-        spans, (process, thread) = intervals.union(host), part.key
-        same = pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
-        own = unrecorded_contexts(report).filter(same)
-        if own.height:
-            made = intervals.union(own)
-            making = intervals.intersect(spans.filter(touched(spans, made)), made)
-            keys = {"process_id": pl.lit(process, dtype=pl.Int64), "thread_id": pl.lit(thread, dtype=pl.Int64)}
-            self.unrecorded.append(making.select(**keys, start="start", end="end"))
-            spans = intervals.subtract(spans, making)
-        lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
-        for span in lengths.filter(pl.col("ns") == pl.col("ns").max()).head(1).iter_rows():
-            self.longest_host = max(self.longest_host, span, key=lambda span: span[1])
+        start, end = host.get_column("start"), host.get_column("end")
+        first = (start != end.shift(1)).fill_null(value=True)
+        spans = pl.DataFrame([start.filter(first), end.filter(first.shift(-1, fill_value=True))])
+        made = _unrecorded(report, part.lanes)
+        hit = touched(spans, made)
+        if hit.any():
+            making = intervals.intersect(spans.filter(hit), made)
+            spans = pl.concat([spans.filter(~hit), intervals.subtract(spans.filter(hit), making)]).sort("start")
+            for (process, thread), own in part.lanes.of_each(making):
+                keys = {"process_id": pl.lit(process, dtype=pl.Int64), "thread_id": pl.lit(thread, dtype=pl.Int64)}
+                self.unrecorded.append(own.select(**keys, start="start", end="end"))
+        if spans.height:
+            lengths = spans.get_column("end") - spans.get_column("start")
+            longest = spans.slice(int((lengths == lengths.max()).arg_true()[0]), 1)
+            start, end = part.lanes.back(longest).row(0)
+            self.longest_host = max(self.longest_host, (start, end - start), key=lambda span: span[1])
 
     def _look_at_launches(self, launched: pl.DataFrame) -> None:
         """Account for the time from launch calls on where nothing wins over it."""
@@ -122,7 +125,7 @@ class Walked:
 
     def _look_at_pieces(self, report: Report, after: pl.DataFrame) -> None:
         """Account for the time from launch calls on that is cut by what wins over it."""
-        self.rows.append(_by_label(report, after))
+        self.rows.append(_by_label(report, after).drop_nulls("bucket"))
         rest = after.filter(pl.col("label").is_null()).select("row", "phase", launch_ns=pl.col("end") - pl.col("start"))
         sums = rest.group_by("phase").agg(pl.col("launch_ns").sum())
         self.rows += [_row(*_REST[phase], ns) for phase, ns in sums.iter_rows()]
@@ -136,26 +139,41 @@ class Walked:
 
 @dataclass(frozen=True)
 class Cut:
-    """The idle time that one host thread is to account for, cut by what the thread did.
+    """The idle time that some host threads are to account for, cut by what the threads did; times are on their lanes.
 
     Attributes:
-        key: Process id and thread id.
-        thread: The thread; None where it made no calls, so that nothing is known of its time.
+        threads: What the threads did.
         before: The time before launch calls: columns start, end, and label (of the call or overhead that it was spent
             in, by row of :func:`labels`; null for none), in the order of time.
         launched: The intervals from their launch calls on where nothing wins over the launch: columns begun, returned,
             end and late (:func:`kanalyze.analyses._idle.with_phases`), row and call_start.
         after: The others from their launch calls on, in pieces: start, end, row, call_start, phase, and label (only of
             what wins over a launch); no columns where there are none.
-        unknown: The time of which nothing is known: start, end.
+        ranges: The ranges that the time before launch calls was cut by, too, as one line: start, end and row.
     """
 
-    key: ThreadKey
-    thread: Thread | None
+    threads: Stretch
     before: pl.DataFrame
     launched: pl.DataFrame
     after: pl.DataFrame
+    ranges: pl.DataFrame
+
+    @property
+    def lanes(self) -> Lanes:
+        """The threads' lanes."""
+        return self.threads.lanes
+
+
+class Cuts(NamedTuple):
+    """The idle time of a batch.
+
+    Attributes:
+        unknown: The intervals of which nothing is known: start, end.
+        known: The others.
+    """
+
     unknown: pl.DataFrame
+    known: list[Cut]
 
 
 @once_per_report
@@ -222,31 +240,67 @@ class Batch:
     walk: Walk
     idle: pl.DataFrame
 
-    def cut(self, *more: str, finer: Callable[[ThreadKey, pl.DataFrame], pl.DataFrame] | None = None) -> Iterator[Cut]:
-        """The intervals by the threads that account for them, cut by what these did; see :class:`Cut`.
+    def cut(self, *more: str, ranges: Mapping[ThreadKey, pl.DataFrame] | None = None) -> Cuts:
+        """The intervals cut by what the threads did that account for them.
 
-        `more` are further columns of the intervals to keep; `finer` may cut a thread's pieces before launch calls, and
-        add columns.
+        `more` are further columns of the intervals to keep; with `ranges`, lines of threads (start, end, row), the time
+        before launch calls is cut by these as well, which adds that `row`.
         """
         walk = self.walk
-        idle = with_phases(with_launches(walk.report, self.idle, walk.launching))
-        for key, part in parts_by(clip_phases(idle, walk.begun, walk.ended), THREAD).items():
-            thread = walk.threads.get(key)
-            before = part.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
-            launched = part.filter(pl.col("end") > pl.col("begun"))
-            launched = launched.select("begun", "returned", "end", "late", "row", "call_start", *more)
-            if thread is None or key[1] is None:
-                unknown = part.select("start", "end", *more)
-                yield Cut(key, None, before.clear(), launched.clear(), pl.DataFrame(), unknown)
-                continue
-            line = thread.line(walk.report, part.item(0, "start"), part.item(-1, "end"))
-            above = _above_launches(walk.report, line)
-            before, after = overlaid(finer(key, before) if finer else before, line, "label"), pl.DataFrame()
-            held = touched(launched.select("end", start="begun"), above)
-            if held.any():
-                after = overlaid(launch_pieces(launched.filter(held)), above, "label")
-                launched = launched.filter(~held)
-            yield Cut(key, thread, before, launched, after, part.clear())
+        idle = clip_phases(with_phases(with_launches(walk.report, self.idle, walk.launching)), walk.begun, walk.ended)
+        by_thread = rows_by(idle, THREAD)
+        known = {key: rows for key, rows in by_thread.items() if key in walk.threads and key[1] is not None}
+        lost = [rows for key, rows in by_thread.items() if key not in known]
+        unknown = (idle[pl.concat(lost)] if lost else idle.clear()).select("start", "end", *more)
+        if not known:
+            return Cuts(unknown, [])
+        begun, called, ended = idle.select(pl.col("start", "call_start").min(), pl.col("end").max()).row(0)
+        cuts = []
+        for lanes in lanes_of([*known], min(begun, begun if called is None else called), ended):
+            threads = Stretch(walk.report, [walk.threads[key] for key in lanes.keys], lanes, begun, ended)
+            cuts.append(_cut(_on_lanes(idle, lanes, known), threads, more, ranges))
+        return Cuts(unknown, cuts)
+
+
+def _cut(
+    idle: pl.DataFrame, threads: Stretch, more: Sequence[str], ranges: Mapping[ThreadKey, pl.DataFrame] | None
+) -> Cut:
+    """The intervals that some threads account for, which are on their lanes, cut; see :meth:`Batch.cut`."""
+    before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
+    launched = idle.filter(pl.col("end") > pl.col("begun"))
+    launched = launched.select("begun", "returned", "end", "late", "row", "call_start", *more)
+    line, spans = threads.line(), threads.lanes.line(ranges or {})
+    if ranges is not None:
+        before = overlaid(before, spans, "row")
+    before, after = overlaid(before, line, "label"), pl.DataFrame()
+    above = line.filter(winning(threads.report)[line.get_column("label")])
+    held = touched(launched.select("end", start="begun"), above)
+    if held.any():
+        after = overlaid(launch_pieces(launched.filter(held)), above, "label")
+        launched = launched.filter(~held)
+    return Cut(threads, before, launched, after, spans)
+
+
+def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
+    """The intervals of the threads of some lanes, which are the `rows` of `idle`, on their lanes."""
+    own = [rows[key] for key in lanes.keys]
+    every = pl.concat(own, rechunk=True)
+    if len(own) == 1:
+        return idle if len(every) == idle.height else idle[every]
+    moved = pl.col("start", "begun", "returned", "end", "call_start") + lanes.shifts([len(one) for one in own])
+    return idle[every].with_columns(moved)
+
+
+def _unrecorded(report: Report, lanes: Lanes) -> pl.DataFrame:
+    """The span set of the time on some lanes in which contexts were made, of what is recorded of that."""
+    own = unrecorded_contexts(report).select(*THREAD, "start", "end").iter_rows()
+    lane = {key: number for number, key in enumerate(lanes.keys)}
+    made = [
+        [lanes.moved(time, lane[process, thread]) for time in sides]
+        for process, thread, *sides in own
+        if (process, thread) in lane
+    ]
+    return intervals.union(pl.DataFrame(made, schema=intervals.SPANS, orient="row"))
 
 
 def launch_times() -> list[pl.Expr]:
@@ -280,15 +334,8 @@ def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tup
 def _walked_batch(batch: Batch) -> Walked:
     """The walk of a batch."""
     found = Walked()
-    for part in batch.cut():
-        found.add(batch.walk.report, part)
+    found.add(batch.walk.report, batch.cut())
     return found
-
-
-def _above_launches(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    """The part of a thread's line that wins over launches."""
-    winning = labels(report).with_row_index("label").filter(pl.col("bucket").is_in(_ABOVE_LAUNCH)).get_column("label")
-    return line.filter(pl.col("label").is_in(winning.implode()))
 
 
 def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
@@ -296,10 +343,9 @@ def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
 
 
 def _by_label(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
-    """How much of `parts` the calls and overheads of their labels take, by bucket and detail."""
-    ns = (pl.col("end") - pl.col("start")).alias("ns")
-    sums = parts.select("label", ns).group_by("label").agg(pl.col("ns").sum()).drop_nulls("label")
-    told = labels(report).select(pl.col("bucket", "detail").gather(sums.get_column("label")))
+    """How much of `parts` the calls and overheads of their labels take, by bucket and detail; null for none."""
+    sums = parts.group_by("label").agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
+    told = rows_at(labels(report).select("bucket", "detail"), sums.get_column("label"))
     return told.with_columns(sums.get_column("ns"))
 
 

@@ -14,6 +14,7 @@ from kanalyze import intervals
 from kanalyze.analyses._common import in_threads
 from kanalyze.analyses._host import labels
 from kanalyze.analyses._idle import launch_pieces
+from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import BUSY_BUCKETS, of_device, operations
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses.ledger import BUCKETS
@@ -86,16 +87,19 @@ def _busy(walk: Walk) -> pl.DataFrame:
 
 
 def _idle(batch: Batch) -> list[pl.DataFrame]:
-    return [pieces for cut in batch.cut() for pieces in _of_cut(batch.walk.report, cut)]
+    unknown, known = batch.cut()
+    pieces = [_in_bucket(unknown, "unknown")]
+    for part in known:
+        pieces += [part.lanes.back(some) for some in _of_cut(batch.walk.report, part)]
+    return pieces
 
 
 def _of_cut(report: Report, cut: Cut) -> Iterator[pl.DataFrame]:
-    yield _in_bucket(cut.unknown, "unknown")
     launched = launch_pieces(cut.launched).with_columns(bucket=_submitted().cast(_BUCKET))
     yield launched.select(*_PIECES)
     for part, rest in ((cut.before, pl.lit("host")), (cut.after, _submitted())):
         if part.height:
-            called = labels(report).get_column("bucket").gather(part.get_column("label")).alias("called")
+            called = gathered(labels(report).get_column("bucket"), part.get_column("label")).alias("called")
             bucket = pl.coalesce(called, rest).cast(_BUCKET)
             yield part.with_columns(called).select("start", "end", bucket.alias("bucket"))
 

@@ -116,8 +116,7 @@ def _of_device(walk: Walk) -> tuple[pl.DataFrame, Walked]:
 
 def _of_batch(batch: Batch) -> tuple[pl.DataFrame, Walked]:
     cuts, found = cut_by_ranges(batch), Walked()
-    for part in cuts:
-        found.add(batch.walk.report, part)
+    found.add(batch.walk.report, cuts)
     return _summed(blamed(batch, cuts)), found
 
 
