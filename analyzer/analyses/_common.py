@@ -169,7 +169,7 @@ def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> lis
 
 def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
     """What :func:`side_by_side` gives, of makers that take little memory beside what they give."""
-    several = _count(report, "kernel") >= _WORTH_WHILE
+    several = any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel"))
     return list(in_threads(lambda make: make(report), makers) if several else (make(report) for make in makers))
 
 

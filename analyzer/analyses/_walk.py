@@ -17,11 +17,12 @@ from kanalyze.analyses._context import unrecorded_contexts
 from kanalyze.analyses._host import Stretch, Thread, labels, threads, winning
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._lanes import Lanes, lanes_of
-from kanalyze.analyses._launch import launch_rows, launching_calls
+from kanalyze.analyses._launch import launch_rows, launching_calls, launching_rows
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import rows_at, rows_by
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.processors import workers
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 19
 
-#: What batches would have to wait for one after the other, those that take longest first.
-_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, unrecorded_contexts, launch_rows)
+#: What batches would have to wait for one after the other, in an order in which their tables are read.
+_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, unrecorded_contexts, activity, launch_rows, launching_rows)
 
 #: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
 _REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "queued": ("queued", None)}
@@ -316,7 +317,19 @@ def queued_time() -> pl.Expr:
 
 def walks(report: Report, *needed: Remembered[Any]) -> Iterator[Walk]:
     """The walk of each device in scope; `needed` is what its batches are asked for besides."""
-    at_once(report, [*_NEEDED, *needed])
+
+    def read(report: Report) -> None:
+        # by one thread, for which the other one need not wait: SQLite takes Python's lock for every row
+        for kind in DEVICE_KINDS:
+            report.kind(kind)
+        for one in needed:
+            one(report)
+
+    def prepare(report: Report) -> None:
+        for one in _NEEDED:
+            one(report)
+
+    at_once(report, [prepare, read])
     whole, known, launching = activity(report), threads(report), launching_calls(report)
     for device, low, high in windows(report).iter_rows():
         _, first, last = whole.row(by_predicate=pl.col("device") == device)

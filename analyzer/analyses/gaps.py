@@ -19,13 +19,14 @@ from kanalyze.analyses._ranges import range_lines, ranges_at
 from kanalyze.analyses._walk import walks
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
-from kanalyze.frames import first_seen, numbers, repeated, taken
+from kanalyze.frames import first_seen, in_order, numbers, repeated, rows_at, taken
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from kanalyze.analyses._blame import Blamed
     from kanalyze.analyses._walk import Batch, Walk
     from kanalyze.report import Report, Where
 
@@ -114,7 +115,7 @@ def _over(walk: Walk, threshold_ns: int) -> list[Batch]:
 
 def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
     found = in_threads(_described, _over(walk, threshold_ns))
-    return pl.concat([_unrecorded(walk, threshold_ns), *found]).sort("start_ns")
+    return in_order(pl.concat([_unrecorded(walk, threshold_ns), *found]), "start_ns")
 
 
 def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
@@ -133,57 +134,58 @@ def _with_reasons(batch: Batch) -> pl.DataFrame:
     if times.is_empty():
         return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
     first, last = times.item(0, "gap"), times.item(-1, "gap")
-    told = _reasons(pl.concat(blamed(batch)).with_columns(place=pl.col("gap") - first), last - first + 1)
-    places = times.get_column("gap") - first
-    return pl.concat([times, told.select(pl.all().gather(places))], how="horizontal")
+    told = _reasons(blamed(batch), first, last - first + 1)
+    return pl.concat([times, told[times.get_column("gap") - first]], how="horizontal")
 
 
-def _reasons(parts: pl.DataFrame, count: int) -> pl.DataFrame:
-    """The time of each bucket, the reason and its culprit, of so many gaps; `parts` are of them by their `place`.
+def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
+    """The time of each bucket, the reason and its culprit, of so many gaps from the `first` on.
 
     The reason is the bucket that took most, and the culprit who took most of that; of equal ones the first.
     """
-    numbered, size = coded(parts, ("bucket", "culprit"))
-    sums = of_each_gap(parts.get_column("gap"), numbered, size)
-    each = parts.select(pl.col("place", "bucket", "culprit").gather(sums.get_column("at")))
-    each = each.with_columns(sums.get_column("ns"))
-    found = _by_bucket(each, count)
-    present, most = [name for name in _BUCKETS if name in found.columns], pl.max_horizontal(found.columns)
-    reason = pl.coalesce(pl.when(pl.col(name) == most).then(pl.lit(name.removesuffix("_ns"))) for name in present)
-    reasons = found.select(reason.cast(pl.Enum(IDLE)).alias("reason")).to_series()
-    others = (pl.lit(0, dtype=pl.Int64).alias(name) for name in _BUCKETS if name not in present)
-    return found.with_columns(*others, reasons, _culprits(each, reasons))
+    numbered, size = coded(parts.often, ("bucket", "culprit"))
+    sums = of_each_gap(parts.often.get_column("gap"), numbered, size)
+    often = parts.often.select("bucket", "culprit", place=pl.col("gap") - first)[sums.get_column("at")]
+    often = often.with_columns(sums.get_column("ns"))
+    once = parts.once.select("bucket", "culprit", "ns", place=pl.col("gap") - first)
+    found = _by_bucket(often, once, count)
+    most = pl.max_horizontal(found.columns)
+    reason = pl.coalesce(
+        pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))) for bucket in IDLE
+    )
+    reasons = found.select(reason.alias("reason")).to_series()
+    return found.with_columns(reasons, _culprits(often, once, reasons))
 
 
-def _by_bucket(each: pl.DataFrame, count: int) -> pl.DataFrame:
-    """The time of each bucket that there is, for each of so many gaps."""
-    same = each.get_column("place").cast(pl.Int64) * len(IDLE) + each.get_column("bucket").to_physical()
-    sums = last_of_runs(each.select("place", "bucket", "ns"), same)
-    none, found = pl.zeros(count, dtype=pl.Int64, eager=True), []
-    for (bucket,), own in sums.partition_by("bucket", as_dict=True).items():
-        found.append(none.clone().scatter(own.get_column("place"), own.get_column("ns")).alias(f"{bucket}_ns"))
-    return pl.DataFrame(found)
+def _by_bucket(often: pl.DataFrame, once: pl.DataFrame, count: int) -> pl.DataFrame:
+    """The time of each bucket, for each of so many gaps."""
+    same = often.get_column("place").cast(pl.Int64) * len(IDLE) + often.get_column("bucket").to_physical()
+    sums = pl.concat([last_of_runs(often.select("place", "bucket", "ns"), same), once.select("place", "bucket", "ns")])
+    # of a gap one frame has all of a bucket: what is submitted in it is told of in one piece, or cut
+    at = sums.get_column("bucket").to_physical().cast(pl.UInt32) * count + sums.get_column("place")
+    every = pl.zeros(len(IDLE) * count, dtype=pl.Int64, eager=True).scatter(at, sums.get_column("ns"))
+    return pl.DataFrame([every.slice(number * count, count).alias(name) for number, name in enumerate(_BUCKETS)])
 
 
-def _culprits(each: pl.DataFrame, reasons: pl.Series) -> pl.Series:
+def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl.Series:
     """Who took most of the reason of each gap."""
-    main = each.filter(each.get_column("bucket") == reasons.gather(each.get_column("place")))
-    place = main.get_column("place")
-    again = repeated(place)
+    main, single = (
+        part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (often, once)
+    )
+    again = repeated(main.get_column("place"))
     if again.any():
         several = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
         main = pl.concat([main.filter(~again), several.filter(first_seen(several.get_column("place")))])
-        place = main.get_column("place")
+    every = pl.concat([part.select("place", "culprit") for part in (main, single)], rechunk=True)
     at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
-    at = at.scatter(place, numbers(0, len(place)))
-    return main.get_column("culprit").gather(at)
+    return every.get_column("culprit")[at.scatter(every.get_column("place"), numbers(0, every.height))]
 
 
 def _described(batch: Batch) -> pl.DataFrame:
     report, found = batch.walk.report, _with_reasons(batch)
     rows = found.get_column("row")
     work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
-    ended = work.select("name", "kind", "process_id").select(pl.all().gather(rows))
+    ended = rows_at(work.select("name", "kind", "process_id"), rows)
     points = calls.select(ended.get_column("process_id"), "thread_id", at="call_start")
     return TABLE.select(
         found.with_columns(
