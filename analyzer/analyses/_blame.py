@@ -17,18 +17,20 @@ from kanalyze.analyses._lanes import lanes_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
-from kanalyze.analyses._queued import waited_for
+from kanalyze.analyses._queued import ended_last, event_waits, shared_streams, waited_for
 from kanalyze.analyses._ranges import named_ranges, on_line, range_lines
-from kanalyze.analyses._walk import launch_times, queued_time
+from kanalyze.analyses._walk import launch_times, queued_time, walks
 from kanalyze.frames import taken
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses._common import ThreadKey
     from kanalyze.analyses._host import Thread
-    from kanalyze.analyses._walk import Batch, Cut, Cuts
+    from kanalyze.analyses._walk import Batch, Cut, Cuts, Walk
     from kanalyze.report import Report
 
 #: Buckets of an idle device, in the ledger's order.
@@ -49,6 +51,11 @@ _UNNAMED: Final = "a call without a name"
 def cut_by_ranges(batch: Batch) -> Cuts:
     """The idle time of a batch, whose intervals are numbered by its column `gap`, cut by calls and by ranges."""
     return batch.cut("gap", ranges=range_lines(batch.walk.report))
+
+
+def walks_for_blame(report: Report) -> Iterator[Walk]:
+    """What :func:`walks` gives, with all that :func:`blamed` asks for besides."""
+    return walks(report, reading=[range_lines, range_names], preparing=[ended_last, event_waits, shared_streams])
 
 
 class Blamed(NamedTuple):

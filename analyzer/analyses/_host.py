@@ -48,7 +48,7 @@ def labels(report: Report) -> pl.DataFrame:
 
 
 @once_per_process
-def _codes(report: Report) -> tuple[pl.Series, pl.Series]:
+def label_codes(report: Report) -> tuple[pl.Series, pl.Series]:
     """The row of :func:`labels` by the physical code of a name, for calls and for overheads; last that of no name."""
     kinds = call_names(report), report.kind("overhead").get_column("name").unique()
     found, first = [], 0
@@ -69,7 +69,7 @@ def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
     """Names of calls as they are shown; null for null."""
     details = labels(report).get_column("detail").cast(pl.Categorical)
-    return details[_label_of(names, _codes(report)[0])].set(names.is_null(), None)
+    return details[_label_of(names, label_codes(report)[0])].set(names.is_null(), None)
 
 
 @once_per_process
@@ -129,7 +129,7 @@ class Stretch:
         first, stop = thread.around(self.low, self.high)
         rows = thread.rows.slice(first, stop - first)
         calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows]
-        done = _slim(calls).select(*sides, label=_label_of(calls.get_column("name"), _codes(report)[0]))
+        done = _slim(calls).select(*sides, label=_label_of(calls.get_column("name"), label_codes(report)[0]))
         makers = context_calls(report)
         making = rows.is_in(makers.get_column("row").implode()) if makers.height else None
         if making is not None and making.any():
@@ -139,7 +139,7 @@ class Stretch:
         if over.height:
             over = over.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
         if over.height:
-            label = _label_of(over.get_column("name"), _codes(report)[1])
+            label = _label_of(over.get_column("name"), label_codes(report)[1])
             done = pl.concat([done, over.select(*sides, label=label)]).sort("start", maintain_order=True)
         return done
 
@@ -158,7 +158,7 @@ class Stretch:
         names = self.report.kind("api").get_column("name")
         return pl.DataFrame(
             {
-                side: _label_of(gathered(names, call), _codes(self.report)[0]).set(call.is_null(), None)
+                side: _label_of(gathered(names, call), label_codes(self.report)[0]).set(call.is_null(), None)
                 for side, call in (("before", rows[before]), ("after", rows[after]))
             }
         )

@@ -44,7 +44,7 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
     Each ended an idle interval, and was submitted before that began. It waited for what ended last before it on the
     device, or for the work in front of an event that its stream waited for, if that ended no earlier.
     """
-    work, on, shared = operations(report), streams(report), _shared(report)
+    work, on, shared = operations(report), streams(report), shared_streams(report)
     behind, event = _behind(report, device, rows)
     told = {"name": work.get_column("name").gather(behind)}
     if event is not None:
@@ -83,7 +83,7 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
 
 
 @once_per_process
-def _shared(report: Report) -> list[str]:
+def shared_streams(report: Report) -> list[str]:
     """What all operations have in common, of what tells one stream from another."""
     work, on = operations(report), streams(report)
     return [name for name in STREAM if constant(work if name in work.columns else on, name)]

@@ -13,8 +13,8 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import THREAD, Remembered, ThreadKey, at_once, in_threads, once_per_report, total
-from kanalyze.analyses._context import unrecorded_contexts
-from kanalyze.analyses._host import Stretch, Thread, labels, threads, winning
+from kanalyze.analyses._context import context_calls, unrecorded_contexts
+from kanalyze.analyses._host import Stretch, Thread, label_codes, labels, threads, winning
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._lanes import Lanes, lanes_of
 from kanalyze.analyses._launch import launch_rows, launching_calls, launching_rows
@@ -36,7 +36,16 @@ FEWEST: Final = 1 << 14
 BATCH: Final = 1 << 19
 
 #: What batches would have to wait for one after the other, in an order in which their tables are read.
-_NEEDED: Final[tuple[Remembered[Any], ...]] = (threads, unrecorded_contexts, activity, launch_rows, launching_rows)
+_NEEDED: Final[tuple[Remembered[Any], ...]] = (
+    threads,
+    unrecorded_contexts,
+    context_calls,
+    label_codes,
+    winning,
+    activity,
+    launch_rows,
+    launching_rows,
+)
 
 #: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
 _REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "queued": ("queued", None)}
@@ -315,18 +324,23 @@ def queued_time() -> pl.Expr:
     return pl.when(pl.col("late") == "queued").then(pl.col("end") - pl.col("returned")).otherwise(0)
 
 
-def walks(report: Report, *needed: Remembered[Any]) -> Iterator[Walk]:
-    """The walk of each device in scope; `needed` is what its batches are asked for besides."""
+def walks(
+    report: Report, *, reading: Sequence[Remembered[Any]] = (), preparing: Sequence[Remembered[Any]] = ()
+) -> Iterator[Walk]:
+    """The walk of each device in scope.
+
+    What its batches are asked for besides is found at once: `reading` what needs further tables, `preparing` the rest.
+    """
 
     def read(report: Report) -> None:
         # by one thread, for which the other one need not wait: SQLite takes Python's lock for every row
         for kind in DEVICE_KINDS:
             report.kind(kind)
-        for one in needed:
+        for one in reading:
             one(report)
 
     def prepare(report: Report) -> None:
-        for one in _NEEDED:
+        for one in (*_NEEDED, *preparing):
             one(report)
 
     at_once(report, [prepare, read])

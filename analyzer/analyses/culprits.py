@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges, host_culprits
+from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges, host_culprits, walks_for_blame
 from kanalyze.analyses._common import THREAD, analysis, in_threads, once_per_report, require
 from kanalyze.analyses._gap_sums import coded, of_each_gap
 from kanalyze.analyses._host import threads
-from kanalyze.analyses._ranges import range_lines
-from kanalyze.analyses._walk import Walked, unwalked, walked, walks
+from kanalyze.analyses._walk import Walked, unwalked, walked
 from kanalyze.frames import parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -65,7 +64,7 @@ def culprits(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, *DEVICE_KINDS)
     tables, found = [TABLE.empty()], {}
     with walked.found_elsewhere(report) as keep:  # the ledger needs the same walk
-        for walk in walks(report, range_lines):
+        for walk in walks_for_blame(report):
             table, found[walk.device] = _of_device(walk)
             tables.append(table)
         keep(found)

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._blame import IDLE, blamed, range_names
-from kanalyze.analyses._common import in_threads, require
+from kanalyze.analyses._blame import IDLE, blamed, range_names, walks_for_blame
+from kanalyze.analyses._common import in_threads, longest, require
 from kanalyze.analyses._gap_sums import coded, last_of_runs, of_each_gap
 from kanalyze.analyses._host import shown_calls
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import streams
-from kanalyze.analyses._ranges import range_lines, ranges_at
-from kanalyze.analyses._walk import walks
+from kanalyze.analyses._ranges import ranges_at
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
 from kanalyze.frames import first_seen, in_order, numbers, repeated, rows_at, taken
@@ -103,8 +102,8 @@ def gaps(
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
     if by is None:
-        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks(report, range_lines))])
-    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks(report, range_lines)])
+        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks_for_blame(report))])
+    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks_for_blame(report)])
 
 
 def _over(walk: Walk, threshold_ns: int) -> list[Batch]:
@@ -149,10 +148,11 @@ def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
     often = often.with_columns(sums.get_column("ns"))
     once = parts.once.select("bucket", "culprit", "ns", place=pl.col("gap") - first)
     found = _by_bucket(often, once, count)
-    most = pl.max_horizontal(found.columns)
-    reason = pl.coalesce(
-        pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))) for bucket in IDLE
-    )
+    present = [bucket for bucket in IDLE if longest(found, f"{bucket}_ns")] or IDLE[:1]
+    most = found.select(pl.max_horizontal(f"{bucket}_ns" for bucket in present)).to_series()
+    reason = pl.lit(present[-1], dtype=pl.Enum(IDLE))
+    for bucket in reversed(present[:-1]):
+        reason = pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))).otherwise(reason)
     reasons = found.select(reason.alias("reason")).to_series()
     return found.with_columns(reasons, _culprits(often, once, reasons))
 
