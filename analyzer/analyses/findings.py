@@ -60,6 +60,7 @@ def findings(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
+    every = ranked(report)
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
     rows = [
         (
@@ -72,6 +73,6 @@ def findings(report: Report) -> pl.DataFrame:
             found.table,
             found.definition,
         )
-        for found in ranked(report)
+        for found in every
     ]
     return TABLE.select(pl.DataFrame(rows, schema=TABLE.schema, orient="row"))
