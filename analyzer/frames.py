@@ -138,12 +138,16 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
         return {}
     if constant(frame, *keys):
         return {frame.select(keys).row(0): numbers(0, frame.height)}
-    possible = list(product(*(distinct_values(frame, key) for key in keys)))
+    values = {key: distinct_values(frame, key) for key in keys}
+    possible = list(product(*values.values()))
     if len(possible) > _FEW_PARTS:
         parts = frame.select(keys).with_row_index("row").group_by(keys, maintain_order=True).agg("row")
         return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))
+    several = [len(of) > 1 for of in values.values()]
     alike = (
-        pl.all_horizontal(pl.col(key).eq_missing(value) for key, value in zip(keys, one, strict=True))
+        pl.all_horizontal(
+            pl.col(key).eq_missing(value) for key, value, told in zip(keys, one, several, strict=True) if told
+        )
         for one in possible
     )
     found = zip(possible, (frame.select(own).to_series().arg_true() for own in alike), strict=True)
@@ -174,6 +178,8 @@ def of_parts(
 
 def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
     """The different values of a column, sorted; of the frame for the same reason as :func:`constant`."""
+    if constant(frame, column):
+        return frame.select(pl.col(column).first()).to_series()
     return frame.select(pl.col(column).unique().sort()).to_series()
 
 

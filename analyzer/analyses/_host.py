@@ -13,7 +13,7 @@ from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, call_names, shown
 from kanalyze.analyses._common import THREAD, longest, once_per_process
 from kanalyze.analyses._context import context_calls
 from kanalyze.analyses._lookup import gathered
-from kanalyze.frames import count_up_to, in_order, numbers, rows_by
+from kanalyze.frames import count_up_to, in_order, numbers, rows_at, rows_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,9 +188,9 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
     by_thread, none, calls = rows_by(overheads, THREAD), pl.Series(dtype=pl.UInt32), report.kind("api")
     found = {}
     for key, rows in rows_by(calls, THREAD).items():
-        own = _slim(overheads.select(pl.col("name", "start_ns", "dur_ns").gather(by_thread.get(key, none))))
+        own = _slim(rows_at(overheads.select("name", "start_ns", "dur_ns"), by_thread.get(key, none)))
         times = calls.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
-        times = times if len(rows) == calls.height else times.select(pl.all().gather(rows))
+        times = times if len(rows) == calls.height else times[rows]
         line = in_order(times.with_columns(rows.alias("row")), "start_ns")
         reached = line.get_column("end").cum_max()
         found[key] = Thread(line.get_column("row"), line.get_column("start_ns"), reached, own.sort("start"))

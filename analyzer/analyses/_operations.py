@@ -91,21 +91,23 @@ def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
 def _buckets(report: Report, kind: str) -> pl.DataFrame:
     """What :func:`operations` tells of the events of one kind beside what is recorded."""
     events = report.kind(kind)
-    rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.String)
+    rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.Categorical)
     if kind == "kernel":
         communicates = communicating(events, report)
         if communicates is not None:
             rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
     elif kind == "graph":
-        detail = pl.lit("graph")
+        detail = pl.lit("graph", dtype=pl.Categorical)
     else:
         rank = pl.lit(BUSY_BUCKETS.index(kind))
     if kind == "memcpy":
-        detail = pl.col("name").cast(pl.String).str.extract(_MEMCPY_NAME)
+        names = events.get_column("name").unique()
+        directions = names.cast(pl.String).str.extract(_MEMCPY_NAME).cast(pl.Categorical)
+        detail = pl.col("name").replace_strict(names, directions, default=None, return_dtype=pl.Categorical)
     return events.select(
         pl.lit(kind, dtype=pl.Enum(DEVICE_KINDS)).alias("kind"),
         pl.col("device").fill_null(0),
         "process_id",
         rank.cast(pl.Int8).alias("rank"),
-        detail.cast(pl.Categorical).alias("detail"),
+        detail.alias("detail"),
     )

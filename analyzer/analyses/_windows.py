@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._operations import operations, used_devices
+from kanalyze.frames import constant
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -40,9 +41,16 @@ def windows(report: Report) -> pl.DataFrame:
 
 def _process_spans(report: Report) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns")
-    calls = report.kind("api").group_by("process_id").agg(start=pl.col("start_ns").min(), end=end.max())
-    work = operations(report).group_by("process_id").agg(pl.col("start").min(), pl.col("end").max())
-    return pl.concat([calls, work]).group_by("process_id").agg(pl.col("start").min(), pl.col("end").max())
+    calls = report.kind("api").select("process_id", start="start_ns", end=end)
+    return _spans(pl.concat([_spans(calls), _spans(operations(report))]))
+
+
+def _spans(events: pl.DataFrame) -> pl.DataFrame:
+    """From when to when the `events` (process_id, start, end) of each process lasted."""
+    sides = pl.col("start").min(), pl.col("end").max()
+    if constant(events, "process_id"):  # no table of processes has to be made
+        return events.select(pl.col("process_id").first(), *sides)
+    return events.group_by("process_id").agg(sides)
 
 
 #: A finding that touches less of its device's window than this is not worth a sentence.
