@@ -18,7 +18,7 @@ from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import ended_last, event_waits, shared_streams, waited_for
-from kanalyze.analyses._ranges import named_ranges, on_line, range_lines
+from kanalyze.analyses._ranges import named_ranges, range_lines
 from kanalyze.analyses._walk import launch_times, queued_time, walks
 from kanalyze.frames import taken
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
@@ -124,15 +124,15 @@ def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.Data
     (lanes,) = lanes_of([key], low, high)
     threads = Stretch(report, [thread], lanes, low, high)
     line = lanes.line(range_lines(report))
-    named = pl.concat(_named_host(threads, overlaid(spans.select("start", "end"), line, "row")))
-    return named.select("start", "end", "culprit", range=_range_names(report, named))
+    named = pl.concat(_named_host(threads, overlaid(spans.select("start", "end"), line.rename({"row": "range"}), "range")))
+    return named.select("start", "end", "culprit", _range_names(report, named))
 
 
 def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
     """`pieces` of threads in no call, cut by ranges, with `culprit`; cut further where a framework tells more."""
     if framework_recorded(threads.report):
         return [named(threads.report, key, own) for key, own in threads.lanes.of_each(pieces)]
-    outside = pieces.get_column("row").is_null()
+    outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
     return [
         inside.with_columns(_range_names(threads.report, inside).alias("culprit")),
@@ -141,15 +141,15 @@ def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:
-    """The names of the ranges that `pieces` are in, by their `row`."""
-    return gathered(range_names(report), pieces.get_column("row"))
+    """The names of the ranges that `pieces` are in, or their launch calls began in."""
+    return gathered(range_names(report), pieces.get_column("range")).alias("range")
 
 
 def _launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
     """The time from launch calls on where nothing wins over it: launches, and waiting of what was submitted."""
     if part.launched.is_empty():
         return []
-    around = _callers_range(report, part, part.launched)
+    around = _range_names(report, part.launched)
     times = part.launched.select("gap", "row", *launch_times(), around, queued_ns=queued_time())
     launches = times.with_columns(ns=pl.col("call_ns") + pl.col("latency_ns")).filter(pl.col("ns") > 0)
     queued = times.select("gap", "row", "range", ns="queued_ns").filter(pl.col("ns") > 0)
@@ -170,7 +170,7 @@ def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]
     """The time from the launch calls on that is cut: what wins over a launch, launches, and waiting."""
     if part.after.is_empty():
         return []
-    cut = part.after.with_columns(_callers_range(report, part, part.after), ns=pl.col("end") - pl.col("start"))
+    cut = part.after.with_columns(_range_names(report, part.after), ns=pl.col("end") - pl.col("start"))
     rest, above = cut.filter(pl.col("label").is_null()), cut.filter(pl.col("label").is_not_null())
     queued = pl.col("phase") == "queued"
     bucket, culprit = _labelled(report, above)
@@ -179,11 +179,6 @@ def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]
         _launching(report, rest.filter(~queued)),
         _queued(report, device, rest.filter(queued)),
     ]
-
-
-def _callers_range(report: Report, part: Cut, calls: pl.DataFrame) -> pl.Series:
-    """The innermost range in which each of `calls` (`call_start`, on its lane) began, by name, as `range`; else null."""
-    return gathered(range_names(report), on_line(part.ranges, calls.get_column("call_start"))).alias("range")
 
 
 def _labelled(report: Report, parts: pl.DataFrame) -> tuple[pl.Series, pl.Series]:

@@ -12,6 +12,9 @@ from kanalyze.frames import count_up_to, spread
 _BEFORE_ALL: Final = -(1 << 62)
 _AFTER_ALL: Final = 1 << 62
 
+#: So many times more pieces than spans are found by the spans.
+_MANY: Final = 8
+
 
 def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFrame:
     """`pieces` cut where `spans` begin and end, with the `value` of the span that a part lies in, null for none.
@@ -47,7 +50,15 @@ def _edges(spans: pl.DataFrame) -> pl.Series:
 
 def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
     """Which of `pieces` overlap any of `spans`; these are sorted by start and do not overlap, and all last."""
+    none = pl.Series([False]).new_from_index(0, pieces.height)
     if spans.is_empty() or pieces.is_empty():
-        return pl.Series([False]).new_from_index(0, pieces.height)
-    begun = count_up_to(spans.get_column("start"), pieces.get_column("end"), equal=False)
-    return begun > count_up_to(spans.get_column("end"), pieces.get_column("start"), equal=True)
+        return none
+    start, end = pieces.get_column("start"), pieces.get_column("end")
+    if spans.height * _MANY < pieces.height and start.is_sorted() and end.is_sorted():
+        # from the first piece that ends after a span begins to the last one that begins before it ends
+        first = count_up_to(end, spans.get_column("start"), equal=True)
+        stop = count_up_to(start, spans.get_column("end"), equal=False)
+        near = pl.DataFrame([first.alias("first"), stop.alias("stop")]).filter(stop > first)
+        return none.scatter(near.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).explode()).to_series(), True)
+    begun = count_up_to(spans.get_column("start"), end, equal=False)
+    return begun > count_up_to(spans.get_column("end"), start, equal=True)

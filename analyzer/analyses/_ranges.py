@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -16,6 +16,10 @@ from kanalyze.named_ranges import named
 if TYPE_CHECKING:
     from kanalyze.analyses._common import ThreadKey
     from kanalyze.report import Report, Window
+
+
+#: Earlier than any time of any trace.
+_BEFORE_ALL: Final = -(1 << 62)
 
 
 @once_per_process
@@ -96,8 +100,9 @@ def _thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Se
 
 
 def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none."""
-    begun = count_up_to(line.get_column("start"), at, equal=True)
+    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none, and for null."""
+    known = at.fill_null(strategy="forward").fill_null(_BEFORE_ALL) if at.has_nulls() else at
+    begun = count_up_to(line.get_column("start"), known, equal=True)
     place = (begun - 1).set(begun == 0, None)
     inside = (gathered(line.get_column("end"), place) > at).fill_null(value=False)
     return gathered(line.get_column("row"), place).set(~inside, None)

@@ -20,6 +20,7 @@ from kanalyze.analyses._lanes import Lanes, lanes_of
 from kanalyze.analyses._launch import launch_rows, launching_calls, launching_rows
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
+from kanalyze.analyses._ranges import on_line
 from kanalyze.analyses._windows import activity, windows
 from kanalyze.frames import rows_at, rows_by
 from kanalyze.model import DEVICE_KINDS
@@ -156,17 +157,17 @@ class Cut:
         before: The time before launch calls: columns start, end, and label (of the call or overhead that it was spent
             in, by row of :func:`labels`; null for none), in the order of time.
         launched: The intervals from their launch calls on where nothing wins over the launch: columns begun, returned,
-            end and late (:func:`kanalyze.analyses._idle.with_phases`), row and call_start.
-        after: The others from their launch calls on, in pieces: start, end, row, call_start, phase, and label (only of
-            what wins over a launch); no columns where there are none.
-        ranges: The ranges that the time before launch calls was cut by, too, as one line: start, end and row.
+            end and late (:func:`kanalyze.analyses._idle.with_phases`), and row.
+        after: The others from their launch calls on, in pieces: start, end, row, phase, and label (only of what wins
+            over a launch); no columns where there are none.
+        around: The ranges that their launch calls began in, row by row; empty without ranges.
     """
 
     threads: Stretch
     before: pl.DataFrame
     launched: pl.DataFrame
     after: pl.DataFrame
-    ranges: pl.DataFrame
+    around: pl.DataFrame
 
     @property
     def lanes(self) -> Lanes:
@@ -195,7 +196,7 @@ def walked(report: Report) -> dict[int, Walked]:
     found: dict[int, Walked] = {}
     for walk in walks(report):
         found[walk.device] = unwalked(walk)
-        for part in in_threads(_walked_batch, walk.batches(walk.idle())):
+        for part in in_threads(_walked_batch, walk.batches(walk.idle)):
             found[walk.device].include(part)
     return found
 
@@ -218,6 +219,7 @@ class Walk:
         high: End of its window.
         begun: Start of the part of the window that the recording covers.
         ended: End of that part; nothing is known of the rest.
+        idle: The idle intervals of the device, in the whole report and not cut; see :func:`idle_intervals`.
     """
 
     report: Report
@@ -228,13 +230,7 @@ class Walk:
     high: int
     begun: int
     ended: int
-
-    def idle(self) -> pl.DataFrame:
-        """The idle intervals of the device, in the whole report and not cut; see :func:`idle_intervals`."""
-        needed = ("device", "start", "end", "rank", "row", "process_id")
-        work = of_device(operations(self.report).select(needed), self.device)
-        _, first, last = activity(self.report).row(by_predicate=pl.col("device") == self.device)
-        return idle_intervals(work, min(self.begun, first), max(self.ended, last))
+    idle: pl.DataFrame
 
     def batches(self, idle: pl.DataFrame) -> list[Batch]:
         """`idle` in parts that are walked one by one."""
@@ -253,8 +249,9 @@ class Batch:
     def cut(self, *more: str, ranges: Mapping[ThreadKey, pl.DataFrame] | None = None) -> Cuts:
         """The intervals cut by what the threads did that account for them.
 
-        `more` are further columns of the intervals to keep; with `ranges`, lines of threads (start, end, row), the time
-        before launch calls is cut by these as well, which adds that `row`.
+        `more` are further columns of the intervals to keep. With `ranges`, lines of threads (start, end, row), the time
+        before launch calls is cut by these as well, with that row as `range`, which is elsewhere the one that the
+        launch call began in, and :attr:`Cut.around` holds that of all intervals.
         """
         walk = self.walk
         idle = clip_phases(with_phases(with_launches(walk.report, self.idle, walk.launching)), walk.begun, walk.ended)
@@ -264,9 +261,10 @@ class Batch:
         unknown = (idle[pl.concat(lost)] if lost else idle.clear()).select("start", "end", *more)
         if not known:
             return Cuts(unknown, [])
-        begun, called, ended = idle.select(pl.col("start", "call_start").min(), pl.col("end").max()).row(0)
-        cuts = []
-        for lanes in lanes_of([*known], min(begun, begun if called is None else called), ended):
+        begun, ended = idle.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        least, most = idle.select(pl.col("call_start").min(), pl.col("call_start").max().alias("most")).row(0)
+        cuts, low, high = [], min(begun, least or begun), max(ended, most or ended)
+        for lanes in lanes_of([*known], low, high):
             threads = Stretch(walk.report, [walk.threads[key] for key in lanes.keys], lanes, begun, ended)
             cuts.append(_cut(_on_lanes(idle, lanes, known), threads, more, ranges))
         return Cuts(unknown, cuts)
@@ -277,24 +275,27 @@ def _cut(
 ) -> Cut:
     """The intervals that some threads account for, which are on their lanes, cut; see :meth:`Batch.cut`."""
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
-    launched = idle.filter(pl.col("end") > pl.col("begun"))
-    launched = launched.select("begun", "returned", "end", "late", "row", "call_start", *more)
-    line, spans = threads.line(), threads.lanes.line(ranges or {})
+    around, line = pl.DataFrame(), threads.line()
     if ranges is not None:
-        before = overlaid(before, spans, "row")
+        spans = threads.lanes.line(ranges)
+        before = overlaid(before, spans.rename({"row": "range"}), "range")
+        around = idle.select(*more, on_line(spans, idle.get_column("call_start")).alias("range"))
+        idle, more = idle.with_columns(around.get_column("range")), (*more, "range")
+    launched = idle.filter(pl.col("end") > pl.col("begun")).select("begun", "returned", "end", "late", "row", *more)
     before, after = overlaid(before, line, "label"), pl.DataFrame()
     above = line.filter(winning(threads.report)[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
     if held.any():
         after = overlaid(launch_pieces(launched.filter(held)), above, "label")
         launched = launched.filter(~held)
-    return Cut(threads, before, launched, after, spans)
+    return Cut(threads, before, launched, after, around)
 
 
 def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
     """The intervals of the threads of some lanes, which are the `rows` of `idle`, on their lanes."""
     own = [rows[key] for key in lanes.keys]
     every = pl.concat(own, rechunk=True)
+    idle = idle.drop(*THREAD, "call_end")
     if len(own) == 1:
         return idle if len(every) == idle.height else idle[every]
     moved = pl.col("start", "begun", "returned", "end", "call_start") + lanes.shifts([len(one) for one in own])
@@ -342,12 +343,21 @@ def walks(
     def prepare(report: Report) -> None:
         for one in (*_NEEDED, *preparing):
             one(report)
+        found.extend(_walks(report))
 
+    found: list[Walk] = []
     at_once(report, [prepare, read])
+    yield from found
+
+
+def _walks(report: Report) -> Iterator[Walk]:
     whole, known, launching = activity(report), threads(report), launching_calls(report)
+    work = operations(report).select("device", "start", "end", "rank", "row", "process_id")
     for device, low, high in windows(report).iter_rows():
         _, first, last = whole.row(by_predicate=pl.col("device") == device)
-        yield Walk(report, known, launching, device, low, high, *_recorded(report, low, high, first, last))
+        begun, ended = _recorded(report, low, high, first, last)
+        idle = idle_intervals(of_device(work, device), min(begun, first), max(ended, last))
+        yield Walk(report, known, launching, device, low, high, begun, ended, idle)
 
 
 def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:

@@ -67,7 +67,7 @@ def _pieces(walk: Walk) -> Iterator[pl.DataFrame]:
     yield _busy(walk)
     edges = pl.DataFrame([(walk.low, walk.begun), (walk.ended, walk.high)], schema=intervals.SPANS, orient="row")
     yield _in_bucket(edges.filter(pl.col("end") > pl.col("start")), "unknown")
-    for found in in_threads(_idle, walk.batches(walk.idle())):
+    for found in in_threads(_idle, walk.batches(walk.idle)):
         yield from found
 
 

@@ -104,7 +104,7 @@ def _of_device(walk: Walk) -> tuple[pl.DataFrame, Walked]:
     missing = (walk.high - walk.low) - (walk.ended - walk.begun)
     unknown = pl.DataFrame([("unknown", None, None, missing, 1, missing)], schema=_SUMS, orient="row")
     parts, found = [unknown.filter(pl.col("ns") > 0)], unwalked(walk)
-    for sums, part in in_threads(_of_batch, walk.batches(walk.idle().with_row_index("gap"))):
+    for sums, part in in_threads(_of_batch, walk.batches(walk.idle.with_row_index("gap"))):
         parts.append(sums)
         found.include(part)
     together = pl.concat(parts).group_by(_KEYS)

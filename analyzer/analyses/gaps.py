@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._blame import IDLE, blamed, range_names, walks_for_blame
+from kanalyze.analyses._blame import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
 from kanalyze.analyses._common import in_threads, longest, require
 from kanalyze.analyses._gap_sums import coded, last_of_runs, of_each_gap
 from kanalyze.analyses._host import shown_calls
@@ -15,7 +15,6 @@ from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._queued import streams
-from kanalyze.analyses._ranges import ranges_at
 from kanalyze.analyses._windows import windows
 from kanalyze.errors import UnknownNameError
 from kanalyze.frames import first_seen, in_order, numbers, repeated, rows_at, taken
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kanalyze.analyses._blame import Blamed
-    from kanalyze.analyses._walk import Batch, Walk
+    from kanalyze.analyses._walk import Batch, Cuts, Walk
     from kanalyze.report import Report, Where
 
 #: What a gap has to exceed to be listed, unless the user says otherwise.
@@ -109,7 +108,7 @@ def gaps(
 def _over(walk: Walk, threshold_ns: int) -> list[Batch]:
     """The idle intervals that exceed a threshold inside the window, numbered by `gap`, in batches."""
     inside = pl.col("end").clip(walk.begun, walk.ended) - pl.col("start").clip(walk.begun, walk.ended)
-    return walk.batches(walk.idle().filter(inside > threshold_ns).with_row_index("gap"))
+    return walk.batches(walk.idle.filter(inside > threshold_ns).with_row_index("gap"))
 
 
 def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
@@ -126,15 +125,19 @@ def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def _with_reasons(batch: Batch) -> pl.DataFrame:
-    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`."""
+def _with_reasons(batch: Batch, cuts: Cuts | None = None) -> pl.DataFrame:
+    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`.
+
+    `cuts` are what :func:`cut_by_ranges` gives.
+    """
     spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
     times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
     if times.is_empty():
         return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
     first, last = times.item(0, "gap"), times.item(-1, "gap")
-    told = _reasons(blamed(batch), first, last - first + 1)
-    return pl.concat([times, told[times.get_column("gap") - first]], how="horizontal")
+    told = _reasons(blamed(batch, cuts), first, last - first + 1)
+    told = told if told.height == times.height else told[times.get_column("gap") - first]
+    return pl.concat([times, told], how="horizontal")
 
 
 def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
@@ -182,11 +185,11 @@ def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl
 
 
 def _described(batch: Batch) -> pl.DataFrame:
-    report, found = batch.walk.report, _with_reasons(batch)
+    report, cuts = batch.walk.report, cut_by_ranges(batch)
+    found = _with_reasons(batch, cuts)
     rows = found.get_column("row")
     work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
     ended = rows_at(work.select("name", "kind", "process_id"), rows)
-    points = calls.select(ended.get_column("process_id"), "thread_id", at="call_start")
     return TABLE.select(
         found.with_columns(
             pl.lit(batch.walk.device).alias("device"),
@@ -196,9 +199,19 @@ def _described(batch: Batch) -> pl.DataFrame:
             taken(streams(report), "stream", rows).alias("stream"),
             shown_calls(report, calls.get_column("call_name")).alias("api"),
             calls.get_column("thread_id"),
-            gathered(range_names(report), ranges_at(report, points)).alias("range"),
+            _around(report, found, cuts),
         )
     )
+
+
+def _around(report: Report, found: pl.DataFrame, cuts: Cuts) -> pl.Series:
+    """The name of the innermost range around the call that launched what ended each gap."""
+    known = pl.concat([pl.DataFrame(schema={"gap": pl.UInt32, "range": pl.UInt32}), *(part.around for part in cuts.known)])
+    gaps = found.get_column("gap")
+    first = gaps.item(0) if len(gaps) else 0
+    rows = pl.Series([None], dtype=pl.UInt32).new_from_index(0, (gaps.item(-1) - first + 1) if len(gaps) else 0)
+    rows = rows.scatter(known.get_column("gap") - first, known.get_column("range"))
+    return gathered(range_names(report), rows[gaps - first]).alias("range")
 
 
 def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
