@@ -256,7 +256,7 @@ def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     del frame
     for place in range(0, len(columns), _COLUMNS):
         some = pl.DataFrame(columns[place : place + _COLUMNS])
-        columns[place : place + _COLUMNS] = some.select(pl.all().gather(order)).get_columns()
+        columns[place : place + _COLUMNS] = some[order].get_columns()
     return pl.DataFrame(columns)
 
 

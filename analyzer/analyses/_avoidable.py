@@ -20,6 +20,7 @@ from kanalyze.analyses._operations import operations
 from kanalyze.analyses._syncs import WAITING, blocking_calls
 from kanalyze.analyses._walk import launch_waits
 from kanalyze.analyses._windows import windows
+from kanalyze.frames import rows_at
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -119,7 +120,7 @@ def _sharing(report: Report) -> pl.Series:
 def _followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     """`waiting` with the `row` of what its thread launched next on the device; those without are left out."""
     work = operations(report).select("row", "device", call=launch_rows(report)).drop_nulls("call")
-    calls = report.kind("api").select(*THREAD, at="start_ns").select(pl.all().gather(work.get_column("call")))
+    calls = rows_at(report.kind("api").select(*THREAD, at="start_ns"), work.get_column("call"))
     launches = pl.concat([work.select("row", "device"), calls], how="horizontal")
     found = [waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear()]
     for key, part in waiting.partition_by([*THREAD, "device"], as_dict=True).items():

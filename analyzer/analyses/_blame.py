@@ -124,7 +124,8 @@ def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.Data
     (lanes,) = lanes_of([key], low, high)
     threads = Stretch(report, [thread], lanes, low, high)
     line = lanes.line(range_lines(report))
-    named = pl.concat(_named_host(threads, overlaid(spans.select("start", "end"), line.rename({"row": "range"}), "range")))
+    cut = overlaid(spans.select("start", "end"), line.rename({"row": "range"}), "range")
+    named = pl.concat(_named_host(threads, cut))
     return named.select("start", "end", "culprit", _range_names(report, named))
 
 

@@ -19,6 +19,7 @@ from kanalyze.analyses._operations import exclusive_operations, operations
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._stream_waits import ordering_calls
 from kanalyze.analyses._syncs import WAITING, scope_of
+from kanalyze.frames import rows_at
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -82,7 +83,7 @@ def _called(report: Report) -> pl.DataFrame:
     """The small copies in scope that have a call of their own."""
     small = _copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
     calls = calls_of(report, small.get_column("row"), "call_row", "thread_id", "call_start", "call_end", "call_name")
-    on = streams(report).select(pl.all().gather(small.get_column("row")))
+    on = rows_at(streams(report), small.get_column("row"))
     small = pl.concat([small, on, calls], how="horizontal").filter(pl.col("call_row").is_not_null())
     return small.filter(~pl.col("call_row").is_duplicated())
 
@@ -122,7 +123,7 @@ def _without_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     work = operations(report).select("row", "event_id", "kind", "process_id", "device", "start")
     untold = launch_rows(report).is_null() | work.select(pl.col("kind") == "memcpy").to_series()
     rest = work.filter(untold & ~work.get_column("row").is_in(copies.get_column("row").implode()))
-    on = streams(report).select(pl.all().gather(rest.get_column("row")))
+    on = rows_at(streams(report), rest.get_column("row"))
     return rest.with_columns(on.get_columns())
 
 

@@ -37,7 +37,7 @@ def of_each_gap(gaps: pl.Series, parts: pl.DataFrame, size: int) -> pl.DataFrame
     first, last = gaps.min(), gaps.max()
     if not isinstance(first, int) or not isinstance(last, int):
         return parts
-    size, rows = (1 << number.bit_length() for number in (size, parts.height))  # which numbers are taken apart by faster
+    size, rows = (1 << number.bit_length() for number in (size, parts.height))  # by which is divided faster
     if size * (last - first + 1) * rows > _LARGEST:
         sums = parts.with_columns(gaps).group_by("gap", "code").agg(pl.col("at").first(), pl.col("ns").sum())
         return sums.sort("gap", "code").select(parts.columns)

@@ -118,10 +118,18 @@ class Stretch:
     low: int
     high: int
 
-    def line(self) -> pl.DataFrame:
-        """What the threads did, on their lanes, as :func:`timeline`, with labels of :func:`labels`."""
+    def line(self, pieces: pl.DataFrame) -> pl.DataFrame:
+        """What the threads did, on their lanes, as :func:`timeline`, with labels of :func:`labels`.
+
+        It holds what wins over launches, and what overlaps any of `pieces` (start, end; sorted and apart).
+        """
         every = pl.concat([self._done(lane, thread) for lane, thread in enumerate(self.threads)], rechunk=True)
-        return timeline(every, labels(self.report).get_column("rank"))
+        # of the pieces that end after a call starts only the first one can be the first to overlap it
+        at = count_up_to(pieces.get_column("end"), every.get_column("start"), equal=True)
+        begins = gathered(pieces.get_column("start"), at.set(at == pieces.height, None))
+        near = (begins < every.get_column("end")).fill_null(value=False)
+        needed = every.filter(near | winning(self.report)[every.get_column("label")])
+        return timeline(needed, labels(self.report).get_column("rank"))
 
     def _done(self, lane: int, thread: Thread) -> pl.DataFrame:
         """The calls and overheads of one thread on its lane: columns start, end, label; sorted by start."""
@@ -134,7 +142,8 @@ class Stretch:
         making = rows.is_in(makers.get_column("row").implode()) if makers.height else None
         if making is not None and making.any():
             context = pl.Series([labels(report).height - 1], dtype=pl.UInt32)
-            done = done.with_columns(context.new_from_index(0, len(rows)).zip_with(making, done["label"]).alias("label"))
+            label = context.new_from_index(0, len(rows)).zip_with(making, done.get_column("label"))
+            done = done.with_columns(label.alias("label"))
         over = thread.overheads
         if over.height:
             over = over.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
@@ -174,10 +183,10 @@ class Stretch:
         earlier = thread.rows.slice(bisect_left(thread.reached, thread.reached.item(first - 1)), 1) if first else none
         later = thread.rows.slice(stop, 1) if stop < len(thread.rows) else none
         low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in _FAR)
-        inside = pl.DataFrame(
-            {side: times.slice(first, stop - first) for side, times in (("start", thread.start), ("reached", thread.reached))}
-        ).select(self.lanes.placed(lane, "start", "reached"))
-        start, reached = (pl.concat([low, times, high]) for times in inside.get_columns())
+        times = (thread.start.alias("start"), thread.reached.alias("reached"))
+        inside = pl.DataFrame([time.slice(first, stop - first) for time in times])
+        placed = inside.select(self.lanes.placed(lane, "start", "reached")).get_columns()
+        start, reached = (pl.concat([low, time, high]) for time in placed)
         return start, reached, pl.concat([earlier, thread.rows.slice(first, stop - first), later])
 
 

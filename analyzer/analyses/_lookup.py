@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.frames import count_up_to, dense, first_rows
+from kanalyze.frames import count_up_to, dense, first_rows, rows_at
 
 #: So many times fewer wanted than there are keys are searched for, whatever the keys.
 _FEW: Final = 8
@@ -72,5 +72,4 @@ def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFra
     if len(ids) == len(keys) and ids.equals(keys):
         return frame.with_columns(side.get_column(name) for name in columns)
     at = positions(keys, ids)
-    found = side.select(pl.col(columns).gather(at)) if side.height else side.select(columns).clear(len(at))
-    return frame.with_columns(found)
+    return frame.with_columns(rows_at(side.select(columns), at))

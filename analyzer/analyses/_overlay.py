@@ -59,6 +59,7 @@ def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
         first = count_up_to(end, spans.get_column("start"), equal=True)
         stop = count_up_to(start, spans.get_column("end"), equal=False)
         near = pl.DataFrame([first.alias("first"), stop.alias("stop")]).filter(stop > first)
-        return none.scatter(near.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).explode()).to_series(), True)
+        rows = near.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).explode()).to_series()
+        return none.scatter(rows, True)  # noqa: FBT003 - polars has no name for it
     begun = count_up_to(spans.get_column("start"), end, equal=False)
     return begun > count_up_to(spans.get_column("end"), start, equal=True)

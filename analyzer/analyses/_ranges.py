@@ -100,7 +100,10 @@ def _thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Se
 
 
 def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none, and for null."""
+    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none.
+
+    A point that is null is in none.
+    """
     known = at.fill_null(strategy="forward").fill_null(_BEFORE_ALL) if at.has_nulls() else at
     begun = count_up_to(line.get_column("start"), known, equal=True)
     place = (begun - 1).set(begun == 0, None)

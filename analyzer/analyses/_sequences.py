@@ -20,7 +20,7 @@ from kanalyze.analyses._periods import periodic
 from kanalyze.analyses._queued import streams
 from kanalyze.analyses._series import launch_series
 from kanalyze.analyses._walk import launch_waits, queued_waits
-from kanalyze.frames import slices, taken, within
+from kanalyze.frames import rows_at, slices, taken, within
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
 def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
     """`sums` with what their first operations tell: process_id, thread_id, stream and name."""
     rows = sums.get_column("row")
-    first = operations(report).select(pl.col("process_id", "name").gather(rows))
+    first = rows_at(operations(report).select("process_id", "name"), rows)
     stream = taken(streams(report), "stream", rows)
     first = first.select("process_id", pl.col("name").cast(pl.String).alias("first"))
     return sums.with_columns(*first.get_columns(), stream, calls_of(report, rows, "thread_id").to_series())

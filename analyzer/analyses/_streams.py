@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._device_busy import busy_spans as device_spans
 from kanalyze.analyses._operations import device_operations, exclusive_operations
-from kanalyze.frames import constant, distinct_rows
+from kanalyze.frames import constant, distinct_rows, rows_at
 from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
 
 if TYPE_CHECKING:
@@ -99,5 +99,5 @@ def _keyed(report: Report) -> pl.DataFrame:
     ids = ids if ids.get_column("event_id").is_sorted() else ids.sort("event_id")
     work = device_operations(report).select("row", "device")
     at = work.get_column("row")
-    placed = ids.drop("event_id") if len(at) == ids.height else ids.drop("event_id").select(pl.all().gather(at))
+    placed = ids.drop("event_id") if len(at) == ids.height else rows_at(ids.drop("event_id"), at)
     return pl.concat([work, placed], how="horizontal")

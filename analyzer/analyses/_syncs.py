@@ -16,7 +16,7 @@ from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import operations, used_devices
 from kanalyze.analyses._queued import STREAM, recorded_work, streams
-from kanalyze.frames import taken
+from kanalyze.frames import rows_at, taken
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -88,7 +88,7 @@ def _blocking(report: Report) -> pl.DataFrame:
     named = numbered.filter(pl.col("name").is_in(told.get_column("name").implode()))
     copies = _copies(report)
     pageable = copies.filter("pageable").get_column("call_row").unique()
-    others = numbered.select(pl.all().gather(pageable)) if len(pageable) else numbered.clear()
+    others = rows_at(numbered, pageable)
     found = pl.concat([named, others]).unique("call_row").sort("call_row")
     found = found.join(told, on="name", how="left", maintain_order="left")
     last = copies.sort("ended", "row").unique("call_row", keep="last").select("call_row", copied="row")
@@ -111,7 +111,7 @@ def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     keys = ["process_id", "correlation_id"]
     known = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
     found = calls.join(known.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
-    of_copy = streams(report).select(pl.all().gather(found.get_column("copied")))
+    of_copy = rows_at(streams(report), found.get_column("copied"))
     own = pl.col("copied").is_not_null()
     return found.with_columns(
         pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns
@@ -145,7 +145,7 @@ def _recent_devices(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> 
     """`calls` with the `device` of the work that their threads launched last before them."""
     launched = work.select("call", "device").drop_nulls()
     times = report.kind("api").select("process_id", "thread_id", at="start_ns")
-    launches = launched.with_columns(times.select(pl.all().gather(launched.get_column("call"))))
+    launches = launched.with_columns(rows_at(times, launched.get_column("call")))
     return calls.sort("start").join_asof(
         launches.sort("at", maintain_order=True).select("process_id", "thread_id", "at", "device"),
         left_on="start",

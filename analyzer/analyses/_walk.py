@@ -275,7 +275,7 @@ def _cut(
 ) -> Cut:
     """The intervals that some threads account for, which are on their lanes, cut; see :meth:`Batch.cut`."""
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
-    around, line = pl.DataFrame(), threads.line()
+    around, line = pl.DataFrame(), threads.line(before)
     if ranges is not None:
         spans = threads.lanes.line(ranges)
         before = overlaid(before, spans.rename({"row": "range"}), "range")

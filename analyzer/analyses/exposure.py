@@ -13,6 +13,7 @@ from kanalyze.analyses._lookup import distinct
 from kanalyze.analyses._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.ledger import ledger
+from kanalyze.frames import rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -102,9 +103,8 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[tuple[s
     work = of_device(every, device)
     if work.height < every.height:
         called = distinct(launch_rows(report).gather(work.get_column("row")).drop_nulls())
-    calls = report.kind("api").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    calls = calls.select(pl.all().gather(called)) if len(called) else calls.clear()
-    inside = intervals.clip(calls, low, high)
+    calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
+    inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
     if inside.is_empty():
         return []
     waited = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))

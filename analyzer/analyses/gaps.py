@@ -206,12 +206,12 @@ def _described(batch: Batch) -> pl.DataFrame:
 
 def _around(report: Report, found: pl.DataFrame, cuts: Cuts) -> pl.Series:
     """The name of the innermost range around the call that launched what ended each gap."""
-    known = pl.concat([pl.DataFrame(schema={"gap": pl.UInt32, "range": pl.UInt32}), *(part.around for part in cuts.known)])
-    gaps = found.get_column("gap")
-    first = gaps.item(0) if len(gaps) else 0
-    rows = pl.Series([None], dtype=pl.UInt32).new_from_index(0, (gaps.item(-1) - first + 1) if len(gaps) else 0)
-    rows = rows.scatter(known.get_column("gap") - first, known.get_column("range"))
-    return gathered(range_names(report), rows[gaps - first]).alias("range")
+    gaps, rows = found.get_column("gap"), pl.Series([None], dtype=pl.UInt32)
+    if len(gaps):
+        rows = rows.new_from_index(0, gaps.item(-1) - gaps.item(0) + 1)
+        for part in cuts.known:
+            rows = rows.scatter(part.around.get_column("gap") - gaps.item(0), part.around.get_column("range"))
+    return gathered(range_names(report), rows[gaps - gaps.min()]).alias("range")
 
 
 def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
