@@ -18,7 +18,7 @@ from kanalyze.analyses._host import Stretch, Thread, label_codes, labels, thread
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._lanes import Lanes, lanes_of
 from kanalyze.analyses._launch import launch_rows, launching_calls, launching_rows
-from kanalyze.analyses._operations import of_device, operations
+from kanalyze.analyses._operations import exclusive_operations, of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import on_line
 from kanalyze.analyses._windows import activity, windows
@@ -194,7 +194,7 @@ def walked(report: Report) -> dict[int, Walked]:
     The cause of an interval is looked for in the whole report, and only then is it cut by the window.
     """
     found: dict[int, Walked] = {}
-    for walk in walks(report):
+    for walk in walks(report, reading=[exclusive_operations]):  # which the ledger is made of, too
         found[walk.device] = unwalked(walk)
         for part in in_threads(_walked_batch, walk.batches(walk.idle)):
             found[walk.device].include(part)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import analysis, at_once, require
+from kanalyze.analyses._common import analysis, require
 from kanalyze.analyses._operations import exclusive_operations, of_device
 from kanalyze.analyses._walk import idle_rows, walked
 from kanalyze.analyses._windows import windows
@@ -69,7 +69,7 @@ def ledger(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations at all.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    at_once(report, [walked, exclusive_operations])
+    walked(report)  # finds side by side what else is needed
     frames = [_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()]
     if not frames:
         return TABLE.empty()
