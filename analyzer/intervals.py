@@ -37,7 +37,10 @@ def length(spans: pl.DataFrame) -> int:
 
 def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     """The part of each interval inside ``[start, end)``; those outside are left out, other columns stay."""
-    clipped = intervals.with_columns(pl.col("start").clip(start, end), pl.col("end").clip(start, end))
+    outside = (pl.col("start").min() < start) | (pl.col("end").max() > end)
+    inside = not intervals.select(outside.fill_null(value=False)).item()
+    sides = pl.col("start", "end")
+    clipped = intervals if inside else intervals.with_columns(sides.clip(start, end))
     return clipped.filter(pl.col("end") > pl.col("start"))
 
 

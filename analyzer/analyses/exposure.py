@@ -66,7 +66,7 @@ def exposure(report: Report) -> pl.DataFrame:
     ledger(report)  # does side by side what is needed here, too
     rows: list[tuple[int, str, str | None, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
-        needed = ("device", "bucket", "rank", "detail", "start", "end", "exclusive_ns")
+        needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
         work = of_device(exclusive_operations(report).select(needed), device)
         rows += [(device, *row) for row in _busy(work)]
         rows += [(device, *row) for row in _launching(report, device, low, high)]
@@ -78,17 +78,16 @@ def exposure(report: Report) -> pl.DataFrame:
 
 def _busy(work: pl.DataFrame) -> list[tuple[str, str | None, int, int, int]]:
     rows = []
-    for (bucket,), part in sorted(work.partition_by("bucket", as_dict=True).items(), key=_first_rank):
+    for bucket in BUSY_BUCKETS:
+        part = work.filter(pl.col("bucket") == bucket)
+        if part.is_empty():
+            continue
         rows.append(_row(bucket, None, part))
         if bucket == "memcpy":
             parts = part.partition_by("detail", as_dict=True).items()
             directions = [_row(bucket, direction, copies) for (direction,), copies in parts]
             rows += sorted(directions, key=lambda row: -row[2])
     return rows
-
-
-def _first_rank(item: tuple[tuple[object, ...], pl.DataFrame]) -> int:
-    return int(item[1].get_column("rank").item(0))
 
 
 def _row(category: str, detail: str | None, work: pl.DataFrame) -> tuple[str, str | None, int, int, int]:
