@@ -136,10 +136,10 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
     """The numbers of the rows (UInt32) that have each combination of the values of `keys`, in their order."""
     if frame.is_empty():
         return {}
-    if constant(frame, *keys):
-        return {frame.select(keys).row(0): numbers(0, frame.height)}
     values = {key: distinct_values(frame, key) for key in keys}
     possible = list(product(*values.values()))
+    if len(possible) == 1:
+        return {possible[0]: numbers(0, frame.height)}
     if len(possible) > _FEW_PARTS:
         parts = frame.select(keys).with_row_index("row").group_by(keys, maintain_order=True).agg("row")
         return dict(zip(parts.select(keys).iter_rows(), parts.get_column("row"), strict=True))

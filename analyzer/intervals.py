@@ -22,12 +22,16 @@ def union(intervals: pl.DataFrame) -> pl.DataFrame:
     """The span set that `intervals` (columns start, end, in any order) cover together."""
     if intervals.is_empty():
         return pl.DataFrame(schema=SPANS)
-    reached = pl.col("end").cum_max()
-    first = (pl.col("start") > reached.shift(1)).fill_null(value=True)
-    last = first.shift(-1, fill_value=True)
     real = intervals.select("start", "end").filter(pl.col("end") > pl.col("start"))
     real = real if real.get_column("start").is_sorted() else real.sort("start")
-    return real.select(pl.col("start").filter(first), reached.filter(last).alias("end"))
+    start, reached = real.get_column("start"), _reached(real.get_column("end"))
+    first = (start > reached.shift(1)).fill_null(value=True)
+    return pl.DataFrame([start.filter(first), reached.filter(first.shift(-1, fill_value=True))])
+
+
+def _reached(ends: pl.Series) -> pl.Series:
+    """The latest of `ends` up to each of them."""
+    return ends if ends.is_sorted() else ends.cum_max()
 
 
 def length(spans: pl.DataFrame) -> int:
@@ -95,11 +99,15 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
     `began` is the start before any clipping. Each instant belongs to one interval: among those that cover it, the one
     with the lowest rank, then the one that started first, then the lower event_id (definitions.md, section 5).
     """
+    order = None
+    if not intervals.get_column("began").is_sorted():
+        order = intervals.select(pl.arg_sort_by("began", maintain_order=True)).to_series()
+    times = intervals.select("start", "end")
+    times = times if order is None else times[order]
+    if not (times.get_column("start") < _reached(times.get_column("end")).shift(1)).any():
+        return intervals.select(exclusive_ns=(pl.col("end") - pl.col("start")).clip(lower_bound=0)).to_series()
     line = intervals.select("start", "end", "began", "rank", "event_id").with_row_index("row")
-    if not line.get_column("began").is_sorted():
-        line = line.sort("began", maintain_order=True)
-    late = line.select((pl.col("start") < pl.col("end").cum_max().shift(1)).any()).item()
-    own = _owned(line) if late else line.select("row", ns=(pl.col("end") - pl.col("start")).clip(lower_bound=0))
+    own = _owned(line if order is None else line[order])
     found = pl.zeros(intervals.height, dtype=pl.Int64, eager=True)
     return found.scatter(own.get_column("row"), own.get_column("ns")).alias("exclusive_ns")
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._cold_calls import context_costs, costs, first_call_costs, graph_costs, loading_costs
-from kanalyze.analyses._common import at_once, require
+from kanalyze.analyses._common import require, side_by_side
 from kanalyze.analyses._first_touch import first_touch_costs
 from kanalyze.analyses._kernel_starts import KERNEL, kernel_starts
 from kanalyze.analyses._launched import launch_costs
@@ -127,7 +127,7 @@ def _by_kernel(report: Report) -> pl.DataFrame:
 
 def _by_cost(report: Report) -> pl.DataFrame:
     parts = [context_costs, loading_costs, _first_launches, first_touch_costs, graph_costs, first_call_costs]
-    found = pl.concat(at_once(report, parts))
+    found = pl.concat(side_by_side(report, parts))
     placed = _in_scope(report, _on_devices(report, found)).with_columns(start_ns="start")
     whole = placed.with_columns(_idle(report, placed))
     most = pl.col("extra_ns").fill_null(pl.col("dur_ns")).fill_null(0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._calls import is_launch_name, names_that
-from kanalyze.analyses._common import analysis, at_once, total
+from kanalyze.analyses._common import analysis, side_by_side, total
 from kanalyze.analyses._graph_making import captures
 from kanalyze.analyses._launch import launch_rows, launching_rows
 from kanalyze.analyses._operations import operations
@@ -59,7 +59,7 @@ def health(report: Report) -> pl.DataFrame:
     """
     checks = _names(report)
     if not report.meta.timeless:
-        pairing, unknown, shapes = at_once(report, [_pairing, _attribution, _shapes])
+        pairing, unknown, shapes = side_by_side(report, [_pairing, _attribution, _shapes])
         checks = [*pairing, *_times(report), *_graphs(report), *checks, *unknown, *shapes]
     schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
     found = pl.DataFrame(checks, schema=schema, orient="row")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._common import analysis, at_once, require
+from kanalyze.analyses._common import analysis, require, side_by_side
 from kanalyze.analyses._decoded import families
 from kanalyze.analyses._launched import launch_costs
 from kanalyze.analyses._operations import exclusive_operations
@@ -60,7 +60,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither kernels nor graphs.
     """
     require(report, TABLE.name, "kernel", "graph")
-    at_once(report, [launch_costs, kernel_shapes, exclusive_operations])
+    side_by_side(report, [launch_costs, kernel_shapes, exclusive_operations])
     everything = exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
     sums = work.group_by("name").agg(

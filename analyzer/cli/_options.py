@@ -27,8 +27,8 @@ _ALLOCATOR: Final = "_RJEM_MALLOC_CONF"
 #: Where polars looks for how many threads it may have.
 _THREADS: Final = "POLARS_MAX_THREADS"
 
-#: One arena, in which large blocks stay with the others, and what is free goes back after two seconds.
-_SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:2000,muzzy_decay_ms:0"
+#: One arena, in which large blocks stay with the others, and what is free goes back after three seconds.
+_SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:3000,muzzy_decay_ms:0"
 
 #: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
 #: compressed ones, ten times as much is made.
