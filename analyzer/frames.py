@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from polars._typing import PolarsDataType
+
+#: Numbers up to these fit 64 bits and 32 bits with room to spare.
+LARGEST: Final = 1 << 62
+_LARGEST_SHORT: Final = 1 << 31
 
 #: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
 _MULTIPLIER: Final = 6364136223846793005
@@ -260,21 +265,35 @@ def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     return pl.DataFrame(columns)
 
 
-def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -> pl.DataFrame:
-    """What ``frame.group_by(keys).agg(sums)`` gives, faster for many rows and many keys.
+def numbered(frame: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.Expr, int]:
+    """One number for the values of `keys` in each row, columns of integers or names, and how many there can be.
 
-    The rows are grouped by one number that their keys are hashed to; a second one shows whether two different keys had
-    the same by chance, and if so they are grouped by the keys themselves.
+    Of two rows the greater number has the greater first key; a null counts as less than all. Where there can be more
+    than :data:`LARGEST`, it does not tell rows apart.
     """
-    if frame.height < _MANY_ROWS:
+    codes = [pl.col(key).to_physical() for key in keys]
+    codes = [
+        code.cast(pl.Int64) if frame.schema[key].is_signed_integer() else code
+        for key, code in zip(keys, codes, strict=True)
+    ]
+    least, most = (frame.select(side(code) for code in codes).row(0) for side in (pl.Expr.min, pl.Expr.max))
+    counts = [1 if low is None else high - low + 2 for low, high in zip(least, most, strict=True)]
+    size = prod(counts)
+    kind = pl.UInt32 if size < _LARGEST_SHORT else pl.Int64
+    number = pl.lit(0, dtype=kind)
+    for code, low, count in zip(codes, least, counts, strict=True):
+        if low is not None and size < LARGEST:
+            number = number * count + ((code - low).cast(kind) + 1).fill_null(0)
+    return number, size
+
+
+def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -> pl.DataFrame:
+    """What ``frame.group_by(keys).agg(sums)`` gives, faster for many rows and many keys: by one number for them."""
+    number, size = numbered(frame, keys) if frame.height >= _MANY_ROWS else (pl.lit(0), LARGEST)
+    if size >= LARGEST:
         return frame.group_by(keys).agg(sums)
-    number, proof = (pl.sum_horizontal(pl.col(key).hash(seed + 2 * i) for i, key in enumerate(keys)) for seed in (1, 2))
     told = [pl.col(key).first() for key in keys]
-    both = [proof.min().alias("least"), proof.max().alias("most")]
-    found = frame.group_by(number.alias("number")).agg(*told, *sums, *both)
-    if found.select((pl.col("least") != pl.col("most")).any()).item():
-        return frame.group_by(keys).agg(sums)
-    return found.drop("number", "least", "most")
+    return frame.group_by(number.alias("number")).agg(*told, *sums).drop("number")
 
 
 def mixed(columns: Sequence[str]) -> pl.Expr:

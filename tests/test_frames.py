@@ -13,7 +13,9 @@ from kanalyze.frames import (
     distinct_rows,
     first_rows,
     first_seen,
+    grouped,
     in_order,
+    numbered,
     of_parts,
     parts_by,
     repeated,
@@ -158,3 +160,31 @@ def test_touched_pieces_overlap_a_span(pieces, spans):
     assert [one for one, lasts in zip(found, lasting, strict=True) if lasts] == [
         one for one, lasts in zip(expected, lasting, strict=True) if lasts
     ]
+
+
+KEYS = st.tuples(st.none() | st.integers(-3, 3), st.sampled_from([None, "a", "b"]))
+
+
+@given(st.lists(st.tuples(KEYS, st.integers(0, 1), st.integers(0, 9))), st.sampled_from([0, 5, 1 << 62]))
+def test_rows_are_grouped_by_one_number_as_by_their_keys(rows, far):
+    schema = {"number": pl.Int64, "name": pl.Categorical, "small": pl.Int8, "ns": pl.Int64}
+    frame = pl.DataFrame([(*keys, *rest) for keys, *rest in rows], schema=schema, orient="row")
+    frame = frame.with_columns(pl.col("number") + pl.col("small") * far)
+    keys, sums = ["number", "name", "small"], [pl.col("ns").sum(), pl.len().alias("count")]
+    with pytest.MonkeyPatch.context() as patch:
+        as_if_large(patch)
+        found = grouped(frame, keys, sums)
+    expected = frame.group_by(keys).agg(sums)
+    assert sorted(found.rows(), key=str) == sorted(expected.rows(), key=str)
+    assert found.schema == expected.schema
+
+
+@given(st.lists(KEYS, min_size=1))
+def test_numbers_of_rows_tell_them_apart_and_rise_with_the_first_key(rows):
+    frame = pl.DataFrame(rows, schema={"a": pl.Int16, "b": pl.Categorical}, orient="row")
+    number, size = numbered(frame, ["a", "b"])
+    found = frame.with_columns(number.alias("number")).get_column("number").to_list()
+    assert all(0 <= one < size for one in found)
+    assert len(set(zip(found, rows, strict=True))) == len(set(found)) == len(set(rows))
+    firsts = [row[0] for _, row in sorted(zip(found, rows, strict=True), key=lambda pair: pair[0])]
+    assert firsts == sorted(firsts, key=lambda first: -9 if first is None else first)

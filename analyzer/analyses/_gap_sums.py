@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kanalyze.frames import LARGEST, numbered
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-#: Numbers up to these fit 64 bits and 32 bits with room to spare.
-_LARGEST: Final = 1 << 62
-_LARGEST_SHORT: Final = 1 << 31
 
 
 def coded(parts: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, int]:
@@ -20,12 +17,7 @@ def coded(parts: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, int]:
 
     Columns: at (its row), code (of two parts the greater one has the greater first key) and ns.
     """
-    codes = [pl.col(key).to_physical() for key in keys]
-    counts = [(most or 0) + 2 for most in parts.select(code.max() for code in codes).row(0)]
-    size = prod(counts)
-    number = pl.lit(0, dtype=pl.UInt32 if size < _LARGEST_SHORT else pl.Int64)
-    for code, count in zip(codes, counts, strict=True):
-        number = number * count + (code.cast(pl.UInt32) + 1).fill_null(0)
+    number, size = numbered(parts, keys)
     return parts.select(number.alias("code"), "ns").with_row_index("at"), size
 
 
@@ -38,7 +30,7 @@ def of_each_gap(gaps: pl.Series, parts: pl.DataFrame, size: int) -> pl.DataFrame
     if not isinstance(first, int) or not isinstance(last, int):
         return parts
     size, rows = (1 << number.bit_length() for number in (size, parts.height))  # by which is divided faster
-    if size * (last - first + 1) * rows > _LARGEST:
+    if size * (last - first + 1) * rows > LARGEST:
         sums = parts.with_columns(gaps).group_by("gap", "code").agg(pl.col("at").first(), pl.col("ns").sum())
         return sums.sort("gap", "code").select(parts.columns)
     # sorting one number for gap, code and row takes a tenth of the time that grouping by four columns takes

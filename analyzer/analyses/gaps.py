@@ -156,7 +156,7 @@ def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
     reason = pl.lit(present[-1], dtype=pl.Enum(IDLE))
     for bucket in reversed(present[:-1]):
         reason = pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))).otherwise(reason)
-    reasons = found.select(reason.alias("reason")).to_series()
+    reasons = found.with_columns(reason.alias("reason")).get_column("reason")
     return found.with_columns(reasons, _culprits(often, once, reasons))
 
 

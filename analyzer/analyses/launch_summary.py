@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import analysis, require, spread
 from kanalyze.analyses.launches import joined_launches
-from kanalyze.frames import constant
+from kanalyze.frames import grouped
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -77,15 +77,16 @@ def launch_summary(report: Report) -> pl.DataFrame:
     keys = ["process_id", "thread_id", "device", "api", "kernel"]
     statistics = [part for measure in _MEASURES for part in spread(f"{measure}_ns", f"{measure}_", "_ns")]
     joined = joined_launches(report).select(*keys, *(f"{measure}_ns" for measure in _MEASURES), "charged_api_ns")
-    # grouping by a column with one value would cost as much as by any other
-    same = {key: joined.head(1).item(0, key) for key in keys[:3] if constant(joined, key)}
-    sums = joined.group_by([key for key in keys if key not in same]).agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col("queue_ns").count().cast(pl.Int64).alias("queue_count"),
-        *statistics,
-        pl.col("charged_api_ns").sum(),
+    sums = grouped(
+        joined,
+        keys,
+        [
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("queue_ns").count().cast(pl.Int64).alias("queue_count"),
+            *statistics,
+            pl.col("charged_api_ns").sum(),
+        ],
     )
-    sums = sums.with_columns(pl.lit(value, dtype=pl.Int64).alias(key) for key, value in same.items())
     named = sums.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     found, keys = TABLE.select(named), ["kernel", "thread_id"]
     keys += [name for name in found.columns if name not in ("total_avg_ns", *keys)]  # the rest, for what is as large

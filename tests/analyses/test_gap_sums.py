@@ -24,7 +24,7 @@ def test_each_gap_and_culprit_has_one_sum(rows, largest):
     parts = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     numbered, size = coded(parts, ("bucket", "culprit"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_gap_sums, "_LARGEST", largest)
+        patch.setattr(_gap_sums, "LARGEST", largest)
         each = of_each_gap(parts.get_column("gap"), numbered, size)
     told = parts.select(pl.col("gap", "bucket", "culprit").gather(each.get_column("at")))
     expected = Counter()
