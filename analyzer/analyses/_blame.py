@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses._common import once_per_process
+from kanalyze.analyses._cuts import launch_times, queued_time, walks
 from kanalyze.analyses._host import Stretch, labels
 from kanalyze.analyses._host_names import between_texts, framework_recorded, named
 from kanalyze.analyses._lanes import lanes_of
@@ -19,7 +20,6 @@ from kanalyze.analyses._operations import operations
 from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import ended_last, event_waits, shared_streams, waited_for
 from kanalyze.analyses._ranges import named_ranges, range_lines
-from kanalyze.analyses._walk import launch_times, queued_time, walks
 from kanalyze.frames import taken
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses._common import ThreadKey
+    from kanalyze.analyses._cuts import Batch, Cut, Cuts, Walk
     from kanalyze.analyses._host import Thread
-    from kanalyze.analyses._walk import Batch, Cut, Cuts, Walk
     from kanalyze.report import Report
 
 #: Buckets of an idle device, in the ledger's order.

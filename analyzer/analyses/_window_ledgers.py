@@ -12,11 +12,11 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._common import in_threads
+from kanalyze.analyses._cuts import walks
 from kanalyze.analyses._host import labels
 from kanalyze.analyses._idle import launch_pieces
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import BUSY_BUCKETS, of_device, operations
-from kanalyze.analyses._walk import walks
 from kanalyze.analyses.ledger import BUCKETS
 from kanalyze.report import Window
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses._walk import Batch, Cut, Walk
+    from kanalyze.analyses._cuts import Batch, Cut, Walk
     from kanalyze.report import Report
 
 _BUCKET: Final = pl.Enum(BUCKETS)

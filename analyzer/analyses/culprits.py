@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses._blame import Blamed
-    from kanalyze.analyses._walk import Batch, Walk
+    from kanalyze.analyses._cuts import Batch, Walk
     from kanalyze.report import Report
 
 TABLE: Final = Table(

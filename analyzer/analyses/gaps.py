@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kanalyze.analyses._blame import Blamed
-    from kanalyze.analyses._walk import Batch, Cuts, Walk
+    from kanalyze.analyses._cuts import Batch, Cuts, Walk
     from kanalyze.report import Report, Where
 
 #: What a gap has to exceed to be listed, unless the user says otherwise.

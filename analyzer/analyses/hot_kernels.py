@@ -16,6 +16,8 @@ from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kanalyze.report import Report
 
 TABLE: Final = Table(
@@ -60,7 +62,8 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither kernels nor graphs.
     """
     require(report, TABLE.name, "kernel", "graph")
-    side_by_side(report, [launch_costs, kernel_shapes, exclusive_operations])
+    needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes, exclusive_operations]
+    side_by_side(report, needed)
     everything = exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
     sums = work.group_by("name").agg(

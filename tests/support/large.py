@@ -1,7 +1,7 @@
 """What is done for large reports, done for those of a few events."""
 
 from kanalyze import frames
-from kanalyze.analyses import _lookup, _walk
+from kanalyze.analyses import _cuts, _lookup
 
 
 def as_if_large(patch):
@@ -12,6 +12,6 @@ def as_if_large(patch):
 
 def in_batches(patch, rows):
     """Let a monkey patch have the walk take so many rows at a time; if two, all else is done as for large reports."""
-    patch.setattr(_walk, "BATCH", rows)
+    patch.setattr(_cuts, "BATCH", rows)
     if rows == 2:
         as_if_large(patch)
