@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import frames
+from kanalyze.analyses import _overlay
 from kanalyze.analyses._lookup import positions
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.frames import (
@@ -148,15 +149,17 @@ def test_rows_in_order_are_sorted_rows(pairs):
     assert in_order(frame, "b").equals(frame.sort("b", maintain_order=True))
 
 
-@given(apart(), apart())
-def test_touched_pieces_overlap_a_span(pieces, spans):
+@given(apart(), apart(), st.sampled_from([0, 8]))
+def test_touched_pieces_overlap_a_span(pieces, spans, many):
     spans = [span for span in spans if span[0] < span[1]]
     frame, known = (
         pl.DataFrame(rows, schema=["start", "end"], orient="row").cast(pl.Int64) for rows in (pieces, spans)
     )
     expected = [any(start < stop and begin < end for begin, stop in spans) for start, end in pieces]
     lasting = [start < end for start, end in pieces]
-    found = touched(frame, known).to_list()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_overlay, "_MANY", many)
+        found = touched(frame, known).to_list()
     assert [one for one, lasts in zip(found, lasting, strict=True) if lasts] == [
         one for one, lasts in zip(expected, lasting, strict=True) if lasts
     ]

@@ -141,7 +141,7 @@ def assert_sums_to_the_ledger(of):
     assert {key: ns for key, ns in found.items() if ns} == expected
 
 
-@given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 1_000]))
+@given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
 def test_gaps_equal_the_model(made, window, threshold, batch):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))

@@ -643,7 +643,7 @@ def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
     assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
-@given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 2, 1_000]))
+@given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 2, 3, 1_000]))
 @example([], (None, None), 3, 1)
 def test_ledger_equals_the_model(events, window, context_from_ns, batch):
     model = SlowModel(events, window, context_from_ns)
@@ -656,7 +656,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, batch):
 
 
 @FEWER
-@given(EVENTS, WINDOWS, st.sampled_from([1, 2, 1_000]))
+@given(EVENTS, WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
 def test_the_parts_of_the_walk_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
     with pytest.MonkeyPatch.context() as patch:

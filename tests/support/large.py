@@ -1,7 +1,7 @@
 """What is done for large reports, done for those of a few events."""
 
 from kanalyze import frames
-from kanalyze.analyses import _cuts, _lookup
+from kanalyze.analyses import _cuts, _lanes, _lookup, _overlay
 
 
 def as_if_large(patch):
@@ -11,7 +11,14 @@ def as_if_large(patch):
 
 
 def in_batches(patch, rows):
-    """Let a monkey patch have the walk take so many rows at a time; if two, all else is done as for large reports."""
+    """Let a monkey patch have the walk take so many rows at a time.
+
+    If two, all else is done as for large reports; if three, every thread has a line of its own, as in reports whose
+    times lie far apart.
+    """
     patch.setattr(_cuts, "BATCH", rows)
     if rows == 2:
         as_if_large(patch)
+    if rows == 3:
+        patch.setattr(_lanes, "_LONGEST", 0)
+        patch.setattr(_overlay, "_MANY", 0)
