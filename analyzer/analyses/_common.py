@@ -122,10 +122,11 @@ def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, 
     return remembered
 
 
-def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
+def in_threads(work: Callable[[J], T], jobs: Sequence[J], *, small: bool = False) -> Iterator[T]:
     """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock.
 
-    Where there are enough of them for all processors each is done in one thread, without the help of polars' pool.
+    Where there are enough of them for all processors, or they are `small`, each is done in one thread, without the
+    help of polars' pool.
     """
     if len(jobs) <= 1:
         yield from map(work, jobs)
@@ -136,7 +137,7 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J]) -> Iterator[T]:
         return in_one_thread(partial(work, job))
 
     with ThreadPoolExecutor(min(most, len(jobs))) as pool:
-        yield from pool.map(alone if len(jobs) >= most else work, jobs)
+        yield from pool.map(alone if small or len(jobs) >= most else work, jobs)
 
 
 #: So many kernels make it worth while to work on several tables at once; so many of them, or so many calls and
@@ -169,8 +170,9 @@ def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> lis
 
 def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
     """What :func:`side_by_side` gives, of makers that take little memory beside what they give."""
-    several = any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel"))
-    return list(in_threads(lambda make: make(report), makers) if several else (make(report) for make in makers))
+    if not any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel")):
+        return [make(report) for make in makers]
+    return list(in_threads(lambda make: make(report), makers, small=not many(_count(report, "api"))))
 
 
 class Analysis(Protocol):

@@ -7,11 +7,11 @@ once does not grow with the report.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
-from kanalyze.analyses._common import THREAD, Remembered, at_once
+from kanalyze.analyses._common import THREAD, Remembered, at_once, in_threads
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
 from kanalyze.analyses._host import Stretch, label_codes, threads, winning
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
@@ -26,16 +26,19 @@ from kanalyze.model import DEVICE_KINDS
 from kanalyze.processors import workers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kanalyze.analyses._common import ThreadKey
     from kanalyze.analyses._host import Thread
     from kanalyze.analyses._lanes import Lanes
     from kanalyze.report import Report
 
-#: Idle intervals that are walked together, and that all processors walk at one time: enough for each of them to get
-#: some, few enough for little memory.
+T = TypeVar("T")
+
+#: Idle intervals that are walked together by one of two processors, by one of more, and by all of them at one time:
+#: enough for each of them to be worth it, few enough for little memory.
 FEWEST: Final = 1 << 14
+_ENOUGH: Final = 1 << 16
 BATCH: Final = 1 << 19
 
 #: What batches would have to wait for one after the other, in an order in which their tables are read.
@@ -80,8 +83,13 @@ class Walk:
     def batches(self, idle: pl.DataFrame) -> list[Batch]:
         """`idle` in parts that are walked one by one."""
         most = workers()
-        size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
+        each, half = -(-idle.height // most), -(-idle.height // 2)
+        size = min(max(each, min(half, _ENOUGH), FEWEST), max(BATCH // most, 1))
         return [Batch(self, some) for some in idle.iter_slices(size)]
+
+    def of_batches(self, work: Callable[[Batch], T], idle: pl.DataFrame) -> Iterator[T]:
+        """What `work` gives for each of the :meth:`batches` of `idle`, in their order."""
+        return in_threads(work, self.batches(idle), small=True)
 
 
 @dataclass(frozen=True)
@@ -106,9 +114,11 @@ class Batch:
         unknown = (idle[pl.concat(lost)] if lost else idle.clear()).select("start", "end", *more)
         if not known:
             return Cuts(unknown, [])
-        begun, ended = idle.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        least, most = idle.select(pl.col("call_start").min(), pl.col("call_start").max().alias("most")).row(0)
-        cuts, low, high = [], min(begun, least or begun), max(ended, most or ended)
+        # the ranges that launch calls began in are looked for on the lanes, too
+        ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
+        begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
+        begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
+        cuts = []
         for lanes in lanes_of([*known], low, high):
             threads = Stretch(walk.report, [walk.threads[key] for key in lanes.keys], lanes, begun, ended)
             cuts.append(_cut(_on_lanes(idle, lanes, known), threads, more, ranges))

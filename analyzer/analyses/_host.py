@@ -159,35 +159,36 @@ class Stretch:
         started first) and after (the first to start once it has ended); null where there is none.
         """
         parts = [self._calls(lane, thread) for lane, thread in enumerate(self.threads)]
-        start, reached, rows = (pl.concat(column, rechunk=True) for column in zip(*parts, strict=True))
-        begun = count_up_to(start, spans.get_column("start"), equal=True) - 1
-        # the first call up to which the latest end is this one is the call that ended then
-        before = count_up_to(reached, reached[begun], equal=False)
-        after = count_up_to(start, spans.get_column("end"), equal=False)
-        names = self.report.kind("api").get_column("name")
+        start, earlier, rows = (pl.concat(column, rechunk=True) for column in zip(*parts, strict=True))
+        before = earlier[count_up_to(start, spans.get_column("start"), equal=True) - 1]
+        after = rows[count_up_to(start, spans.get_column("end"), equal=False)]
+        names, codes = self.report.kind("api").get_column("name"), label_codes(self.report)[0]
         return pl.DataFrame(
             {
-                side: _label_of(gathered(names, call), label_codes(self.report)[0]).set(call.is_null(), None)
-                for side, call in (("before", rows[before]), ("after", rows[after]))
+                side: _label_of(gathered(names, call), codes).set(call.is_null(), None)
+                for side, call in (("before", before), ("after", after))
             }
         )
 
     def _calls(self, lane: int, thread: Thread) -> tuple[pl.Series, pl.Series, pl.Series]:
-        """Start, latest end so far and row of the calls of a thread, with one more at each end of its lane.
+        """The starts of a thread's calls, who of those up to each had returned last, and the rows of the calls.
 
-        The first of them is the call that had returned last when the others begin, the last one comes after them; their
-        rows are null where there is none.
+        There is one more at each end of the lane: for the calls that start before the stretch does, and for the first
+        one after it. A row is null where there is none.
         """
-        first, stop = thread.around(self.low, self.high)
-        none = pl.Series([None], dtype=pl.UInt32)
-        earlier = thread.rows.slice(bisect_left(thread.reached, thread.reached.item(first - 1)), 1) if first else none
-        later = thread.rows.slice(stop, 1) if stop < len(thread.rows) else none
+        first = bisect_right(thread.start, self.low)
+        stop = max(bisect_left(thread.start, self.high), first)
+        none, reached = pl.Series([None], dtype=pl.UInt32), thread.reached
+        # the first call up to which the latest end is this one is the call that ended then
+        last = thread.rows.slice(bisect_left(reached, reached.item(first - 1)), 1) if first else none
+        rows, later = thread.rows.slice(first, stop - first), thread.rows.slice(stop, 1)
+        begins = max(first - 1, 0)
+        longer = (reached.slice(begins, stop - begins).diff() > 0).fill_null(value=True).slice(first - begins)
+        earlier = pl.concat([last, rows.set(~longer, None)], rechunk=True).fill_null(strategy="forward")
+        inside = thread.start.slice(first, stop - first).alias("start").to_frame()
         low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in _FAR)
-        times = (thread.start.alias("start"), thread.reached.alias("reached"))
-        inside = pl.DataFrame([time.slice(first, stop - first) for time in times])
-        placed = inside.select(self.lanes.placed(lane, "start", "reached")).get_columns()
-        start, reached = (pl.concat([low, time, high]) for time in placed)
-        return start, reached, pl.concat([earlier, thread.rows.slice(first, stop - first), later])
+        start = pl.concat([low, inside.select(self.lanes.placed(lane, "start")).to_series(), high])
+        return start, pl.concat([earlier, none]), pl.concat([none, rows, later if len(later) else none])
 
 
 @once_per_process

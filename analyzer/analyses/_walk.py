@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import THREAD, in_threads, once_per_report, total
+from kanalyze.analyses._common import THREAD, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
 from kanalyze.analyses._cuts import launch_times, queued_time, walks
 from kanalyze.analyses._host import labels
@@ -133,7 +133,7 @@ def walked(report: Report) -> dict[int, Walked]:
     found: dict[int, Walked] = {}
     for walk in walks(report, reading=[exclusive_operations]):  # which the ledger is made of, too
         found[walk.device] = unwalked(walk)
-        for part in in_threads(_walked_batch, walk.batches(walk.idle)):
+        for part in walk.of_batches(_walked_batch, walk.idle):
             found[walk.device].include(part)
     return found
 

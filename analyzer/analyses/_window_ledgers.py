@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import in_threads
 from kanalyze.analyses._cuts import walks
 from kanalyze.analyses._host import labels
 from kanalyze.analyses._idle import launch_pieces
@@ -67,7 +66,7 @@ def _pieces(walk: Walk) -> Iterator[pl.DataFrame]:
     yield _busy(walk)
     edges = pl.DataFrame([(walk.low, walk.begun), (walk.ended, walk.high)], schema=intervals.SPANS, orient="row")
     yield _in_bucket(edges.filter(pl.col("end") > pl.col("start")), "unknown")
-    for found in in_threads(_idle, walk.batches(walk.idle)):
+    for found in walk.of_batches(_idle, walk.idle):
         yield from found
 
 

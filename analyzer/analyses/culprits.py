@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges, host_culprits, walks_for_blame
-from kanalyze.analyses._common import THREAD, analysis, in_threads, once_per_report, require
+from kanalyze.analyses._common import THREAD, analysis, once_per_report, require
 from kanalyze.analyses._gap_sums import coded, of_each_gap
 from kanalyze.analyses._host import threads
 from kanalyze.analyses._walk import Walked, unwalked, walked
@@ -104,7 +104,7 @@ def _of_device(walk: Walk) -> tuple[pl.DataFrame, Walked]:
     missing = (walk.high - walk.low) - (walk.ended - walk.begun)
     unknown = pl.DataFrame([("unknown", None, None, missing, 1, missing)], schema=_SUMS, orient="row")
     parts, found = [unknown.filter(pl.col("ns") > 0)], unwalked(walk)
-    for sums, part in in_threads(_of_batch, walk.batches(walk.idle.with_row_index("gap"))):
+    for sums, part in walk.of_batches(_of_batch, walk.idle.with_row_index("gap")):
         parts.append(sums)
         found.include(part)
     together = pl.concat(parts).group_by(_KEYS)

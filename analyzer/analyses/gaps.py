@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._blame import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
-from kanalyze.analyses._common import in_threads, longest, require
+from kanalyze.analyses._common import longest, require
 from kanalyze.analyses._gap_sums import coded, last_of_runs, of_each_gap
 from kanalyze.analyses._host import shown_calls
 from kanalyze.analyses._launch import calls_of
@@ -105,14 +105,14 @@ def gaps(
     return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks_for_blame(report)])
 
 
-def _over(walk: Walk, threshold_ns: int) -> list[Batch]:
-    """The idle intervals that exceed a threshold inside the window, numbered by `gap`, in batches."""
+def _over(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    """The idle intervals that exceed a threshold inside the window, numbered by `gap`."""
     inside = pl.col("end").clip(walk.begun, walk.ended) - pl.col("start").clip(walk.begun, walk.ended)
-    return walk.batches(walk.idle.filter(inside > threshold_ns).with_row_index("gap"))
+    return walk.idle.filter(inside > threshold_ns).with_row_index("gap")
 
 
 def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
-    found = in_threads(_described, _over(walk, threshold_ns))
+    found = walk.of_batches(_described, _over(walk, threshold_ns))
     return in_order(pl.concat([_unrecorded(walk, threshold_ns), *found]), "start_ns")
 
 
@@ -120,7 +120,7 @@ def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
     """The gaps of a device: columns device, reason, culprit and dur_ns."""
     keys = ("device", "reason", "culprit")
     parts = [_unrecorded(walk, threshold_ns).select(*keys, "dur_ns")]
-    found = in_threads(_with_reasons, _over(walk, threshold_ns))
+    found = walk.of_batches(_with_reasons, _over(walk, threshold_ns))
     parts += [part.select(pl.lit(walk.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
     return pl.concat(parts)
 
