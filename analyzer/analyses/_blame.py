@@ -87,13 +87,13 @@ def _parts(
     frame: pl.DataFrame,
     bucket: str | pl.Series,
     culprit: pl.Series | None = None,
-    around: str | pl.Series | None = None,
+    around: pl.Series | None = None,
 ) -> pl.DataFrame:
     """Rows of :data:`PARTS` for those of `frame`: gap, and ns, or else start and end."""
     ns = pl.col("ns") if "ns" in frame.columns else pl.col("end") - pl.col("start")
     told = {"bucket": bucket, "culprit": culprit, "range": around}
     columns = (
-        (pl.lit(value, dtype=None if isinstance(value, pl.Series) else PARTS[name])).alias(name)
+        (value if isinstance(value, pl.Series) else pl.lit(value, dtype=PARTS[name])).alias(name)
         for name, value in told.items()
     )
     return frame.select("gap", *columns, ns.alias("ns"))

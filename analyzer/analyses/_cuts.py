@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Idle intervals that are walked together by one of two processors, by one of more, and by all of them at one time:
-#: enough for each of them to be worth it, few enough for little memory.
+#: Idle intervals that are walked together: at least so many by one of two processors, so many where more of them share
+#: the work, and so many by all of them at one time; enough to be worth it, few enough for little memory.
 FEWEST: Final = 1 << 14
 _ENOUGH: Final = 1 << 16
 BATCH: Final = 1 << 19

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: The buckets of a thread's calls that win over the launch itself.
-ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
+_ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
 #: Earlier and later than any time of any trace.
 _FAR: Final = (-(1 << 62), 1 << 62)
@@ -75,7 +75,7 @@ def shown_calls(report: Report, names: pl.Series) -> pl.Series:
 @once_per_process
 def winning(report: Report) -> pl.Series:
     """Whether each row of :func:`labels` wins over launches."""
-    return labels(report).select(pl.col("bucket").is_in(ABOVE_LAUNCH)).to_series()
+    return labels(report).select(pl.col("bucket").is_in(_ABOVE_LAUNCH)).to_series()
 
 
 @dataclass(frozen=True)
