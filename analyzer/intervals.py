@@ -12,8 +12,9 @@ from typing import Final
 
 import polars as pl
 
-#: Earlier than any time of any trace, and far from overflowing when times are subtracted from it.
-_BEFORE_ALL: Final = -(1 << 62)
+#: Earlier and later than any time of any trace, and far from overflowing when times are subtracted from them.
+BEFORE_ALL: Final = -(1 << 62)
+AFTER_ALL: Final = 1 << 62
 
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
@@ -81,7 +82,7 @@ def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
     start, end = spans.get_column("start"), spans.get_column("end")
     begun = start.search_sorted(points, side="right")
     whole = pl.Series([0], dtype=pl.Int64).append((end - start).cum_sum())
-    last_end = pl.Series([_BEFORE_ALL], dtype=pl.Int64).append(end)
+    last_end = pl.Series([BEFORE_ALL], dtype=pl.Int64).append(end)
     return whole.gather(begun) - (last_end.gather(begun) - points).clip(lower_bound=0)
 
 

@@ -21,6 +21,7 @@ from kanalyze.analyses._syncs import WAITING, blocking_calls
 from kanalyze.analyses._walk import launch_waits
 from kanalyze.analyses._windows import windows
 from kanalyze.frames import rows_at
+from kanalyze.intervals import BEFORE_ALL
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -33,9 +34,6 @@ _SHARED_MEMORY: Final = re.compile(
 #: What CUDA has read when the call returns, or what is not the host's; and where the host does not look.
 _READ_AT_ONCE: Final = ("Pageable", "Device", "Device Static", "Array")
 _OUT_OF_SIGHT: Final = ("Device", "Device Static", "Array")
-
-#: Earlier than any time of any trace.
-_BEFORE_ALL: Final = -(1 << 62)
 
 
 @once_per_report
@@ -85,7 +83,7 @@ def _since(waiting: pl.DataFrame) -> pl.DataFrame:
     # of two streams that are not known it cannot be told whether they are the same
     known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
     same = pl.when(known).then(pl.col("start").shift(1).over(stream))
-    return order.with_columns(since=pl.max_horizontal(whole, same).fill_null(_BEFORE_ALL))
+    return order.with_columns(since=pl.max_horizontal(whole, same).fill_null(BEFORE_ALL))
 
 
 def _host_copies(report: Report) -> pl.DataFrame:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 #: The buckets of a thread's calls that win over the launch itself.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
-#: Earlier and later than any time of any trace.
-_FAR: Final = (-(1 << 62), 1 << 62)
-
 
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
@@ -186,7 +183,8 @@ class Stretch:
         longer = (reached.slice(begins, stop - begins).diff() > 0).fill_null(value=True).slice(first - begins)
         earlier = pl.concat([last, rows.set(~longer, None)], rechunk=True).fill_null(strategy="forward")
         inside = thread.start.slice(first, stop - first).alias("start").to_frame()
-        low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in _FAR)
+        ends = (intervals.BEFORE_ALL, intervals.AFTER_ALL)
+        low, high = (pl.Series([self.lanes.moved(time, lane)], dtype=pl.Int64) for time in ends)
         start = pl.concat([low, inside.select(self.lanes.placed(lane, "start")).to_series(), high])
         return start, pl.concat([earlier, none]), pl.concat([none, rows, later if len(later) else none])
 

@@ -35,10 +35,6 @@ _LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
 _UNNAMED: Final = "a call without a name"
 
-#: Earlier and later than any time of any trace.
-_BEFORE_ALL: Final = -(1 << 62)
-_AFTER_ALL: Final = 1 << 62
-
 
 def framework_recorded(report: Report) -> bool:
     """Whether the report holds operators or Python functions at all."""
@@ -188,7 +184,7 @@ def _lined(report: Report, table: pl.DataFrame) -> _Things:
 @once_per_process
 def _idle(report: Report) -> pl.DataFrame:
     """The span set in which any device was idle, at any time."""
-    every = [intervals.gaps(busy, _BEFORE_ALL, _AFTER_ALL) for busy in busy_spans(report).values()]
+    every = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
     return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *every]))
 
 

@@ -7,10 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.frames import count_up_to, spread
-
-#: Earlier and later than any time of any trace.
-_BEFORE_ALL: Final = -(1 << 62)
-_AFTER_ALL: Final = 1 << 62
+from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 #: So many times more pieces than spans are found by the spans.
 _MANY: Final = 8
@@ -33,7 +30,7 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
     if (last > first).any():
         rows, nth = spread(last - first + 1)
         parts, between = pieces[rows], first[rows] + nth
-    sides = pl.Series([_BEFORE_ALL], dtype=pl.Int64).extend(edges).extend(pl.Series([_AFTER_ALL], dtype=pl.Int64))
+    sides = pl.Series([BEFORE_ALL], dtype=pl.Int64).extend(edges).extend(pl.Series([AFTER_ALL], dtype=pl.Int64))
     inside = values[((between - 1) // 2).set((between & 1) == 0, None)]
     cut = parts.with_columns(
         pl.max_horizontal("start", sides[between].alias("begin")).alias("start"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,10 +16,6 @@ from kanalyze.named_ranges import named
 if TYPE_CHECKING:
     from kanalyze.analyses._common import ThreadKey
     from kanalyze.report import Report, Window
-
-
-#: Earlier than any time of any trace.
-_BEFORE_ALL: Final = -(1 << 62)
 
 
 @once_per_process
@@ -104,7 +100,7 @@ def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
 
     A point that is null is in none.
     """
-    known = at.fill_null(strategy="forward").fill_null(_BEFORE_ALL) if at.has_nulls() else at
+    known = at.fill_null(strategy="forward").fill_null(intervals.BEFORE_ALL) if at.has_nulls() else at
     begun = count_up_to(line.get_column("start"), known, equal=True)
     place = (begun - 1).set(begun == 0, None)
     inside = (gathered(line.get_column("end"), place) > at).fill_null(value=False)
