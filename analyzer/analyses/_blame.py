@@ -70,10 +70,10 @@ class Blamed(NamedTuple):
     often: pl.DataFrame
 
 
-def blamed(batch: Batch, cuts: Cuts | None = None) -> Blamed:
+def blamed(batch: Batch, cuts: Cuts) -> Blamed:
     """All idle time of a batch with who is to blame for it; `cuts` are what :func:`cut_by_ranges` gives."""
     report, device = batch.walk.report, batch.walk.device
-    unknown, known = cut_by_ranges(batch) if cuts is None else cuts
+    unknown, known = cuts
     once, often = [pl.DataFrame(schema=PARTS)], [pl.DataFrame(schema=PARTS)]
     if unknown.height:
         often.append(_parts(unknown, "unknown"))

@@ -120,12 +120,13 @@ def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
     """The gaps of a device: columns device, reason, culprit and dur_ns."""
     keys = ("device", "reason", "culprit")
     parts = [_unrecorded(walk, threshold_ns).select(*keys, "dur_ns")]
-    found = walk.of_batches(_with_reasons, _over(walk, threshold_ns))
+    idle = _over(walk, threshold_ns)
+    found = walk.of_batches(lambda batch: _with_reasons(batch, cut_by_ranges(batch)), idle)
     parts += [part.select(pl.lit(walk.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
     return pl.concat(parts)
 
 
-def _with_reasons(batch: Batch, cuts: Cuts | None = None) -> pl.DataFrame:
+def _with_reasons(batch: Batch, cuts: Cuts) -> pl.DataFrame:
     """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`.
 
     `cuts` are what :func:`cut_by_ranges` gives.

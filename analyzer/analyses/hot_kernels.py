@@ -62,7 +62,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither kernels nor graphs.
     """
     require(report, TABLE.name, "kernel", "graph")
-    needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes, exclusive_operations]
+    needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes]
     side_by_side(report, needed)
     everything = exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
