@@ -94,10 +94,10 @@ def _cublas_lt(name: Spelled) -> Fields | None:
     """What comes after a matrix product: the parts of a split sum, and epilogues."""
     if name.word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
-    if not name.function.startswith("cublasLt::"):
+    if not name.function.startswith(("cublasLt::", "epilogue::impl::")):
         return None
     return {"library": "cublas"} | (
-        {"family": "gemm", "operation": "epilogue"} if "::epilogue::" in name.function else {}
+        {"family": "gemm", "operation": "epilogue"} if re.search(r"(?:^|::)epilogue::", name.function) else {}
     )
 
 

@@ -1,4 +1,8 @@
-"""Kernels of communication: NCCL and RCCL, NVSHMEM, symmetric memory, and the collectives of serving engines."""
+"""Kernels of communication: NCCL and RCCL, NVSHMEM, symmetric memory, and the collectives of serving engines.
+
+They change where a ledger counts time. So a word such as allreduce is not enough: a sum over a block is called so, too.
+It counts with the name of a library that sums over GPUs, or with a word that tells how that is done.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.decoder.elements import type_of
+from kanalyze.decoder.functors import snake
 
 if TYPE_CHECKING:
     from kanalyze.decoder.spelling import Spelled
@@ -25,8 +30,21 @@ HINTS: Final = (
     "allreduce",
     "all_reduce",
     "cross_device_reduce",
-    "deep_ep::",
+    "ep::",
+    "uccl::",
     "userbuffers_",
+    "rocshmem",
+    "quickreduce",
+    "all_gather",
+    "allgather",
+    "reduce_scatter",
+    "reducescatter",
+    "all_to_all",
+    "alltoall",
+    "a2a",
+    "epdispatch",
+    "epcombine",
+    "direct_dcp",
 )
 _COLLECTIVES: Final = {
     "allreduce": "allreduce",
@@ -50,12 +68,33 @@ _OLD: Final = (
 #: Libraries by what their kernels are named for, wherever it stands.
 _LIBRARIES: Final = {
     r"nvshmem": "nvshmem",
+    r"rocshmem": "rocshmem",
+    r"\bquickreduce::": "quickreduce",
     r"msccl(?:pp)?(?:::|Kernel)": "msccl",
     r"\buserbuffers_": "transformer_engine",
 }
 _SYMMETRIC: Final = (
     r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
 )
+#: Where kernels that exchange the tokens of experts live, as DeepEP and its copies have them; and which of them do.
+_EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
+_TRANSFERS: Final = r"(?:^|_)(dispatch|combine|notify|barrier)(?:_|$)"
+_NO_TRANSFER: Final = r"^get_|^clean|^query|^mask|layout|metadata|workspace"
+#: The same in Mori (of ROCm) and in TensorRT-LLM, from which FlashInfer has it.
+_EXPERT_KERNELS: Final = (
+    (r"^Ep(?:Dispatch|Combine)\w*", "mori"),
+    (r"^moeA2A(?:Dispatch|Combine)\w*|^moeAllToAllKernel\w*", "tensorrt_llm"),
+    (r"^_?dcp_a2a_\w*", None),
+)
+_COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
+#: Who sums over GPUs, and words for how: in one step or two, by flags in the data, through another GPU's memory.
+_ENGINES: Final = r"(?:^|::)(vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
+_BETWEEN: Final = (
+    r"one_?shot|two_?shot|[12]_?stage|lamport|cross_device|mnnvl|nvls|multimem|lamport|symm|peer|ipc|p2p"
+    r"|all_?reduce_(?:fusion_)?kernel"
+)
+#: Sums within a GPU that are called so, too, and what only gets ready for one between GPUs.
+_WITHIN: Final = r"(?:^|_)(?:block|warp|thread|wave|wavefront|group|subgroup|cta|cluster|local|init|prepare|get)(?=_)"
 
 
 def communication(name: Spelled) -> Fields | None:
@@ -94,17 +133,32 @@ def _others(name: Spelled) -> Fields | None:
     for part, library in _LIBRARIES.items():
         if re.search(part, text):
             return fields | {"library": library}
-    if name.function.startswith("deep_ep::"):
-        is_transfer = re.search(r"dispatch|combine|notify|barrier", word)
-        return {"library": "deep_ep"} | ({**fields, "operation": word.partition("_")[0]} if is_transfer else {})
+    if found := re.search(_EXPERTS, name.function):
+        move = None if re.search(_NO_TRANSFER, word) else re.search(_TRANSFERS, word)
+        return {"library": found[1] or "deep_ep"} | ({**fields, "operation": move[1]} if move else {})
+    for pattern, owner in _EXPERT_KERNELS:
+        if re.match(pattern, word):
+            engine = re.search(_ENGINES, name.function)
+            return fields | {"library": engine[1] if engine else owner, "operation": "all_to_all"}
+    in_dcp = name.function.startswith("vllm::direct_dcp::") or word.startswith("direct_dcp_")
+    if in_dcp and re.search(r"gather|scatter|combine|exchange|reduce", word):
+        return fields | {"library": "vllm"}
     if "symm_mem" in text or "symmetric_memory::" in text or re.match(_SYMMETRIC, word):
         found = re.match(_SYMMETRIC, word)
         operation = {"all_reduce": "allreduce", "all_gather": "allgather"}.get(found[1], found[1]) if found else None
         return fields | {"library": "symmetric_memory", "operation": operation}
-    if re.search(r"cross_device_reduce|all_?reduce_(?:fusion_)?kernel|one_shot_all_|two_shot_all_|multimem_", text):
-        engine = re.match(r"(vllm|flashinfer|tensorrt_llm|sglang)::", name.function)
-        return fields | {"library": engine[1] if engine else None, "operation": "allreduce"}
-    return None
+    return _collective(name)
+
+
+def _collective(name: Spelled) -> Fields | None:
+    """The collectives that engines have of their own: ``vllm::cross_device_reduce_1stage`` and the like."""
+    said = snake(name.word)
+    found = re.search(_COLLECTIVE, said)
+    engine = re.search(_ENGINES, name.function)
+    if not found or re.search(_WITHIN, said[: found.end()]) or not (engine or re.search(_BETWEEN, said)):
+        return None
+    operation = _COLLECTIVES.get(found[1].replace("_", ""), "allreduce")
+    return {"family": "communication", "library": engine[1] if engine else None, "operation": operation}
 
 
 DECODERS: Final = (communication,)

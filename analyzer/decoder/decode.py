@@ -5,7 +5,20 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.decoder import aten, attention, blas, communication, engines, gemms, images, inductor, primitives
+from kanalyze.decoder import (
+    aten,
+    attention,
+    blas,
+    communication,
+    engines,
+    gemms,
+    images,
+    inductor,
+    primitives,
+    recommenders,
+    rocm,
+    serving,
+)
 from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.decoder.spelling import spelled
 
@@ -18,14 +31,20 @@ if TYPE_CHECKING:
 _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
     *communication.DECODERS,
     inductor.inductor,
+    *rocm.DECODERS,
     *attention.DECODERS,
     *gemms.DECODERS,
     *images.DECODERS,
     *blas.DECODERS,
     *aten.DECODERS,
     *primitives.DECODERS,
+    *recommenders.DECODERS,
     *engines.DECODERS,
+    *serving.DECODERS,
 )
+
+#: Libraries of which all functions are known: what is none of them says nothing by its words.
+_EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -36,4 +55,6 @@ def decode(name: str) -> KernelName:
     """
     apart = spelled(name)
     found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
+    if found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT and (more := serving.words(apart)):
+        found = {**more, **{field: value for field, value in found.items() if field != "family" and value}}
     return KernelName(function=apart.function, **{"family": OTHER, **found})

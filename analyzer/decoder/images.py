@@ -23,7 +23,7 @@ _PARTS: Final = (
     (r"^pooling_bw", "pooling", "pooling", "backward"),
     (r"^(?:op_tensor|add_tensor|scalePackedTensor|activation_fw)", "elementwise", None, None),
     (r"^activation_bw", "elementwise", None, "backward"),
-    (r"^fft2d_|^compute_gemm_pointers$|^flip_filter", "conv", "conv", None),
+    (r"^fft2d_|^compute_gemm_pointers$|^flip_filter|^im2col", "conv", "conv", None),
     (r"^winogradForward", "conv", "fprop", "forward"),
     (r"^winogradWgrad", "conv", "wgrad", "backward"),
     (r"^winograd|^generateWinogradTiles|^init_device_workspace", "conv", "conv", None),
@@ -38,7 +38,7 @@ _PARTS: Final = (
 _OWN: Final = (
     r"implicit_convolve_[sdh]gemm$|wgrad_alg\d|dgrad\d?d?_alg\d|bn_(?:fw|bw)_\w*1C11|fft2d_[rc]2[rc]_"
     r"|elemWiseRNNcell$|RNN_blockPersist|persistRNN_|conv2d_grouped_direct|(?:LSTM|GRU|GENERIC)_elementWise_"
-    r"|scalePackedTensor_kernel"
+    r"|scalePackedTensor_kernel|flip_filter$|im2col4d_kernel$"
     r"|[dw]grad_engine$|nchwToNhwcKernel$|nhwcToNchwKernel$|dgrad2d|wgrad2d|[dw]grad_alg0_engine$"
 )
 

@@ -14,13 +14,15 @@ _LONGEST: Final = 1 << 14
 
 # Patterns are compiled when first used, not on import; none of them can try one place in two ways.
 _UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
+#: What ROCm adds to the name of a kernel for its descriptor.
+_DESCRIPTOR: Final = r"(?: \[clone \.kd\]|\.kd)$"
 _CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
 _PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
 _BRACKETS: Final = ("<", "(", "[", "{")
 _CLOSERS: Final = (">", ")", "]", "}")
 _BREAKS: Final = (",", "->", "-", *_CLOSERS)
 
-_MANGLED: Final = r"L[a-z]n?(\d{1,9})E|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
+_MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
 
 
 class Spelled(NamedTuple):
@@ -58,7 +60,7 @@ class Spelled(NamedTuple):
 
 def spelled(name: str) -> Spelled:
     """A name taken apart."""
-    text = name[:_LONGEST].strip()
+    text = re.sub(_DESCRIPTOR, "", name[:_LONGEST].strip())
     if text.startswith("_Z"):
         return _demangled(text)
     if "unnamed>" in text or "anonymous" in text or "_GLOBAL__N__" in text:
@@ -121,6 +123,15 @@ def integer(text: str) -> int | None:
     """A number as C++ writes it: 4, 4u, 4ul, -1."""
     found = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", text)
     return int(found[1]) if found else None
+
+
+def unmangled(name: str) -> str:
+    """A mangled name as far as it is read here, the function and words of its arguments; another as it is."""
+    found = _demangled(name[:_LONGEST]) if name.startswith("_Z") else None
+    if found is None or not found.function:
+        return name
+    args = ", ".join(filter(None, found.args))
+    return f"{found.function}<{args}>" if args else found.function
 
 
 def _demangled(text: str) -> Spelled:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.decoder.communication import HINTS
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import FAMILIES, KernelName
 
@@ -110,3 +111,57 @@ def test_a_type_is_told_by_the_inputs_first():
     assert decode("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>(int)").dtype == "i32"
     assert decode("triton_poi_fused_add_0").dtype is None
     assert KernelName(input_types=("bf16", "f32", "bf16")).dtype == "bf16,f32"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void dpsk::ep::internode::dispatch<false, 8, false, 8>(int4*)",
+        "void aiter::allreduce_fusion_kernel_1stage<std::bfloat16_t, std::bfloat16_t, 4, true>(aiter::RankData*)",
+        "_ZN5aiter24allreduce_prototype_twoshotIDF16bEEvv",
+        "void tensorrt_llm::kernels::ar_fusion::allreduce_fusion_kernel_twoshot_sync<2>(int)",
+        "void uccl::internode_ll::combine<8>(int)",
+        "kernel_cutlass_kernel_flashinfercommAllReduceLamport_object_at__tensor",
+    ],
+)
+def test_kernels_between_gpus_are_communication(name):
+    assert decode(name).family == "communication"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block_all_reduce_sum_f32_f32_kernel",
+        "warp_allreduce_kernel",
+        "void vllm::block_all_reduce_kernel<float>(float*)",
+        "all_gather_indices",
+        "reduce_scatter_add",
+        "all_to_all_metadata_kernel",
+        "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
+        "void deep_ep::internode_ll::clean_low_latency_buffer<32>(int)",
+        "moeA2ASanitizeExpertIdsKernel(int)",
+        "void step::internode(int)",
+        "dispatch",
+        "combine",
+        "void program::ep::dispatch(int)",
+        "vllm::direct_dcp::increment_epoch_kernel(long*)",
+    ],
+)
+def test_words_of_communication_alone_are_not_communication(name):
+    assert decode(name).family != "communication"
+
+
+def test_a_name_that_only_gets_ready_for_something_is_not_what_it_gets_ready_for():
+    names = ("attention_mask_kernel", "my_attention_setup", "init_matmul_data", "fused_moe_zero_kernel", "rope_init")
+    assert {decode(name).family for name in names} == {"other"}
+
+
+def test_rocms_suffix_of_descriptors_is_no_part_of_a_name():
+    assert decode("attn_fwd.kd") == decode("attn_fwd") == decode("attn_fwd [clone .kd]")
+
+
+def test_every_name_of_communication_holds_a_hint():
+    # analyses decode only names that hold one
+    found = [name for name, told in table() if told.startswith("family=communication")]
+    assert len(found) > 40
+    assert [name for name in found if not any(hint in name.lower() for hint in HINTS)] == []
