@@ -18,7 +18,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.errors import ReportNotFoundError, UnknownFormatError, UnreadableReportError
+from kanalyze.errors import ReportNotFoundError, UnknownFormatError
+from kanalyze.readers.regular_files import readable
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -52,11 +53,12 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
     path = Path(path)
     said = progress or (lambda *_: None)
     head = _first_bytes(path)
-    for name in _readers(path):
-        reader = import_module(f"{__name__}.{name}")
-        if reader.accepts(path, head):
-            report: Report = reader.open_report(path, said, cache=cache)
-            return report
+    with readable(path):
+        for name in _readers(path):
+            reader = import_module(f"{__name__}.{name}")
+            if reader.accepts(path, head):
+                report: Report = reader.open_report(path, said, cache=cache)
+                return report
     raise _unknown_format(path, head)
 
 
@@ -68,17 +70,16 @@ def _readers(path: Path) -> list[str]:
 
 
 def _first_bytes(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            return b""
-        if path.exists() and not path.is_file():
-            raise UnknownFormatError.of(path, "a pipe or a device")
-        with path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
-    except FileNotFoundError as error:
-        raise ReportNotFoundError.at(path) from error
-    except OSError as error:
-        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+    with readable(path):
+        try:
+            if path.is_dir():
+                return b""
+            if path.exists() and not path.is_file():
+                raise UnknownFormatError.of(path, "a pipe or a device")
+            with path.open("rb") as file:
+                return file.read(_HEAD_BYTES)
+        except FileNotFoundError as error:
+            raise ReportNotFoundError.at(path) from error
 
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:

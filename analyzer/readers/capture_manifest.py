@@ -31,7 +31,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         steps = [step for done in told["passes"] for step in done["steps"] if step["exit_status"] == 0]
         found = {step["name"]: [*map(str, step["command"])] for step in steps}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return {}
     return {name: command for name, command in found.items() if isinstance(name, str)}
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.errors import CannotTellError, DamagedReportError, UnreadableReportError
+from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.model import COMPILED_KERNELS
+from kanalyze.readers.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kanalyze.report import Source
+    from kanalyze.source import Source
 
 _COMPILED: Final = "compiled.json"
 
@@ -23,7 +25,7 @@ _LOOKED: Final = "torch-run*.json"
 
 
 class CaptureTables:
-    """The tables of the nsys report in a capture, and what was compiled; see :class:`kanalyze.report.Source`."""
+    """The tables of the nsys report in a capture, and what was compiled; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, folder: Path, source: Source) -> None:
         """Read from `folder`, and what belongs to nsys from `source`."""
@@ -42,19 +44,31 @@ class CaptureTables:
         """One of the other tables."""
         return self._compiled() if name == COMPILED_KERNELS.name else self._source.table(name)
 
+    def close(self) -> None:
+        """Close the report of nsys."""
+        self._source.close()
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes on what was read of the nsys report."""
+        return self._source.notes_of_read()
+
+    def _not_compiled(self) -> pl.DataFrame:
+        """The table where nothing was written of it: empty if that was looked for."""
+        if any(self._folder.glob(_LOOKED)):
+            return COMPILED_KERNELS.empty()
+        raise CannotTellError.without_capture("compiled", self._folder)
+
     def _compiled(self) -> pl.DataFrame:
         path = self._folder / _COMPILED
+        if not os.path.lexists(path):
+            return self._not_compiled()
+        with readable(path):
+            content = regular(path).read_bytes()
         try:
-            rows = json.loads(path.read_text(encoding="utf-8"))["kernels"]
+            rows = json.loads(content.decode())["kernels"]
             found = pl.DataFrame([_row(row) for row in rows], schema=COMPILED_KERNELS.schema)
             return COMPILED_KERNELS.check(found)
-        except FileNotFoundError:
-            if any(self._folder.glob(_LOOKED)):
-                return COMPILED_KERNELS.empty()
-            raise CannotTellError.without_capture("compiled", self._folder) from None
-        except OSError as error:
-            raise UnreadableReportError.because(path, error.strerror or str(error)) from error
-        except (ValueError, TypeError, KeyError, AttributeError, pl.exceptions.PolarsError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, pl.exceptions.PolarsError) as error:
             raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 

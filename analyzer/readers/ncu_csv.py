@@ -143,7 +143,7 @@ def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
         assert page.cells is not None, "a raw page has them"  # noqa: S101 - ncu_pages makes them
         if page.rows.height and page.rows.item(0, "ID"):
             raise ncu_errors.damaged(file.path, "the raw page", "its first row has no units")
-        these = dict(zip(page.cells.names, page.cells.records[0], strict=True)) if page.rows.height else {}
+        these = dict(zip(page.cells.names, page.cells.records[0], strict=True)) if page.cells.records else {}
         if any(units.setdefault(name, unit or "") != (unit or "") for name, unit in these.items()):
             raise ncu_errors.damaged(file.path, "the raw page", "two pages have different units")
         parts.append(page.rows.with_row_index("record").slice(1).with_columns(page=pl.lit(number)))
@@ -198,7 +198,7 @@ def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataF
     launches = rows.filter(pl.col("event_id").is_first_distinct())
     found = []
     for number, cells in enumerate(pages):
-        if not cells.names:
+        if not cells.names or not cells.records:  # headings alone, as at the end of a page that was cut
             continue
         of_page = launches.filter(pl.col("page") == number)
         order = sorted(range(len(cells.names)), key=cells.names.__getitem__)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.errors import UnknownFormatError, UnreadableReportError
+from kanalyze.errors import UnknownFormatError
 from kanalyze.readers import ncu_errors, ncu_wide
+from kanalyze.readers.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,10 +91,8 @@ def content(path: Path) -> bytes:
     Raises:
         UnreadableReportError: The operating system does not let us read it.
     """
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+    with readable(path):
+        text = regular(path).read_bytes()
     for mark, encoding in _ENCODINGS:  # what PowerShell makes of `ncu … > file`
         if text.startswith(mark):
             text = text.decode(encoding, errors="replace").encode()

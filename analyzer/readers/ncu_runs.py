@@ -14,9 +14,11 @@ import polars as pl
 from kanalyze.counter_model import LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.readers import ncu_csv, ncu_errors, ncu_module, ncu_program, ncu_source
+from kanalyze.readers.ncu_apart import instructions_apart
 from kanalyze.readers.ncu_names import names_of_sources, with_whole_names
 from kanalyze.readers.ncu_pages import content, pages_in, pages_of
 from kanalyze.readers.ncu_tables import Measured, NcuTables
+from kanalyze.readers.regular_files import regular
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
@@ -86,7 +88,10 @@ def with_numbers(found: Measured, asked: Selection | None) -> Measured:
 
 def measured(run: Run, progress: Progress) -> Measured:
     """What the files of one run hold; its report tells more than its pages, where something can read it."""
-    library = ncu_module.module() if run.report else None
+    library = None
+    if run.report:
+        regular(run.report)
+        library = ncu_module.module()
     if run.report and library:
         try:
             return _through_module(run.report, library)
@@ -105,8 +110,8 @@ def _through_module(path: Path, library: ModuleType) -> Measured:
     opened, cut = ncu_module.actions(path, library)
     return replace(
         ncu_module.measured(path, library, opened, cut=cut),
-        instructions=lambda: ncu_source.instructions_of_actions(opened),
-        files=lambda: ncu_source.files_of_actions(opened),
+        instructions=lambda: instructions_apart(path, opened),
+        files=lambda: ncu_source.files_of_actions(path, opened),
     )
 
 

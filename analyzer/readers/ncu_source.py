@@ -10,6 +10,7 @@ import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
 from kanalyze.readers import ncu_errors
+from kanalyze.readers.ncu_damage import DAMAGE, count, text
 from kanalyze.readers.ncu_names import names_of_sources, places
 from kanalyze.readers.ncu_numbers import POINT, numbers
 from kanalyze.readers.ncu_pages import content, pages_of
@@ -38,21 +39,31 @@ _LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
 _STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
 
 
-def instructions_of_actions(opened: Sequence[Any]) -> pl.DataFrame:
-    """The instructions of every kernel of a report, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
+def instructions_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
+    """The instructions of every kernel of the report at `path`, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
 
     Args:
+        path: For messages.
         opened: The kernels that :func:`kanalyze.readers.ncu_module.actions` gives.
+
+    Raises:
+        DamagedReportError: They make no sense.
     """
-    rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
+    try:
+        rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
+    except DAMAGE as error:
+        raise ncu_errors.damaged(path, "the instructions of a kernel", text(error)) from error
     return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))
 
 
-def files_of_actions(opened: Sequence[Any]) -> pl.DataFrame:
-    """The sources in a report, as :data:`kanalyze.counter_model.SOURCE_FILES`, of its kernels as above."""
+def files_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
+    """The sources in a report, as :data:`kanalyze.counter_model.SOURCE_FILES`, of its kernels; all else as above."""
     found: dict[str, str] = {}
-    for action in opened:
-        found |= {str(name): str(text) for name, text in dict(action.source_files()).items() if text}
+    try:
+        for action in opened:
+            found |= {text(name): text(source) for name, source in dict(action.source_files()).items() if source}
+    except DAMAGE as error:
+        raise ncu_errors.damaged(path, "its sources", text(error)) from error
     return pl.DataFrame([*found.items()], schema=SOURCE_FILES.schema, orient="row")
 
 
@@ -69,11 +80,11 @@ def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  #
             "event_id": event_id,
             "number": number,
             "sass": sass,
-            "ptx": str(action.ptx_by_pc(address)).strip() or None,
-            "file": str(place.file_name()) if place and place.file_name() else None,
-            "line": int(place.line()) if place and place.file_name() else None,
-            "stalled_samples": stalled.get(address, 0) if stalled else None,
-            **{column: values.get(address, 0) if values else None for column, values in counted.items()},
+            "ptx": text(action.ptx_by_pc(address)).strip() or None,
+            "file": text(place.file_name()) if place and place.file_name() else None,
+            "line": count(int(place.line())) if place and place.file_name() else None,
+            "stalled_samples": count(stalled.get(address, 0)) if stalled else None,
+            **{column: count(values.get(address, 0)) if values else None for column, values in counted.items()},
             "live_registers": None,
         }
 
@@ -84,7 +95,7 @@ def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa
         step = min(after - before for before, after in pairwise(counted))
         address = counted[0]
         while sass := action.sass_by_pc(address):
-            yield address, str(sass).strip()
+            yield address, text(sass).strip()
             address += step
 
 
@@ -106,9 +117,9 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
         UnknownFormatError: It is no such page.
         DamagedReportError: It is no CSV.
     """
-    text = content(path)
-    blocks = pages_of(path, text).of("source")
-    found = places(names, names_of_sources(text))
+    page = content(path)
+    blocks = pages_of(path, page).of("source")
+    found = places(names, names_of_sources(page))
     if found is None:
         return INSTRUCTIONS.empty()
     parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(found)]
@@ -130,5 +141,11 @@ def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
     unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, *_TOLD)}
     rows = page.rows.with_row_index("number")
     return INSTRUCTIONS.select(
-        rows.select("number", event_id=pl.lit(event_id), sass=pl.col("Source").str.strip_chars(), **known, **unknown)
+        rows.select(
+            "number",
+            event_id=pl.lit(event_id),
+            sass=pl.col("Source").fill_null("").str.strip_chars(),
+            **known,
+            **unknown,
+        )
     )

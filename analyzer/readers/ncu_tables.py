@@ -6,7 +6,7 @@ began in the program is not known. The kernels of `events` begin one after the o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE
 from kanalyze.errors import CannotTellError
 from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOTES, PROCESSES, READER_TABLES
 from kanalyze.readers.ncu_labels import SECTION_OF
+from kanalyze.readers.ncu_sound import sound_launches, sound_metrics, sound_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -96,14 +97,14 @@ class Measured:
 
 
 class NcuTables:
-    """The tables of a report of ncu; see :class:`kanalyze.report.Source`."""
+    """The tables of a report of ncu; see :class:`kanalyze.source.Source`."""
 
     #: The kinds of events that ncu records.
     kinds: tuple[str, ...] = ("kernel",)
 
     def __init__(self, path: Path, measured: Measured) -> None:
         """The tables of what was `measured`, found at `path`."""
-        self._path, self._measured = path, measured
+        self._path, self._measured = path, _sound(measured)
 
     def events(self, kind: str) -> pl.DataFrame:
         """The kernels; nothing else."""
@@ -134,6 +135,10 @@ class NcuTables:
             COMPILED_KERNELS.name: self._no_capture,
         }
         return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def close(self) -> None:
+        """Let go of the report that instructions and source files would be read from."""
+        self._measured = replace(self._measured, instructions=INSTRUCTIONS.empty, files=SOURCE_FILES.empty)
 
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._path)
@@ -189,6 +194,10 @@ class NcuTables:
         found = rows.with_columns(name=pl.col("process_name"), cuda_ordinal=pl.lit(None))
         return PROCESSES.select(found)
 
+    def notes_of_read(self) -> pl.DataFrame:
+        """All notes: everything was read at once."""
+        return self._notes()
+
     def _notes(self) -> pl.DataFrame:
         notes = [*self._measured.notes, *self._missing_sections()]
         return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
@@ -201,6 +210,15 @@ class NcuTables:
             if lacking:
                 told = f"{metric} was not collected of {lacking:,} of {every:,} kernels: {effect}"
                 yield f"kernels without {section}", lacking, None, f"{told}; record them with `ncu --section {section}`"
+
+
+def _sound(found: Measured) -> Measured:
+    """What was found, without what cannot be."""
+    launches, of_launches = sound_launches(found.launches)
+    metrics, of_metrics = sound_metrics(found.metrics)
+    rules, of_rules = sound_rules(found.rules)
+    notes = [*found.notes, *of_launches, *of_metrics, *of_rules]
+    return replace(found, launches=launches, metrics=metrics, rules=rules, notes=notes)
 
 
 def _device_row(

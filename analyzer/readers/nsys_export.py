@@ -1,7 +1,8 @@
 """Reports in NVIDIA's own format, exported once through the nsys that is installed, into the user's cache.
 
 An export is named for the report (:mod:`kanalyze.readers.user_cache`) and for the nsys that made it, so that it is
-never out of date. Two processes that export the same report at once each make one, and the later one stays.
+never out of date, and for its own checksum. Two processes that export the same report
+at once each make one, and the later one stays.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
 from kanalyze.readers import nsys_program
+from kanalyze.readers.checksums import checksum
 from kanalyze.readers.nsys_report import shows_nsys
 from kanalyze.readers.sqlite_file import SqliteFile
-from kanalyze.readers.user_cache import cache_folder, digest, name_of, scratch
+from kanalyze.readers.user_cache import alone, cache_folder, digest, kept, make_room, name_of, scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,22 +44,22 @@ def exported(
         return beside
     folder, program = cache_folder(), nsys_program.find()
     name = name_of(path)
-    known = folder / f"{name}-{_fingerprint(program)}.sqlite" if program else None
-    made = [known] if known else sorted(folder.glob(f"{name}-*.sqlite"))
+    known = f"{name}-{_fingerprint(program)}" if program else None
+    made = sorted(folder.glob(f"{known or f'{name}-*'}.*.sqlite"))
     for candidate in made if cache else []:
-        found = _opened(candidate)
+        found = _kept(candidate)
         if found is not None:
             return found
     if program is None or known is None:
         older = path.with_suffix(".sqlite")
         raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
     try:
-        _export(path, known, program, progress, starter)
+        made_now = _export(path, known, program, progress, starter)
     except OSError as error:
         raise ExportError.unwritable(path, folder, error.strerror or str(error)) from error
     if name_of(path) != name:
         raise UnreadableReportError.because(path, "it changed while it was exported")
-    return SqliteFile(known)
+    return SqliteFile(made_now)
 
 
 def _beside(path: Path) -> SqliteFile | None:
@@ -71,6 +73,17 @@ def _beside(path: Path) -> SqliteFile | None:
     except OSError:
         return None
     return _opened(candidate)
+
+
+def _kept(path: Path) -> SqliteFile | None:
+    """The export at `path` in the cache; None where there is none, or it is not as it was written."""
+    try:
+        if not kept(path) or not path.is_file() or path.suffixes[:1] != [f".{checksum(path)}"]:
+            return None
+        os.utime(path)
+    except OSError:
+        return None
+    return _opened(path)
 
 
 def _opened(path: Path) -> SqliteFile | None:
@@ -88,13 +101,13 @@ def _fingerprint(program: Path) -> str:
     return digest(os.fsencode(program.resolve()) + f" {found.st_size} {found.st_mtime_ns}".encode())
 
 
-def _export(path: Path, target: Path, program: Path, progress: Progress, starter: Starter) -> None:
-    """Make `target` of the report at `path`, and remove exports of what the report was before.
+def _export(path: Path, name: str, program: Path, progress: Progress, starter: Starter) -> Path:
+    """Make an export of the report at `path`, called `name`, and remove those of what the report was before.
 
     Raises:
         OSError: The cache cannot be written, or the program not be started.
     """
-    cache = target.parent
+    cache = cache_folder()
     with scratch(cache) as folder:
         made = folder / "export.sqlite"
         what = f"exporting {path.name} with {program}"
@@ -109,9 +122,10 @@ def _export(path: Path, target: Path, program: Path, progress: Progress, starter
             raise ExportError.failed(path, str(program), 0, [error.strerror or str(error)]) from error
         if status or _opened(made) is None:
             raise ExportError.failed(path, f"nsys {nsys_program.version(program)}".strip(), status, said)
-        made.replace(target)
+        made.chmod(0o600)
+        target = cache / f"{name}.{checksum(made)}.sqlite"
+        with alone(cache):
+            make_room(cache, name.partition("-")[0])
+            made.replace(target)
     progress(what, 1.0)
-    place = target.name.partition("-")[0]
-    for old in cache.glob(f"{place}-*.sqlite"):
-        if old != target:
-            old.unlink(missing_ok=True)
+    return target

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, PROCESSES
 from kanalyze.readers.nsys_events import DEVICE_COLUMNS, EVENT_TABLES, process_of
 
@@ -61,7 +62,8 @@ class Machine:
         known = rows.select(capability, **{name: pl.col(found) for name, found in DEVICE_COLUMNS.items()})
         others = sorted(self._devices_used() - set(known.get_column("device")))
         named = pl.DataFrame({"device": others}, schema={"device": pl.Int64})
-        return DEVICES.select(pl.concat([known, named], how="diagonal").unique("device", keep="first").sort("device"))
+        every = pl.concat([plausible(known), named], how="diagonal")
+        return DEVICES.select(every.unique("device", keep="first").sort("device"))
 
     def processes(self) -> pl.DataFrame:
         """The processes that CUDA events name, as :data:`kanalyze.model.PROCESSES`."""

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.model import NOTES
+from kanalyze import device_limits
+from kanalyze.model import DEVICES, NOTES
 from kanalyze.readers.nsys_details import NO_ID
-from kanalyze.readers.nsys_events import EVENT_TABLES, RANGE_STYLES
+from kanalyze.readers.nsys_events import DEVICE_COLUMNS, EVENT_TABLES, RANGE_STYLES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from kanalyze.readers.nsys_events import EventTable
     from kanalyze.readers.table_file import TableFile
 
     Note = tuple[str, int | None, int | None, str]
@@ -68,36 +71,44 @@ _LOSS: Final = re.compile(
 )
 
 
-def notes(database: TableFile, endless: Mapping[str, int]) -> pl.DataFrame:
+#: Tables of up to so many rows are gone through in a few milliseconds.
+_FEW_ROWS: Final = 1 << 16
+
+
+def notes(database: TableFile, endless: Mapping[str, int], *, of_read: bool = False) -> pl.DataFrame:
     """One row per thing that the file cannot tell, as :data:`kanalyze.model.NOTES`.
 
-    `endless` has the number of rows without an end, for the tables that were read before.
+    `endless` has the number of rows without an end, for the tables that were read before; with `of_read` larger ones
+    that were not are left out.
     """
+    large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
+    looked_at = [spec for spec in EVENT_TABLES if spec.table in endless or spec.table not in large]
     found = [
-        *_lost_rows(database),
-        *_lost_ends(database, endless),
-        *_missing_columns(database),
+        *_lost_rows(database, looked_at),
+        *_lost_ends(database, endless, looked_at),
+        *_missing_columns(database, {spec.table for spec in looked_at}),
         *_missing_tables(database),
-        *_open_ranges(database),
+        *_limits(database),
+        *(_open_ranges(database) if _RANGE not in large else ()),
         *_diagnostics(database),
     ]
     return pl.DataFrame(found, schema=NOTES.schema, orient="row")
 
 
-def _lost_rows(database: TableFile) -> list[Note]:
+def _lost_rows(database: TableFile, looked_at: Sequence[EventTable]) -> list[Note]:
     """Tables whose row ids have holes: nsys numbers rows 1, 2, 3…, so a hole is a row that went missing."""
     found: list[Note] = []
-    for spec in EVENT_TABLES:
+    for spec in looked_at:
         lost = database.row_span(spec.table) - database.row_count(spec.table)
         if lost:
             found.append((f"rows missing from {spec.table}", lost, None, f"times of {spec.kind} may be too low"))
     return found
 
 
-def _lost_ends(database: TableFile, endless: Mapping[str, int]) -> list[Note]:
+def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> list[Note]:
     """Rows of which every version of nsys says when they end."""
     found: list[Note] = []
-    for spec in EVENT_TABLES:
+    for spec in looked_at:
         if spec.instant or spec.kind == "range":
             continue
         lost = endless[spec.table] if spec.table in endless else database.count_missing(spec.table, "end")
@@ -107,13 +118,13 @@ def _lost_ends(database: TableFile, endless: Mapping[str, int]) -> list[Note]:
     return found
 
 
-def _missing_columns(database: TableFile) -> list[Note]:
+def _missing_columns(database: TableFile, looked_at: AbstractSet[str]) -> list[Note]:
     missing = {
         (table, column): effect
         for (table, column), effect in _NEEDED.items()
         if database.last_row(table) and column not in database.columns(table)
     }
-    waits = database.distinct(_SYNC, "eventId") - {NO_ID}
+    waits = database.distinct(_SYNC, "eventId") - {NO_ID} if _SYNC in looked_at else set()
     if waits and "eventSyncId" not in database.columns(_SYNC):
         missing[_SYNC, "eventSyncId"] = "what a wait on a CUDA event waited for cannot be told"
     return [(f"column {table}.{column} missing", 1, None, effect) for (table, column), effect in missing.items()]
@@ -131,6 +142,15 @@ def _missing_tables(database: TableFile) -> list[Note]:
         if database.last_row(table)
     ]
     return [*((f"table {table} missing", 1, None, effect) for table, effect in missing.items()), *unread]
+
+
+def _limits(database: TableFile) -> list[Note]:
+    """Limits of GPUs, in columns that this version of nsys has, that are missing or cannot be."""
+    have = database.columns(_GPU)
+    named = {DEVICE_COLUMNS[name]: name for name in DEVICES.schema if DEVICE_COLUMNS.get(name) in have}
+    told = database.frame(_GPU, {found: DEVICES.schema[name] for found, name in named.items()})
+    count = device_limits.impossible(told.rename(named))
+    return [(device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT)] if count else []
 
 
 def _open_ranges(database: TableFile) -> list[Note]:

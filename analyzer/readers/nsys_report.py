@@ -6,6 +6,7 @@ that nsys wrote the file.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
@@ -70,15 +71,21 @@ def _meta(database: TableFile) -> Meta:
         tool="nsys",
         tool_version=version.removesuffix(".0") if version else None,
         schema_version=export.get("EXPORT_SCHEMA_VERSION"),
-        driver_version=driver if driver != "0" else None,  # "0" where the machine has no GPU
+        driver_version=_driver(driver),
         origin_unix_ns=started.item(0) if len(started) else None,
         duration_ns=spans.item(0, "duration") if spans.height else None,
         end_ns=spans.select(pl.max_horizontal("duration", "stopTime")).item(0, 0) if spans.height else None,
     )
 
 
+def _driver(told: str | None) -> str | None:
+    """The driver's version; nsys of 2022 wrote 530.30.02 as 5303002, and all write 0 where the machine has no GPU."""
+    run_together = re.fullmatch(r"(\d{3})(\d\d)(\d\d)", told or "")
+    return ".".join(run_together.groups()) if run_together else told if told != "0" else None
+
+
 class NsysTables:
-    """The tables of one nsys export; see :class:`kanalyze.report.Source`."""
+    """The tables of one nsys export; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, database: TableFile) -> None:
         """Read from `database`, table by table as they are asked for."""
@@ -86,6 +93,10 @@ class NsysTables:
         self._labels = Labels(database)
         self._machine = Machine(database)
         self._endless: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the export."""
+        self._database.close()
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -123,6 +134,10 @@ class NsysTables:
             "notes": lambda: notes(self._database, self._endless),
         }
         return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes on tables that were read or are small."""
+        return notes(self._database, self._endless, of_read=True)
 
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._database.path)

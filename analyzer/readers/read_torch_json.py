@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import UnknownFormatError
+from kanalyze.readers.regular_files import regular
 from kanalyze.readers.torch_cache import TraceCache
+from kanalyze.readers.trace_others import refuse_others
 from kanalyze.readers.trace_pool import decoding
 from kanalyze.readers.trace_text import open_text
 
@@ -33,14 +35,16 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """The report in the trace at `path`.
 
     Raises:
-        UnknownFormatError: It is JSON, but no trace.
+        UnknownFormatError: It is JSON, but no trace, or one of another program.
+        UnreadableReportError: There is no file.
     """
-    kept = TraceCache(path)
+    kept = TraceCache(regular(path))
     frames = kept.load() if cache else None
     if frames is None:
         frames = _decoded(path, progress)
         if cache:
             kept.keep(frames)
+    refuse_others(path, frames)
     from kanalyze.readers.torch_report import report_of  # noqa: PLC0415 - imports polars
 
     return report_of(path, frames)

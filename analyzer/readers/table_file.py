@@ -33,6 +33,9 @@ class TableFile(Protocol):
     def tables(self) -> frozenset[str]:
         """The names of the tables."""
 
+    def close(self) -> None:
+        """Close what is open; nothing is read afterwards."""
+
     def damaged(self, table: str, what: str) -> DamagedReportError:
         """The error that a table of this file makes no sense."""
 

@@ -17,6 +17,7 @@ import polars as pl
 
 from kanalyze.errors import DamagedReportError, UnreadableReportError
 from kanalyze.frames import stacked
+from kanalyze.readers.regular_files import readable, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +49,11 @@ class TableFolder:
         self._form = form
         self._schemas: dict[str, Mapping[str, DataType]] = {}
         self._heights: dict[str, int] = {}
-        self.tables = frozenset(tables_in(path, form))
+        # also what is no file: a table that cannot be read is not one that nsys left out
+        self.tables = frozenset(entry.stem for entry in _called_so(path, form))
+
+    def close(self) -> None:
+        """Do nothing: no file is open between two reads."""
 
     def damaged(self, table: str, what: str) -> DamagedReportError:
         """The error that a table of this folder makes no sense."""
@@ -150,6 +155,8 @@ class TableFolder:
     @contextmanager
     def _reading(self, table: str) -> Iterator[None]:
         """Say what is wrong where `table` cannot be read."""
+        if table in self.tables:
+            regular(self._file(table))
         try:
             yield
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -210,17 +217,27 @@ def tables_in(path: Path, form: Form) -> list[str]:
     Raises:
         UnreadableReportError: The operating system does not let us list it.
     """
-    try:
-        return sorted(entry.stem for entry in path.iterdir() if entry.suffix == form.suffix and entry.is_file())
-    except OSError as error:
-        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+    return [entry.stem for entry in _called_so(path, form) if entry.is_file()]
+
+
+def _called_so(path: Path, form: Form) -> list[Path]:
+    """What in the folder at `path` is called as a table in `form`, whatever it is, in order."""
+    with readable(path):
+        return sorted(entry for entry in path.iterdir() if entry.suffix == form.suffix)
 
 
 def _converted(values: pl.Series, of_type: DataType | DataTypeClass) -> pl.Series:
-    """`values` as `of_type`; unsigned numbers beyond Int64 by their bits, as SQLite has them."""
-    if values.dtype == pl.UInt64 and of_type == pl.Int64:
+    """`values` as `of_type`, Int64 or String; unsigned numbers beyond Int64 by their bits, as SQLite has them.
+
+    Raises:
+        SchemaError: They are of a type that holds anything else: a time, say, whose unit would be lost.
+    """
+    of = values.dtype
+    if of == pl.UInt64 and of_type == pl.Int64:
         return values.reinterpret(signed=True)
-    if (values.dtype == pl.String) != (of_type == pl.String):
+    whole = of.is_integer() or of == pl.Boolean or (of.is_float() and (values % 1 == 0).all())
+    text = of in (pl.String, pl.Categorical, pl.Enum)
+    if of != pl.Null and not (text if of_type == pl.String else whole):
         raise pl.exceptions.SchemaError
     return values.cast(of_type)
 

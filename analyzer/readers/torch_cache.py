@@ -1,18 +1,19 @@
 """The frames of a trace, kept in the user's cache: a second look at a large trace need not decode it again.
 
 One folder per trace (:mod:`kanalyze.readers.user_cache` names it), with an Arrow file for each frame and the rest as
-JSON. It is made under another name and moved when it is whole; what cannot be read is as good as absent.
+JSON. It is made under another name and moved when it is whole; what cannot be read, or is not what was written, is as
+good as absent.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.readers.user_cache import cache_folder, name_of, scratch
+from kanalyze.readers.checksums import checksum
+from kanalyze.readers.user_cache import MOST_BYTES, alone, cache_folder, digest, kept, make_room, name_of, scratch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch_frames import Frames
 
 #: To be raised when frames change: what older versions kept is then not read any more.
-_SCHEMA: Final = 2
+_SCHEMA: Final = 3
 
 #: Traces smaller than this are decoded as quickly as they are found here.
 _LEAST_BYTES: Final = 2 << 20
 
-#: What is kept of all traces together; of more, those go that were not looked at for the longest time.
-_MOST_BYTES: Final = 8 << 30
+#: What is kept together.
+_MOST_BYTES: Final = MOST_BYTES
 
 _SUFFIX: Final = f".trace{_SCHEMA}"
 _REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
@@ -48,14 +49,14 @@ class TraceCache:
     def load(self) -> Frames | None:
         """The frames that are kept; None where there are none."""
         place = self._place
-        if not self._large or not place.is_dir():
+        if not self._large or not kept(place) or not place.is_dir():
             return None
         from polars.exceptions import PolarsError  # noqa: PLC0415 - not before a trace is decoded that is not kept
 
         try:
             frames = _read(place)
             os.utime(place)
-        except (OSError, ValueError, KeyError, PolarsError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, PolarsError):
             return None
         return frames
 
@@ -66,21 +67,11 @@ class TraceCache:
         cache = cache_folder()
         with suppress(OSError), scratch(cache) as folder:
             made = folder / "trace"
-            made.mkdir()
+            made.mkdir(mode=0o700)
             _write(frames, made)
-            self._make_room(cache, sum(file.stat().st_size for file in made.iterdir()))
-            if self._place.exists():  # another process was as quick, or what is there cannot be read
-                self._place.rename(folder / "old")
-            made.rename(self._place)
-
-    def _make_room(self, cache: Path, needed: int) -> None:
-        """Remove what was made of this trace before it changed, and what is oldest of too much."""
-        trace = self._name.partition("-")[0]
-        known = sorted(cache.glob("*.trace*"), key=lambda place: -place.stat().st_mtime_ns)
-        for place in known:
-            needed += sum(file.stat().st_size for file in place.iterdir())
-            if needed > _MOST_BYTES or place.name.startswith(f"{trace}-"):
-                shutil.rmtree(place, ignore_errors=True)
+            with alone(cache):
+                if make_room(cache, self._name.partition("-")[0], _MOST_BYTES):
+                    made.rename(self._place)
 
 
 def _write(frames: Frames, place: Path) -> None:
@@ -93,8 +84,10 @@ def _write(frames: Frames, place: Path) -> None:
         "counts": frames.counts,
         "damage": frames.damage,
         "events": list(frames.events),
+        "sums": {file.name: checksum(file) for file in place.iterdir()},
     }
-    (place / _REST).write_text(json.dumps(rest))
+    text = json.dumps(rest).encode()
+    (place / _REST).write_bytes(digest(text).encode() + b"\n" + text)
 
 
 def _read(place: Path) -> Frames:
@@ -102,7 +95,13 @@ def _read(place: Path) -> Frames:
 
     from kanalyze.readers.torch_frames import Frames  # noqa: PLC0415 - imports polars
 
-    rest: dict[str, Any] = json.loads((place / _REST).read_text())
+    told, _, text = (place / _REST).read_bytes().partition(b"\n")
+    if told != digest(text).encode():
+        raise ValueError(_REST)
+    rest: dict[str, Any] = json.loads(text)
+    for name, known in rest["sums"].items():
+        if checksum(place / name) != known:
+            raise ValueError(name)
     return Frames(
         events={kind: pl.read_ipc(place / f"{kind}{_FRAME}") for kind in rest["events"]},
         collectives=pl.read_ipc(place / _COLLECTIVES),

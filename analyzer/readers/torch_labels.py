@@ -22,6 +22,10 @@ _DIRECTIONS: Final = {
 }
 
 _COPY: Final = r"^(?:Memcpy|CopyDeviceToDevice|Copy)\s*(\w+)?(?:\s*\((.*?)\s*->\s*(.*?)\))?"
+#: The call of HIP whose grid is in work-items (AMD's word for threads), where all others take blocks. Kineto writes
+#: down what the call was given.
+IN_WORK_ITEMS: Final = "hipExtModuleLaunchKernel"
+
 _SHAPE: Final = r"^\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]$"
 
 
@@ -75,6 +79,18 @@ def launch_shapes(texts: pl.Series, prefix: str) -> list[pl.Series]:
     known = sizes.insert_column(0, distinct.alias(prefix))
     rows = texts.alias(prefix).to_frame().join(known, on=prefix, how="left", nulls_equal=True, maintain_order="left")
     return rows.drop(prefix).get_columns()
+
+
+def in_blocks(kernels: pl.DataFrame, these: pl.Expr) -> pl.DataFrame:
+    """Kernels (``grid_x``…, ``block_x``…) with the grids of `these` turned from work-items into blocks."""
+    return kernels.with_columns(
+        pl.when(these.fill_null(value=False) & (pl.col(f"block_{axis}") > 0))
+        .then((pl.col(f"grid_{axis}").cast(pl.Int64) + pl.col(f"block_{axis}") - 1) // pl.col(f"block_{axis}"))
+        .otherwise(f"grid_{axis}")
+        .cast(pl.Int32)
+        .alias(f"grid_{axis}")
+        for axis in "xyz"
+    )
 
 
 def memory_name() -> pl.Expr:

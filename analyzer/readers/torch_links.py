@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.frames import constant, first_rows
+from kanalyze.frames import constant, first_rows, telling
 from kanalyze.readers.torch_kinds import FRAME_KINDS, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -104,7 +104,9 @@ class Links:
         ends = {ph: links.filter(pl.col("ph") == ph).select("id", "tid", "start_ns") for ph in ("s", "f")}
         linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_op").drop("id")
         ops = self._frame("Op").select("name", tid_op="tid", start_ns_op="start_ns", event_id=self.ids("Op"))
-        known = linked.join(ops, on=["tid_op", "start_ns_op"]).unique(["tid", "start_ns", "name"], keep="last")
+        at = ["tid_op", "start_ns_op"]
+        ops = telling(ops.unique([*at, "name"], keep="last", maintain_order=True), at)
+        known = linked.join(ops, on=at).unique(["tid", "start_ns", "name"], keep="last")
         keys = ["tid", "start_ns", "name"]
         found = kernels.select(keys).join(known.select(*keys, "event_id"), on=keys, how="left", maintain_order="left")
         return found.get_column("event_id")

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze import device_limits
 from kanalyze.model import NOTES
 from kanalyze.readers.torch_kinds import FRAME_KINDS
+from kanalyze.readers.torch_machine import impossible_limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,7 @@ def notes(frames: Frames) -> pl.DataFrame:
         *_categories(frames),
         *_unread(frames),
         *_odd_times(frames),
+        *_limits(frames),
     ]
     return NOTES.select(pl.DataFrame(found, schema=NOTES.schema, orient="row"))
 
@@ -104,6 +107,12 @@ def _unread(frames: Frames) -> Iterable[Note]:
     if unread is not None:
         length = int(unread.get_column("dur_ns").sum())
         yield "events of other devices and tools", unread.height, length, "no table holds them"
+
+
+def _limits(frames: Frames) -> Iterable[Note]:
+    count = impossible_limits(frames)
+    if count:
+        yield device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT
 
 
 def _odd_times(frames: Frames) -> Iterable[Note]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.frames import telling
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -41,7 +43,8 @@ class Owners:
             return cls(main)
         known = calls.select("correlation", process="pid", called="start_ns").drop_nulls()
         known = known.filter(pl.col("correlation") > 0)
-        pairs = [frame.select(*_GROUP, "correlation", "start_ns").join(known, on="correlation") for frame in work]
+        first = telling(known.group_by("correlation", "process").agg(pl.col("called").min()), ["correlation"])
+        pairs = [frame.select(*_GROUP, "correlation", "start_ns").join(first, on="correlation") for frame in work]
         if not pairs:
             return cls(main, known)
         before = (pl.col("start_ns") < pl.col("called")).sum()
@@ -55,15 +58,9 @@ class Owners:
         keys = frame.select(*_GROUP, "correlation")
         own = self.calls.select("correlation", "process").unique()
         usual = keys.join(self.groups, on=_GROUP, how="left", nulls_equal=True, maintain_order="left")
-        fits = own.with_columns(fits=True)
-        usual = usual.join(fits, on=["correlation", "process"], how="left", maintain_order="left")
         single = own.unique("correlation", keep="none").select("correlation", single="process")
         usual = usual.join(single, on="correlation", how="left", maintain_order="left")
-        return usual.select(
-            pl.when("fits")
-            .then("process")
-            .otherwise(pl.coalesce("single", "process", pl.lit(self.main, dtype=pl.Int64)))
-        ).to_series()
+        return usual.select(pl.coalesce("single", "process", pl.lit(self.main, dtype=pl.Int64))).to_series()
 
 
 def _elected(votes: pl.DataFrame) -> pl.DataFrame:

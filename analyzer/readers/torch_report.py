@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kanalyze.readers.torch_machine import whole
+from kanalyze.readers.torch_machine import whole, without_echoes
 from kanalyze.readers.torch_tables import TorchTables
 from kanalyze.report import Meta, Report
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def report_of(path: Path, frames: Frames) -> Report:
     """The report that `frames` are, which were read from `path`."""
-    return Report(_meta(path, frames), TorchTables(path, frames))
+    return Report(_meta(path, frames), TorchTables(path, without_echoes(frames)))
 
 
 def _meta(path: Path, frames: Frames) -> Meta:

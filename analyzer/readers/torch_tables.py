@@ -29,7 +29,7 @@ from kanalyze.model import (
     SYNC_DETAIL,
 )
 from kanalyze.readers.torch_kinds import FRAME_KINDS, FRAME_OF, ON_DEVICE
-from kanalyze.readers.torch_labels import copies_told, launch_shapes, memory_name
+from kanalyze.readers.torch_labels import IN_WORK_ITEMS, copies_told, in_blocks, launch_shapes, memory_name
 from kanalyze.readers.torch_links import Links
 from kanalyze.readers.torch_machine import devices, processes
 from kanalyze.readers.torch_notes import notes
@@ -53,7 +53,7 @@ _GPUS: Final = (1, 6, 12)
 
 
 class TorchTables:
-    """The tables of one trace; see :class:`kanalyze.report.Source`."""
+    """The tables of one trace; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, path: Path, frames: Frames) -> None:
         """Make tables of `frames`, which were read from `path`."""
@@ -114,6 +114,16 @@ class TorchTables:
         with self._lock:
             return tables[name]() if name in tables else READER_TABLES[name].empty()
 
+    def close(self) -> None:
+        """Let go of the frames, of which no further table is made."""
+        with self._lock:
+            for name in ("_frames", "_links", "_owners"):
+                vars(self).pop(name, None)
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """All notes: the frames were read at once."""
+        return self.table("notes")
+
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._path)
 
@@ -165,7 +175,8 @@ class TorchTables:
     def _names(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
         if name in {"Copy", "Memset"}:
             texts = copies_told(frame.get_column("name"), memset=name == "Memset")
-            return texts.get_column("shown")
+            shown = texts.get_column("shown")
+            return shown.cast(pl.String).str.replace(r"^\[CUDA ", "[HIP ").cast(shown.dtype) if self._in_hip else shown
         if name == "Memory":
             return memory_name()
         if name == "Sync":
@@ -179,7 +190,7 @@ class TorchTables:
         shapes = [*launch_shapes(frame.get_column("grid"), "grid"), *launch_shapes(frame.get_column("block"), "block")]
         return _completed(
             KERNEL_CONFIG,
-            frame.with_columns(*shapes).with_columns(
+            self._in_blocks(frame.with_columns(*shapes)).with_columns(
                 event_id=self._ids("Kernel"),
                 registers_per_thread="registers",
                 static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
@@ -187,6 +198,21 @@ class TorchTables:
                 **_of_graph(),
             ),
         )
+
+    @cached_property
+    def _in_hip(self) -> bool:
+        """Whether the program's calls are HIP's."""
+        calls = self._frame("Call")
+        names = calls.get_column("name").unique().cast(pl.String) if calls.height else pl.Series(dtype=pl.String)
+        return bool(names.str.contains("^hip[A-Z]").any())
+
+    def _in_blocks(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Kernels with their grids in blocks, where the call that launched them was given work-items."""
+        calls = self._frame("Call")
+        if not {"correlation", "name"}.issubset(calls.columns) or "correlation" not in frame.columns:
+            return frame
+        in_items = calls.filter(pl.col("name").cast(pl.String) == IN_WORK_ITEMS).get_column("correlation")
+        return in_blocks(frame, pl.col("correlation").is_in(in_items.drop_nulls().unique().implode()))
 
     def _copy_detail(self) -> pl.DataFrame:
         found = [COPY_DETAIL.empty()]

@@ -35,8 +35,8 @@ _WHOLE: Final = re.compile(rf"(?:stream )?\s*(-?\d{{1,{_DIGITS}}}|0[xX][0-9a-fA-
 
 #: The line with the name of an event as Kineto wrote it until 2026, when quotes in it were not escaped.
 _NAME: Final = re.compile(
-    rb'(\n\s*(?:"ph": "X", "cat": "[^"\n]*", )?"name": ")([^\n]*)'
-    rb'(",(?: "pid": -?\d+, "tid": "?[^"\n]*"?,\s*\n|\s*\n\s*"pid": -?\d))'
+    rb'(\n[^\S\n]*+(?:"ph": "X", "cat": "[^"\n]*", )?"name": ")([^\n]*)'
+    rb'(",(?: "pid": -?\d+, "tid": "?[^"\n]*"?,[^\S\n]*+\n|[^\S\n]*+\n\s*+"pid": -?\d))'
 )
 
 #: Words that some writers have for numbers that JSON does not know.
@@ -93,13 +93,8 @@ def _decimal(text: str) -> Decimal | None:
 _DECODER: Final = msgspec.json.Decoder(float_hook=_decimal)
 
 
-class _Args(msgspec.Struct):
-    """The arguments of an event as they are written."""
-
-    args: dict[str, msgspec.Raw]
-
-
-_ARGS: Final = msgspec.json.Decoder(_Args)
+#: The fields of an object as they are written; of a field that stands twice the last, as above.
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUES: Final = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
 
 
@@ -193,7 +188,7 @@ def _args(kind: type[msgspec.Struct], given: Mapping[str, Any], raw: msgspec.Raw
         if value is None:
             continue
         if isinstance(empty, msgspec.Raw):
-            texts = _ARGS.decode(raw).args if texts is None else texts
+            texts = _FIELDS.decode(_FIELDS.decode(raw)["args"]) if texts is None else texts
             values[name] = texts[own]
         else:
             values[name] = _whole(value)

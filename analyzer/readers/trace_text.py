@@ -148,6 +148,10 @@ def between(opening: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"\}(?=\s*,\s*\{\s*\"" + re.escape(key) + rb"\"\s*:)")
 
 
+#: So many blanks in a row are as good as one.
+_BLANKS: Final = 1 << 16
+
+
 class Text(Protocol):
     """The text of a trace."""
 
@@ -199,27 +203,26 @@ class GzipText:
         self.around = Around()
         self.share = 0.0
         self._parts = self._decompressed()
-        self._text, self._at = b"", 0
+        self._text, self._at = bytearray(), 0
         self._start = _begin(path, self._look, self.around)
 
     def pieces(self) -> Iterator[bytes]:
         """The pieces themselves; they can be taken once."""
         for start, stop in _spans(self._look, self._start, self.around):
             piece = self._look(start, stop - start)
-            self._text, self._at = self._text[stop - self._at :], stop
+            del self._text[: stop - self._at]
+            self._at = stop
             yield piece
 
     def _look(self, start: int, size: int) -> bytes:
         """Text that was not yet taken."""
         begin = start - self._at
         missing = begin + size - len(self._text)
-        parts = [self._text]
         while missing > 0 and (part := next(self._parts, None)) is not None:
-            parts.append(part)
+            self._text += part  # in place: what is there already is not copied again
             missing -= len(part)
-        if len(parts) > 1:
-            self._text = b"".join(parts)
-        return self._text[begin : begin + size]
+        with memoryview(self._text) as text:
+            return bytes(text[begin : begin + size])
 
     def _decompressed(self) -> Iterator[bytes]:
         """The text of the file, part by part, as far as it can be read."""
@@ -241,7 +244,8 @@ class GzipText:
                     if inflater.eof:  # another member may follow, or zeros that fill a block
                         inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
                     if part:
-                        yield part
+                        # a file of 2 MB may hold gigabytes of blanks, which say nothing
+                        yield part[:1] if part.isspace() and len(part) >= _BLANKS else part
         while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
             yield part
         if begun and not inflater.eof:

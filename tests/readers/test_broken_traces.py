@@ -222,7 +222,7 @@ def test_json_that_is_no_trace_is_refused_with_a_word_on_what_is_read(tmp_path, 
 
 
 def test_events_of_unknown_categories_are_told_apart_up_to_a_number(folder):
-    events = [x(f"category {number}", "a", 0, 1) for number in range(30)] * 2
+    events = [EVENTS[0], *[x(f"category {number}", "a", 0, 1) for number in range(30)] * 2]
     notes = counted(report_of(folder, trace(events)))
     assert sum(check.startswith("events of the category") for check in notes) == 10
     assert notes["events of 20 more categories"] == 40

@@ -15,7 +15,9 @@ from kanalyze.analyses.counter_summary import summarize_counters
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
+from kanalyze.readers.ncu_csv import measured
 from kanalyze.readers.ncu_numbers import AmbiguousError
+from kanalyze.readers.ncu_pages import pages_in
 from support.command import REPORTS, SAMPLES, run
 from support.slow_ncu import made_pages, slow_metrics
 
@@ -320,6 +322,21 @@ def test_raw_pages_of_different_units_in_one_file_are_refused(tmp_path):
         read(without)
 
 
+def test_headings_that_stand_again_at_the_end_add_nothing(tmp_path):
+    text = (REPORTS / "ncu" / "add.raw.csv").read_text()
+    twice = write(tmp_path / "twice.csv", text + text.splitlines()[0] + "\n")
+    assert metrics(read(twice)) == metrics(read(write(tmp_path / "once.csv", text)))
+
+
+def test_a_raw_page_without_metrics_has_launches(tmp_path):
+    keys = ("ID", "Process ID", "Process Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device")
+    units, of_launch = ("",) * len(keys), ("0", "1", "app", "k(int)", "1", "7", "(256, 1, 1)", "(4, 1, 1)", "0")
+    text = "\n".join(",".join(f'"{cell}"' for cell in row) for row in (keys, units, of_launch)) + "\n"
+    report = read(write(tmp_path / "bare.csv", text))
+    assert report.kind("kernel")["name"].to_list() == ["k(int)"]
+    assert metrics(report) == []
+
+
 def test_a_page_of_sources_alone_tells_no_counters(tmp_path):
     source = SAMPLES / "add" / "ncu.source.csv"
     shutil.copy(source, tmp_path / "k.source.csv")
@@ -347,7 +364,9 @@ def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
         with pytest.raises(DamagedReportError, match=re.escape(f"{error}; print it with LC_ALL=C")):
             read(path)
         return
-    assert read(path).table("metrics").rows() == expected
+    pages = pages_in(path)
+    kinds = {kind: pages if pages.of(kind) else None for kind in ("details", "raw")}
+    assert measured(**kinds).metrics.rows() == expected  # what cannot be is left out behind that
 
 
 @given(st.sampled_from(["details", "raw", "source"]), st.data())

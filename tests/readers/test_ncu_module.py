@@ -1,6 +1,8 @@
 """Reports in ncu's own format: through NVIDIA's module, which gives the same as the pages, or an installed ncu."""
 
 import shutil
+import sys
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -31,6 +33,13 @@ def without_module(monkeypatch):
 
 def test_there_is_a_report_to_read():
     assert REPORTS
+
+
+@pytest.mark.parametrize(("action", "usable"), [(["sections", "rule_results"], True), (["rule_results"], False)])
+def test_a_module_of_before_2026_3_which_tells_no_sections_is_left_out(monkeypatch, action, usable):
+    found = SimpleNamespace(IAction=SimpleNamespace(**dict.fromkeys(action)))
+    monkeypatch.setitem(sys.modules, "ncu_report", found)
+    assert ncu_module.module() is (found if usable else None)
 
 
 @needs_module

@@ -499,3 +499,37 @@ def test_two_commands_at_once_both_have_a_page(nsys, cache, report):
     assert [process.returncode for process in both] == [0, 0]
     assert pages[0] == pages[1]
     assert len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.parametrize("change", ["flipped", "cut", "longer", "of others", "a link"])
+def test_an_export_in_the_cache_that_is_not_as_it_was_made_is_made_again(nsys, cache, report, tmp_path, change):
+    first = kernels(report)
+    (kept,) = cache.iterdir()
+    content = bytearray(kept.read_bytes())
+    if change == "flipped":
+        content[len(content) // 2] ^= 4
+    elif change == "cut":
+        content = content[:-1]
+    elif change == "longer":
+        content += b"\0"
+    kept.write_bytes(content)
+    if change == "of others":
+        kept.chmod(0o666)
+    elif change == "a link":
+        kept.rename(tmp_path / "elsewhere.sqlite")
+        kept.symlink_to(tmp_path / "elsewhere.sqlite")
+    assert kernels(report).equals(first)
+    assert len(nsys.runs) == 2
+    (again,) = cache.iterdir()
+    assert again.read_bytes() == ADD.read_bytes()
+
+
+@pytest.mark.usefixtures("nsys")
+def test_a_cache_that_others_may_write_to_is_not_used(cache, report):
+    kernels(report)
+    cache.chmod(0o777)
+    ran = run("summarize", report)
+    assert ran.status == 2
+    assert f"its export cannot be written to {cache} (somebody else owns it, or may write to it)." in ran.said
+    cache.chmod(0o700)
+    assert run("summarize", report).status == 0

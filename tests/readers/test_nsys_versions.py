@@ -5,6 +5,7 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS, READER_TABLES
+from kanalyze.readers.nsys_report import _driver
 from support.command import REPORTS, run
 from support.exports import altered, remade, without_column
 from support.nsys_versions import GRAPH, KERNEL, MEMCPY, MEMSET, SYNC, VERSIONS, as_written_by
@@ -211,3 +212,11 @@ def test_rows_without_an_end_are_a_doubt(tmp_path, table):
 def test_instants_have_no_end_and_that_is_no_doubt():
     assert noted(REPORTS / "memory.sqlite") == {}
     assert kanalyze.read(REPORTS / "memory.sqlite").kind("memory")["dur_ns"].unique().to_list() == [0]
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [("5303002", "530.30.02"), ("5154304", "515.43.04"), ("580.95.05", "580.95.05"), ("551.61", "551.61"), ("0", None)],
+)
+def test_a_driver_whose_version_is_run_together(told, version):
+    assert _driver(told) == version

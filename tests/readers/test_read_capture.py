@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 import kanalyze
-from kanalyze.errors import CannotTellError
+from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.readers import capture_manifest
-from kanalyze.readers.capture_reports import counters_at
+from kanalyze.readers.capture_reports import counters_at, every_report
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
 
@@ -49,7 +49,7 @@ def test_summarize_says_how_far_the_runs_of_a_repeated_pass_are_apart(capture):
 def test_a_run_in_which_nothing_happened_is_told(capture):
     shutil.copyfile(REPORTS / "empty.sqlite", capture / "nsys-2.sqlite")
     told = " ".join(run("summarize", capture).text.partition("WHERE")[0].split())
-    assert told.endswith("This is the first of 2 runs; in 1 of them no GPU did anything.")
+    assert told.endswith("This is the first of 2 runs; in 1 of them nothing that a GPU did was recorded.")
 
 
 def test_a_run_that_cannot_be_read_is_left_out_with_a_word(capture):
@@ -60,6 +60,26 @@ def test_a_run_that_cannot_be_read_is_left_out_with_a_word(capture):
     assert (ran.status, ran.error.count("left out")) == (0, 1)
     assert ran.error.startswith(f"kanalyze: left out: {capture / 'nsys-2.sqlite'}: ")
     assert "This is the first of 3 runs" in " ".join(ran.text.split())
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_report_is_left_out_only_beside_another_and_where_somebody_is_told(capture, told):
+    """The first one that cannot be read is an error in any case, the others are where nobody hears of it."""
+    damaged = capture / "nsys-2.sqlite"
+    damaged.write_text("garbage")
+    heard = []
+    left_out = heard.append if told else None
+    if told:
+        assert [one.meta.path for one in every_report(capture, runs=True, left_out=left_out)] == [capture]
+        assert [str(error).partition(": ")[0] for error in heard] == [str(damaged)]
+        heard.clear()
+    else:
+        with pytest.raises(KanalyzeError, match=r"nsys-2\.sqlite"):
+            every_report(capture, runs=True)
+    (capture / "nsys.sqlite").write_text("garbage")
+    with pytest.raises(KanalyzeError):
+        every_report(capture, left_out=left_out)
+    assert heard == []
 
 
 def test_so_it_is_on_the_page_of_several_tools(capture):

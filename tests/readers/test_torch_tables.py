@@ -282,6 +282,26 @@ def test_collectives_have_their_fields(tables):
     assert [row["name"] for row in table("kernel")] == ["ncclDevKernel_AllReduce", "gemm"]
 
 
+def test_each_collective_is_that_of_its_event(tables):
+    """Behind other events of its kind, in whatever order they stand in the trace."""
+    named = {"Collective name": "allreduce"}, {"Collective name": "broadcast"}
+    table = tables(
+        kernel("ncclDevKernel_Broadcast", 9, 1, 3, **named[1]),
+        kernel("gemm", 1, 1, 1),
+        kernel("gemm", 3, 1, 1),
+        kernel("ncclDevKernel_AllReduce", 5, 1, 2, **named[0]),
+        x("cpu_op", "aten::mm", 0, 1, {}),
+        x("cpu_op", "record_param_comms", 7, 1, named[1]),
+    )
+    told = {row["event_id"]: row["collective"] for row in table("collective_detail")}
+    names = {row["event_id"]: row["name"] for kind in ("kernel", "op") for row in table(kind)}
+    assert {names[event_id]: collective for event_id, collective in told.items()} == {
+        "ncclDevKernel_AllReduce": "allreduce",
+        "ncclDevKernel_Broadcast": "broadcast",
+        "record_param_comms": "broadcast",
+    }
+
+
 def test_collectives_are_those_of_operators_whatever_stands_beside_them(tables):
     stray = x("python_function", "f", 2, 1, {"Python id": 1, "Collective name": "allreduce"})
     own = x("cpu_op", "record_param_comms", 0, 1, {"Collective name": "send"})
@@ -363,6 +383,19 @@ def test_in_merged_traces_a_device_event_belongs_to_the_process_that_launched_it
     assert [(row["process_id"], row.get("device")) for row in table("processes")] == [
         (4000 + rank, rank) for rank in range(len(ranks))
     ]
+
+
+@pytest.mark.parametrize("ranks", [((1, 2, 3), (1, 2, 3, 4)), ((1, 2, 3), (2, 3, 9), (3, 9))])
+def test_also_where_the_trace_names_no_contexts(tables, ranks):
+    """As on AMD's GPUs."""
+    events = merged(*ranks)
+    for event in events:
+        event.get("args", {}).pop("context", None)
+    table = tables(*events)
+    assert "context_id" not in table("kernel")[0]
+    owners = [(row["name"], row["process_id"]) for row in table("kernel")]
+    assert owners
+    assert all(process == 4000 + int(name.removeprefix("of rank ")) for name, process in owners)
 
 
 def test_every_entry_is_accounted_for(tables):

@@ -1,0 +1,48 @@
+"""Whether what lies at a path can be read as a file: no pipe that never ends, no folder, no link to nothing.
+
+For the files that a report consists of. What the user named is looked at in :func:`kanalyze.readers.read`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from kanalyze.errors import UnreadableReportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def regular(path: Path) -> Path:
+    """The `path`, at which there is a file.
+
+    Raises:
+        UnreadableReportError: There is something else, or nothing.
+    """
+    with readable(path):
+        mode = os.stat(path).st_mode  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
+    if not stat.S_ISREG(mode):
+        found = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device"
+        raise UnreadableReportError.because(path, found)
+    return path
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Give what the operating system refuses in here as an error of the report at `path`.
+
+    Raises:
+        UnreadableReportError: It refused something.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+    except ValueError as error:
+        if "null byte" not in str(error):
+            raise
+        raise UnreadableReportError.because(path, "no path has a null byte in it") from error

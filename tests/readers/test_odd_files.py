@@ -1,0 +1,237 @@
+"""What is no file where one is expected, and columns of types that no tool writes: told in words, and never waited for.
+
+Every part of a report can be a pipe, a folder, a link to itself or to nothing.
+"""
+
+import json
+import os
+import shutil
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import polars as pl
+import pytest
+
+import kanalyze
+from support.command import ADD, REPORTS, SAMPLES, refused, run
+
+PARQUET = REPORTS / "nvtx.parquetdir"
+KERNEL, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
+
+#: What can lie where a file is expected, how it is made, and what is said of it.
+ODD = {
+    "a folder": (lambda path: path.mkdir(), "it is a folder"),
+    "a pipe": (os.mkfifo, "it is a pipe or a device"),
+    "a link to itself": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+    "a link to nothing": (lambda path: path.symlink_to("nothing"), "No such file or directory"),
+    "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or a device"),
+    "a link to a folder": (lambda path: path.symlink_to("."), "it is a folder"),
+}
+
+odd = pytest.mark.parametrize(("make", "found"), ODD.values(), ids=ODD)
+
+
+def in_place_of(file, make):
+    file.unlink(missing_ok=True)
+    make(file)
+
+
+def told(ran, file, found):
+    message, remedy = refused(ran)
+    assert message == f"{file}: cannot be read ({found})."
+    assert remedy.endswith("[report-unreadable]")
+
+
+def capture(folder, *names):
+    """A capture with some of the files of a real one."""
+    folder.mkdir()
+    for name in ("manifest.json", *names):
+        shutil.copyfile(SAMPLES / "cdist" / name, folder / name)
+    return folder
+
+
+@odd
+@pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("tree",), ("verify",)], ids=" ".join)
+@pytest.mark.parametrize("name", ["nsys.sqlite", "torch.json.gz"])
+def test_a_report_in_a_capture_that_is_no_file(tmp_path, name, command, make, found):
+    path = capture(tmp_path / "capture")
+    in_place_of(path / name, make)
+    ran = run(*command, path)
+    if command == ("verify",) and name == "torch.json.gz":  # which reads it as if it had been given alone
+        assert refused(ran)[0].startswith(str(path / name))
+    else:
+        told(ran, path / name, found)
+
+
+@odd
+def test_a_page_of_ncu_in_a_capture_that_is_no_file(tmp_path, make, found):
+    path = capture(tmp_path / "capture")
+    in_place_of(path / "ncu.details.csv", make)
+    told(run("show", "counters", path), path / "ncu.details.csv", found)
+
+
+@odd
+def test_what_was_compiled_in_a_capture_is_no_file(tmp_path, make, found):
+    path = capture(tmp_path / "capture", "nsys.sqlite")
+    in_place_of(path / "compiled.json", make)
+    told(run("show", "compiled", path), path / "compiled.json", found)
+
+
+@odd
+def test_a_manifest_that_is_no_file_is_none(tmp_path, make, found):
+    del found
+    path = capture(tmp_path / "capture", "ncu.details.csv")
+    in_place_of(path / "manifest.json", make)
+    assert run("summarize", path).status == 0  # it is a folder with pages of ncu then
+
+
+def test_a_manifest_and_compiled_kernels_nested_too_deep(tmp_path):
+    path = capture(tmp_path / "capture", "nsys.sqlite")
+    for name in ("manifest.json", "compiled.json"):
+        (path / name).write_text("[" * 100_000)
+    assert run("summarize", path).status == 0
+    message, _ = refused(run("show", "compiled", path))
+    assert message.startswith(f"{path / 'compiled.json'}: damaged at the rows of kernels")
+
+
+@odd
+@pytest.mark.parametrize("table", [KERNEL, STRINGS, "TARGET_INFO_GPU", "META_DATA_EXPORT"])
+def test_a_table_of_a_folder_that_is_no_file_is_not_as_good_as_absent(tmp_path, table, make, found):
+    path = shutil.copytree(PARQUET, tmp_path / "report")
+    in_place_of(path / f"{table}.parquet", make)
+    told(run("summarize", path), path / f"{table}.parquet", found)
+
+
+def test_what_is_no_table_of_ours_may_be_anything(tmp_path):
+    path = shutil.copytree(PARQUET, tmp_path / "report")
+    for number, (make, _) in enumerate(ODD.values()):
+        make(path / f"other{number}.parquet")
+    assert run("show", "kernels", path).text == run("show", "kernels", PARQUET).text
+
+
+@odd
+@pytest.mark.parametrize("name", ["r.sqlite", "r.json", "r.json.gz", "r.ncu-rep", "r.nsys-rep", "r.csv", "r.parquet"])
+@pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("verify",), ("source",)], ids=" ".join)
+def test_no_report_at_all(tmp_path, command, name, make, found):
+    del found
+    make(tmp_path / name)
+    more = ("1",) if command == ("source",) else ()
+    message, remedy = refused(run(*command, tmp_path / name, *more))
+    assert message.startswith(str(tmp_path / name))
+    assert remedy.endswith(("[unknown-format]", "[report-not-found]", "[report-unreadable]"))
+
+
+@pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("tree",), ("verify",), ("roofline",)])
+@pytest.mark.parametrize("name", ["x" * 300, "y/" * 3000, "caf\udce9.sqlite"], ids=["long", "deep", "no UTF-8"])
+def test_a_name_that_no_file_can_have(tmp_path, command, name):
+    message, remedy = refused(run(*command, f"{tmp_path}/{name}"))
+    assert message
+    assert remedy.endswith(("[report-not-found]", "[report-unreadable]"))
+
+
+def test_a_name_with_a_null_byte(tmp_path):
+    with pytest.raises(kanalyze.KanalyzeError, match="null byte"):
+        kanalyze.read(f"{tmp_path}/a\0b")
+
+
+def test_a_file_that_went_away_since_it_was_opened(tmp_path):
+    path = shutil.copytree(PARQUET, tmp_path / "report")
+    report = kanalyze.read(path)
+    shutil.rmtree(path)
+    with pytest.raises(kanalyze.KanalyzeError, match="cannot be read"):
+        report.kind("kernel")
+
+
+#: Values of types that nsys does not write, which make a wrong figure if they are taken for whole numbers.
+TYPES = {
+    "struct": {"a": 1},
+    "list": [1, 2],
+    "decimal": Decimal("1.5"),
+    "time of day": datetime(2026, 1, 1, tzinfo=UTC).time(),
+    "date": datetime(2026, 1, 1, tzinfo=UTC).date(),
+    "timestamp": datetime(2026, 1, 1, tzinfo=UTC),
+    "duration": timedelta(seconds=1),
+    "binary": b"1",
+    "text": "1",
+    "fraction": 1.5,
+    "not a number": float("nan"),
+}
+
+
+def with_column(folder, table, column, series):
+    """A copy of the report in whose `table` a column is another."""
+    path = shutil.copytree(PARQUET, folder / "report")
+    file = path / f"{table}.parquet"
+    pl.read_parquet(file).with_columns(series.alias(column)).write_parquet(file)
+    return path
+
+
+@pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (KERNEL, "start"),
+        (KERNEL, "end"),
+        (KERNEL, "gridX"),
+        (RUNTIME, "nameId"),
+        ("NVTX_EVENTS", "end"),
+        ("TARGET_INFO_GPU", "smCount"),
+        ("ANALYSIS_DETAILS", "duration"),
+        (STRINGS, "id"),
+    ],
+)
+def test_a_column_of_numbers_that_holds_something_else(tmp_path, table, column, value):
+    height = pl.read_parquet(PARQUET / f"{table}.parquet").height
+    path = with_column(tmp_path, table, column, pl.Series([value] * height))
+    message, remedy = refused(run("summarize", path))
+    assert message == f"{path}: damaged at table {table}: a value is not of its column's type."
+    assert remedy.endswith("[report-damaged]")
+
+
+@pytest.mark.parametrize("name", [name for name in TYPES if name != "text"])
+def test_a_column_of_texts_that_holds_something_else(tmp_path, name):
+    height = pl.read_parquet(PARQUET / f"{STRINGS}.parquet").height
+    path = with_column(tmp_path, STRINGS, "value", pl.Series([TYPES[name]] * height))
+    assert refused(run("summarize", path))[0].startswith(f"{path}: damaged at table {STRINGS}")
+
+
+def test_whole_numbers_and_texts_of_other_types_are_what_they_are(tmp_path):
+    path = shutil.copytree(PARQUET, tmp_path / "report")
+    changes = {
+        KERNEL: pl.col("start", "gridX").cast(pl.Float64),
+        RUNTIME: pl.col("correlationId").cast(pl.Int32),
+        STRINGS: pl.col("value").cast(pl.Categorical),
+    }
+    for table, change in changes.items():
+        file = path / f"{table}.parquet"
+        pl.read_parquet(file).with_columns(change).write_parquet(file)
+    assert run("show", "launches", path).text == run("show", "launches", PARQUET).text
+
+
+@pytest.mark.parametrize("first", ["1", "1.5", '"x"', "null", "[1]", '{"External id":7}'])
+def test_arguments_that_stand_twice_are_the_last(tmp_path, first):
+    args = '{"External id":1,"Input Dims":[[1]],"Sequence number":3}'
+    event = f'{{"ph":"X","cat":"cpu_op","name":"op","pid":1,"tid":1,"ts":1,"dur":2,"args":{first},"args":{args}}}'
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents":[{event}]}}')
+    detail = kanalyze.read(path).table("op_detail")
+    assert detail.select("external_id", "sequence_number", "input_shapes").rows() == [(1, 3, "[[1]]")]
+    for command in ("summarize", "tree"):
+        assert run(command, path).status == 0
+
+
+@pytest.mark.parametrize("args", ["1", "[]", '"x"', "null", "{}", '{"Input Dims":{},"Input Dims":[[2]]}'])
+def test_arguments_that_are_no_object_say_nothing(tmp_path, args):
+    event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": "1", "dur": 2}
+    path = tmp_path / "trace.json"
+    path.write_text(f'{{"traceEvents":[{json.dumps(event)[:-1]},"args":{args}}}]}}')
+    detail = kanalyze.read(path).table("op_detail")
+    assert detail["input_shapes"].to_list() == (["[[2]]"] if "[[2]]" in args else [None])
+
+
+def test_a_folder_with_more_than_any_report_is_not_gone_through(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path)
+    for number in range(100):
+        (tmp_path / f"{number}").mkdir()
+    refused(run("summarize", tmp_path))
+    assert run("summarize", ADD).status == 0
