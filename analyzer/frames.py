@@ -35,6 +35,9 @@ _FEW_PARTS: Final = 8
 #: Columns that are put in order together, side by side.
 _COLUMNS: Final = 2
 
+#: An id that more rows share than this names none of them: joining on it would give their number times itself.
+_SHARING: Final = 64
+
 #: Rows that are looked at together.
 _SLICE: Final = 1 << 19
 
@@ -223,6 +226,16 @@ def within(table: pl.DataFrame, key: str, wanted: pl.Series) -> pl.DataFrame:
         return table
     first = keys.search_sorted(low, side="left")
     return table.slice(first, keys.search_sorted(high, side="right") - first)
+
+
+def telling(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The rows of `frame` whose `keys` no more than :data:`_SHARING` rows share; the others would tell nothing.
+
+    A join with what is left costs what its rows do: a damaged or made-up report may have one id on all of its rows.
+    """
+    if frame.height <= _SHARING:
+        return frame
+    return frame.filter(pl.len().over(keys) <= _SHARING)
 
 
 def single_valued(values: pl.Series) -> bool:

@@ -35,6 +35,15 @@ STEPS: Final = "steps"
 _STEP_ASKED: Final = re.compile(rf"{STEPS}|step:(\d{{1,18}})", re.ASCII)
 
 
+#: What torch.autograd.profiler.emit_nvtx puts behind the name of an operator (torch/csrc/autograd/profiler_legacy.cpp).
+_IDS: Final = r"(?:, (?:seq = -?\d+|op_id = \d+|sizes = \[[\d\[\], -]*\]|input_op_ids = \[[\d(), -]*\]))+$"
+
+
+def without_ids(name: pl.Expr) -> pl.Expr:
+    """Names of ranges without the ids and sizes that make every range of emit_nvtx another one."""
+    return name.str.replace(_IDS, "")
+
+
 def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
     """Every range of `events` (of kind range) with its `details` (range_detail), sorted by start, then event_id.
 
@@ -100,8 +109,8 @@ def step_name(number: int) -> str:
 
 def steps_asked(
     text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFrame]
-) -> list[tuple[int, int, str]] | None:
-    """Start, end and name of the steps that `text` asks for, of those that `known` gives (as :func:`steps`).
+) -> list[tuple[int, int, str, int | None]] | None:
+    """Start, end, name and process of the steps that `text` asks for, of those that `known` gives (as :func:`steps`).
 
     None where it asks for no step, where one of `ranges` (as :func:`named`) is really called so, or where there are no
     steps at all.
@@ -118,16 +127,16 @@ def steps_asked(
     return None if found.is_empty() else _chosen(found, number, which)
 
 
-def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[int, int, str]]:
+def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[int, int, str, int | None]]:
     # steps of several processes, and of several recordings in one file, may have one number
     often, ordinal = pl.len().over("step") > 1, pl.int_range(1, pl.len() + 1).over("step")
-    named = found.select("start", "end", "step", often=often, ordinal=ordinal)
+    named = found.select("start", "end", "step", "process_id", often=often, ordinal=ordinal)
     own = named if number is None else named.filter(pl.col("step") == number)
     if own.is_empty():
         raise UnknownNameError.of("step", number, found.get_column("step").unique(maintain_order=True))
     rows = [
-        (start, end, f"{step_name(step)}{_NUMBER}{place}" if several else step_name(step))
-        for start, end, step, several, place in own.iter_rows()
+        (start, end, f"{step_name(step)}{_NUMBER}{place}" if several else step_name(step), process)
+        for start, end, step, process, several, place in own.iter_rows()
     ]
     if which in ("", EVERY):
         return rows
@@ -137,8 +146,13 @@ def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[i
 
 
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows of :func:`named` that `name` means: ``domain:name`` as it stands, else in the default or any domain."""
-    for meant in (pl.col("range") == name, pl.col("range") == _DOMAIN + name, pl.col("name") == name):
+    """The rows of :func:`named` that `name` means: ``domain:name`` as it stands, else in the default or any domain.
+
+    Where none is called so exactly, those that are without the ids of emit_nvtx.
+    """
+    known, alone = without_ids(pl.col("range")), without_ids(pl.col("name"))
+    exact = (pl.col("range") == name, pl.col("range") == _DOMAIN + name, pl.col("name") == name)
+    for meant in (*exact, known == name, known == _DOMAIN + name, alone == name):
         found = ranges.filter(meant)
         if found.height:
             break
@@ -158,6 +172,6 @@ def located(culprit: str, range_name: str | None) -> str:
 
 def names(ranges: pl.DataFrame) -> Iterable[str]:
     """The names that there are, the most frequent first."""
-    counted = ranges.drop_nulls("range").group_by("range", maintain_order=True).len()
+    counted = ranges.drop_nulls("range").group_by(without_ids(pl.col("range")), maintain_order=True).len()
     most = counted.sort("len", descending=True, maintain_order=True).get_column("range")
     return [plain(name) or name for name in most]

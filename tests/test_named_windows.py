@@ -4,7 +4,7 @@ import pytest
 
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.named_ranges import parsed
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import kernel, nvtx, report
 
 RANGES = [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._beginnings import begun_before
 from kanalyze.analyses._calls import names_that
 from kanalyze.analyses._common import THREAD, once_per_report
 from kanalyze.analyses._device_busy import busy_spans
@@ -60,14 +61,16 @@ def avoidable(report: Report) -> pl.DataFrame:
 
 def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
     """Whether the host has to wait in each of `waiting`: for a copy, or since it shares memory with the device."""
-    copies = _host_copies(report)
+    copies, warm = _host_copies(report), begun_before(report).get_column("process_id").to_list()
     since = _since(waiting)
     needed = []
     for (process,), part in since.partition_by("process_id", as_dict=True, maintain_order=True).items():
         at = copies.filter(pl.col("process_id") == process).get_column("at").sort()
         begun = at.search_sorted(part.get_column("start"), side="left")
         earlier = at.search_sorted(part.get_column("since"), side="left")
-        needed.append(part.select("call_row", needed=begun > earlier))
+        earliest = part.get_column("since") == BEFORE_ALL
+        unknown = earliest & (process in warm)  # a copy from before the recording may be what it waits for
+        needed.append(part.select("call_row", needed=(begun > earlier) | unknown))
     found = waiting.select("call_row", "process_id").join(
         pl.concat(needed), on="call_row", how="left", maintain_order="left"
     )

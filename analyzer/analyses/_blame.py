@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses._beginnings import BEGINS
 from kanalyze.analyses._common import once_per_process
-from kanalyze.analyses._cuts import launch_times, queued_time, walks
+from kanalyze.analyses._cuts import late_time, launch_times, walks
 from kanalyze.analyses._host import Stretch, labels
 from kanalyze.analyses._host_names import between_texts, framework_recorded, named
 from kanalyze.analyses._lanes import lanes_of
@@ -21,7 +22,7 @@ from kanalyze.analyses._overlay import overlaid
 from kanalyze.analyses._queued import ended_last, event_waits, shared_streams, waited_for
 from kanalyze.analyses._ranges import named_ranges, range_lines
 from kanalyze.frames import taken
-from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
+from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,15 +152,23 @@ def _launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
     if part.launched.is_empty():
         return []
     around = _range_names(report, part.launched)
-    times = part.launched.select("gap", "row", *launch_times(), around, queued_ns=queued_time())
+    late = {f"{phase}_ns": late_time(phase) for phase in ("queued", "unseen")}
+    times = part.launched.select("gap", "row", *launch_times(), around, **late)
     launches = times.with_columns(ns=pl.col("call_ns") + pl.col("latency_ns")).filter(pl.col("ns") > 0)
     queued = times.select("gap", "row", "range", ns="queued_ns").filter(pl.col("ns") > 0)
-    return [_launching(report, launches), _queued(report, device, queued)]
+    unseen = times.select("gap", "range", ns="unseen_ns").filter(pl.col("ns") > 0)
+    return [_launching(report, launches), _queued(report, device, queued), _unseen(unseen)]
 
 
 def _launching(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
     names = taken(operations(report), "name", launches.get_column("row"))
     return _parts(launches, "launch", names, launches.get_column("range"))
+
+
+def _unseen(waits: pl.DataFrame) -> pl.DataFrame:
+    """The time in which something waited for what was launched before the recording began."""
+    culprit = pl.Series([BEGINS], dtype=PARTS["culprit"]).new_from_index(0, waits.height)
+    return _parts(waits, "unknown", culprit, waits.get_column("range"))
 
 
 def _queued(report: Report, device: int, queued: pl.DataFrame) -> pl.DataFrame:
@@ -173,12 +182,13 @@ def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]
         return []
     cut = part.after.with_columns(_range_names(report, part.after), ns=pl.col("end") - pl.col("start"))
     rest, above = cut.filter(pl.col("label").is_null()), cut.filter(pl.col("label").is_not_null())
-    queued = pl.col("phase") == "queued"
+    queued, unseen = (pl.col("phase") == phase for phase in ("queued", "unseen"))
     bucket, culprit = _labelled(report, above)
     return [
         _parts(above, bucket, culprit, above.get_column("range")),
-        _launching(report, rest.filter(~queued)),
+        _launching(report, rest.filter(~queued & ~unseen)),
         _queued(report, device, rest.filter(queued)),
+        _unseen(rest.filter(unseen)),
     ]
 
 
@@ -207,12 +217,14 @@ def _between(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
 
 @once_per_process
 def range_names(report: Report) -> pl.Series:
-    """The name of each row of :func:`named_ranges` as people read it, domain included; of steps one for all."""
+    """The name of each row of :func:`named_ranges` as people read it, domain included; of steps one for all.
+
+    Without the ids of emit_nvtx, which make every range another one.
+    """
     names = named_ranges(report).get_column("range").cast(pl.Categorical)
     codes = names.unique()
-    shown = [
-        ALL_STEPS if plain(name).startswith(STEP_PREFIX) else plain(name) or name for name in codes.cast(pl.String)
-    ]
+    alone = pl.DataFrame({"name": codes.cast(pl.String)}).select(without_ids(pl.col("name"))).to_series()
+    shown = [ALL_STEPS if plain(name).startswith(STEP_PREFIX) else plain(name) or name for name in alone]
     texts = pl.Series(shown, dtype=pl.String).cast(pl.Categorical)
     table = pl.DataFrame({"range": codes, "text": texts})
     return names.to_frame().join(table, on="range", how="left", maintain_order="left").get_column("text")

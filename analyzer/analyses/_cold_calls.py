@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import bucket_of, is_launch_name, names_that, shown
+from kanalyze.analyses._calls import bucket_of, cuda_names, is_launch_name, names_that, shown
+from kanalyze.analyses._captures import captures, graph_steps
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
-from kanalyze.analyses._graph_making import captures, graph_steps
 from kanalyze.analyses._graphs import graph_launches
 from kanalyze.analyses._launch import launching_rows
 from kanalyze.analyses._launched import COLD_FACTOR
@@ -57,11 +57,14 @@ def context_costs(report: Report) -> pl.DataFrame:
     warm = others.group_by("process_id", "name").agg(warm_ns=pl.col("dur_ns").median(), calls=pl.len())
     known = made.join(warm, on=["process_id", "name"], how="left", nulls_equal=True)
     others_say = pl.format("makes a context; other calls of this name: {}", "calls")
+    usual = pl.when(pl.col("made_ns") == pl.col("end_ns")).then(pl.col("warm_ns")).fill_null(0)
+    making = pl.col("made_ns") - pl.col("start_ns")
     told = known.with_columns(
         shown(pl.col("name")).alias("what"),
         category=pl.lit("context"),
         start="start_ns",
-        extra_ns=pl.col("dur_ns") - pl.col("warm_ns").fill_null(0),
+        dur_ns=making,
+        extra_ns=making - usual,
         evidence=pl.when(pl.col("calls") > 0).then(others_say).otherwise(pl.lit("makes a context")),
     )
     sides = [pl.col(side).fill_null(edge) for side, edge in (("before", "the start"), ("after", "the end"))]
@@ -69,7 +72,7 @@ def context_costs(report: Report) -> pl.DataFrame:
         "process_id",
         category=pl.lit("context"),
         what=pl.format("between {} and {}", *sides),
-        start="at",
+        start="end",
         evidence=pl.lit("the profiler saw a context made outside of all calls that it records"),
     )
     return pl.concat([costs(told), costs(outside)])
@@ -78,7 +81,7 @@ def context_costs(report: Report) -> pl.DataFrame:
 def loading_costs(report: Report) -> pl.DataFrame:
     """Calls that load or compile, and look-ups that took much longer than others of their name."""
     calls = _of_bucket(report, "loading").join(context_calls(report), on="event_id", how="anti")
-    text = pl.col("name").cast(pl.String)
+    text = cuda_names(calls.get_column("name"))
     lookup = text.str.contains(_LOOKUP, literal=True)
     usual = pl.col("dur_ns").median().over("process_id", "name")
     long = (pl.col("dur_ns") > COLD_FACTOR * usual) & (pl.col("dur_ns") - usual >= _WORTH_A_ROW_NS)
@@ -140,14 +143,18 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     Left out are calls that launch or were captured, block, load, or make graphs: how long they take has other reasons.
     """
     own = pl.concat([_of_bucket(report, bucket).with_columns(bucket=pl.lit(bucket)) for bucket in _FIRST])
-    launching = report.kind("api").get_column("event_id").gather(launching_rows(report))
-    left_out = pl.concat(
-        [launching, context_calls(report).get_column("event_id"), graph_steps(report).get_column("event_id")]
-    )
+    launching, made = report.kind("api").get_column("event_id").gather(launching_rows(report)), context_calls(report)
+    left_out = pl.concat([launching, graph_steps(report).get_column("event_id")])
     names = own.get_column("name").unique()
     launch = names.filter(pl.Series([is_launch_name(name) for name in names.cast(pl.String)], dtype=pl.Boolean))
     reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch.implode())
-    calls = own.filter(~reasons).sort("start_ns", "event_id")
+    calls = own.filter(~reasons).join(made.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
+    # what is left of a call that made a context, from then on
+    calls = calls.with_columns(
+        pl.coalesce("made_ns", "start_ns").alias("start_ns"),
+        pl.coalesce(pl.col("end_ns") - pl.col("made_ns"), "dur_ns").alias("dur_ns"),
+    )
+    calls = calls.sort("start_ns", "event_id")
     sums = calls.group_by("process_id", "name", maintain_order=True).agg(
         pl.col("bucket").first(),
         start=pl.col("start_ns").first(),

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial, update_wrapper, wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, TypeVarTuple
-from weakref import WeakKeyDictionary
 
 import polars as pl
 
@@ -59,27 +58,32 @@ class Remembered(Generic[T]):
     def __init__(self, compute: Callable[[Report], T]) -> None:
         """Remember what `compute` gives."""
         self._compute = compute
-        self._known: WeakKeyDictionary[Report, T] = WeakKeyDictionary()
         self._lock = RLock()
         update_wrapper(self, compute)
 
     def __call__(self, report: Report) -> T:
         """The answer, computed when it is first asked for."""
         with self._lock:
-            if report not in self._known:
-                self._known[report] = self._compute(report)
-            return self._known[report]
+            if self not in report.answers:
+                report.answers[self] = self._compute(report)
+            found: T = report.answers[self]
+            return found
 
     def forget(self, report: Report) -> None:
         """Let go of the answer; it is computed again if it is asked for again."""
         with self._lock:
-            self._known.pop(report, None)
+            report.answers.pop(self, None)
 
     @contextmanager
     def found_elsewhere(self, report: Report) -> Iterator[Callable[[T], T]]:
         """While an answer comes up with something else: who asks for it meanwhile waits, and gets that one."""
+
+        def keep(answer: T) -> T:
+            kept: T = report.answers.setdefault(self, answer)
+            return kept
+
         with self._lock:
-            yield partial(self._known.setdefault, report)
+            yield keep
 
 
 def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:

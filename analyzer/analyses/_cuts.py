@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
+from kanalyze.analyses._beginnings import unseen_starts, unseen_syncs
 from kanalyze.analyses._common import THREAD, Remembered, at_once, in_threads
 from kanalyze.analyses._context import context_calls, unrecorded_contexts
-from kanalyze.analyses._host import Stretch, label_codes, threads, winning
+from kanalyze.analyses._host import Stretch, label_codes, threads, unseen_label, winning
 from kanalyze.analyses._idle import clip_phases, idle_intervals, launch_pieces, with_launches, with_phases
 from kanalyze.analyses._lanes import lanes_of
 from kanalyze.analyses._launch import launch_rows, launching_calls, launching_rows
+from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import of_device, operations
 from kanalyze.analyses._overlay import overlaid, touched
 from kanalyze.analyses._ranges import on_line
@@ -51,6 +53,8 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     activity,
     launch_rows,
     launching_rows,
+    unseen_starts,
+    unseen_syncs,
 )
 
 
@@ -166,13 +170,12 @@ class Cuts(NamedTuple):
 
 def launch_times() -> list[pl.Expr]:
     """What the device waited for a launch, of the rows of :attr:`Cut.launched`: call_ns and latency_ns."""
-    late = pl.when(pl.col("late") == "latency").then(pl.col("end") - pl.col("returned")).otherwise(0)
-    return [(pl.col("returned") - pl.col("begun")).alias("call_ns"), late.alias("latency_ns")]
+    return [(pl.col("returned") - pl.col("begun")).alias("call_ns"), late_time("latency").alias("latency_ns")]
 
 
-def queued_time() -> pl.Expr:
-    """What the device waited for what was already submitted, of the same rows."""
-    return pl.when(pl.col("late") == "queued").then(pl.col("end") - pl.col("returned")).otherwise(0)
+def late_time(phase: str) -> pl.Expr:
+    """What the device waited, of the same rows, from the return of the launch call on, where that is of a phase."""
+    return pl.when(pl.col("late") == phase).then(pl.col("end") - pl.col("returned")).otherwise(0)
 
 
 def walks(
@@ -222,7 +225,7 @@ def _cut(
     idle: pl.DataFrame, threads: Stretch, more: Sequence[str], ranges: Mapping[ThreadKey, pl.DataFrame] | None
 ) -> Cut:
     """The intervals that some threads account for, which are on their lanes, cut; see :meth:`Batch.cut`."""
-    before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, end="begun")
+    before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, "lost", end="begun")
     around, line = pl.DataFrame(), threads.line(before)
     if ranges is not None:
         spans = threads.lanes.line(ranges)
@@ -230,13 +233,23 @@ def _cut(
         around = idle.select(*more, on_line(spans, idle.get_column("call_start")).alias("range"))
         idle, more = idle.with_columns(around.get_column("range")), (*more, "range")
     launched = idle.filter(pl.col("end") > pl.col("begun")).select("begun", "returned", "end", "late", "row", *more)
-    before, after = overlaid(before, line, "label"), pl.DataFrame()
+    before, after = _lost(threads.report, overlaid(before, line, "label")), pl.DataFrame()
     above = line.filter(winning(threads.report)[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
     if held.any():
         after = overlaid(launch_pieces(launched.filter(held)), above, "label")
         launched = launched.filter(~held)
     return Cut(threads, before, launched, after, around)
+
+
+def _lost(report: Report, before: pl.DataFrame) -> pl.DataFrame:
+    """The time before launch calls, where there is none because it was made before the recording began told apart."""
+    wins = gathered(winning(report), before.get_column("label")).fill_null(value=False)
+    waits = before.get_column("lost") & ~wins
+    if not waits.any():
+        return before.drop("lost")
+    label = pl.when(waits).then(unseen_label(report)).otherwise("label").alias("label")
+    return before.with_columns(label).drop("lost")
 
 
 def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:

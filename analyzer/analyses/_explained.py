@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses._agreed import groups_with_config
+from kanalyze.analyses._per_step import COUNTS, NOTHING, alike
 from kanalyze.analyses._trials import tuned
-from kanalyze.units import plural, time
+from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.analyses._per_step import Steps
     from kanalyze.report import Report
 
     Row = dict[str, Any]
@@ -28,15 +30,15 @@ EXPLANATIONS: Final = {
     "spread": "as far apart as launches of one kernel are in one run",
     "compile": "launched while torch.compile compiled and measured variants, in one of both runs or in both",
     "autotuner": "trials of Triton's autotuner, which tries each variant as often as time allows",
-    "steps": "the trace is of some steps of the program only",
+    "steps": "they recorded other steps, of which each launches the same, or one of them some of the program's steps",
     "window": "of the report that gives the time a part is looked at, of the others all; in the whole of it nothing is "
     "unexplained",
     "filter": "ncu was told to measure some of the launches",
-    "clocks": "ncu locks the clocks below those that the GPU may run at",
-    "caches": "ncu empties the caches before each launch; that they are full of others' data is over with it, too",
+    "clocks": "the SMs ran slower under ncu, by the clock that it measured, than the GPU may run",
+    "caches": "ncu empties the caches before each launch, unless told not to; with it goes what others left there",
     "page faults": "pages of managed memory moved while it ran; under ncu they were there",
     "beside others": "the GPU did other work at the same time; ncu runs each kernel alone",
-    "replay": "ncu runs a kernel alone, at other clocks and with empty caches; how much that is was not measured",
+    "replay": "ncu runs a kernel alone, with empty caches and maybe at other clocks; how much that is was not measured",
 }
 
 #: Where no kernel was launched twice, launches of one kernel are taken to be as far apart as in the median of the 76
@@ -81,18 +83,20 @@ class Reasons:
         spread: Of launches of one kernel.
         tuned: Kernels that Triton's autotuner chose a variant of.
         steps: Numbers of the steps that the second one is of, where it is of some.
+        shared: The steps that both have; None where there are none.
     """
 
     tools: tuple[str, str]
     spread: Spread
     tuned: list[str]
     steps: list[int]
+    shared: tuple[Steps, Steps] | None
 
     @classmethod
-    def between(cls, base: Report, other: Report) -> Reasons:
-        """Those that the two reports show."""
+    def between(cls, base: Report, other: Report, shared: tuple[Steps, Steps] | None) -> Reasons:
+        """Those that the two reports show, which have the steps `shared`."""
         steps = other.steps().sort("start").get_column("step").unique(maintain_order=True).to_list()
-        return cls((base.meta.tool, other.meta.tool), Spread.of([base, other]), tuned(base), steps)
+        return cls((base.meta.tool, other.meta.tool), Spread.of([base, other]), tuned(base), steps, shared)
 
     def of(self, row: Row) -> Explained | None:
         """What explains this row; None where nothing does."""
@@ -116,9 +120,32 @@ class Reasons:
                 told = [f"{one:,.0f} of {every:,.0f} by {tool}" for one, every, tool in each if one]
                 of = f", of {', '.join(self.tuned)}" if reason == "autotuner" else ""
                 return reason, f"{' and '.join(told)}{of}; the rest is equal"
+        if self.shared is not None:
+            return self._by_step(row, *self.shared)
         if self.steps and second < first:
             return "steps", f"{plural(len(self.steps), 'step')}, from {self.steps[0]} on"
         return None
+
+    def _by_step(self, row: Row, first: Steps, second: Steps) -> Explained | None:
+        """What the steps of both explain: that each has as many."""
+        ours, theirs = (
+            {name: (None if row[side] is None else row[f"{name}{suffix}"]) or NOTHING[name] for name in COUNTS}
+            for side, suffix in (("first", ""), ("second", "_other"))
+        )
+        numbers = first.spans.height, second.spans.height
+        if not alike(ours, theirs, numbers):
+            return None
+        few = ours if numbers[0] <= numbers[1] else theirs
+        low, high = min(few["in"]), max(few["in"])
+        each = count(low) if low == high else f"{count(low)} to {count(high)}"
+        recorded = " and ".join(
+            f"{count(number)} ({name}) by {tool}"
+            for number, name, tool in zip(numbers, (first.name, second.name), self.tools, strict=True)
+        )
+        return (
+            "steps",
+            f"{each} a step in both, of {recorded}; beside them {count(ours['beside'])} and {count(theirs['beside'])}",
+        )
 
 
 #: Figures that count something.

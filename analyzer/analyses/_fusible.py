@@ -26,6 +26,9 @@ _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
 #: So often one operator in a row is a loop over it.
 _LOOP: Final = 5
 
+#: Operators that only copy: two in a row are of two tensors, since nothing needs the copy of a copy.
+_COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
+
 #: Operators whose result depends on nothing that was computed before.
 _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::arange", "aten::linspace")
 
@@ -38,10 +41,11 @@ _SIZES: Final = ("elements", "read_bytes", "written_bytes")
 
 @once_per_report
 def chains(report: Report) -> pl.DataFrame:
-    """The kernels of every chain: at least two that follow each other on one stream with nothing between them.
+    """The kernels of every chain: of two operators or more, that follow each other on one stream, nothing between them.
 
-    All are elementwise, were launched from one thread, and have results of the same number of elements (where shapes
-    were not recorded: the same grid and block). What reads nothing begins a chain. A chain that is the same operators
+    What one operator launched is one piece of work in several kernels, and copies alone are no chain. All are
+    elementwise, were launched from one thread, and have results of the same number of elements (where shapes were not
+    recorded: the same grid and block). What reads nothing begins a chain. A chain that is the same operators
     again and again is a loop, and each turn a chain; the same operator again and again is none, unless one operator is
     around all of it: what follows is as likely to work on something else. The same one five times in a row is a loop
     in any case, which no compiler fuses.
@@ -53,20 +57,26 @@ def chains(report: Report) -> pl.DataFrame:
     """
     work = _in_streams(report)
     runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
-    looped = pl.len().over(runs) >= _LOOP
+    another = pl.col("operator").ne_missing(pl.col("operator").shift(1))
+    looped = another.sum().over(runs) >= _LOOP
     found = _numbered(work.with_columns(fusible=pl.col("fusible") & ~looped))
     found = found.filter("fusible").drop("fusible", *SHAPE, "process_id", "thread_id")
     found = found.filter(pl.len().over("chain") > 1)
     found = found.with_columns(outermost=_outermost(report, found.get_column("operator")))
-    return _turns(found)
+    copies = pl.col("name").cast(pl.String).is_in(_COPIES).all().over("chain")
+    return _turns(found).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
 
 
 def _numbered(work: pl.DataFrame) -> pl.DataFrame:
     """Operations in the order of their streams, with the number of the chain that each would be in."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "stream", "process_id", "thread_id")]
     alike = pl.when(pl.col("elements").is_not_null()).then(pl.col("elements").eq_missing(pl.col("elements").shift(1)))
-    # where shapes were not recorded, the same grid and block show that kernels work on as many elements
-    grid = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("elements", *SHAPE))
+    # where shapes were not recorded, the same grid and block show that kernels work on as many elements: those of the
+    # first kernel of each operator, which may need several
+    again = pl.col("operator").eq_missing(pl.col("operator").shift(1))
+    leads = [pl.when(~again).then(pl.col(name)).forward_fill() for name in SHAPE]
+    one = pl.all_horizontal(lead.eq_missing(lead.shift(1)) for lead in leads)
+    grid = (again | one) & pl.col("elements").eq_missing(pl.col("elements").shift(1))
     reads = ~pl.col("name").cast(pl.String).is_in(_READS_NOTHING)
     follows = pl.all_horizontal(*same, reads, pl.col("fusible"), pl.col("fusible").shift(1, fill_value=False))
     follows = follows & alike.otherwise(grid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -25,7 +26,7 @@ def different_files(reports: Sequence[Report]) -> list[Report]:
     found: dict[object, Report] = {}
     for number, one in enumerate(reports):
         path = _file(one)
-        key = (one.meta.tool, path.resolve(), one.scope) if path.exists() else number
+        key = (one.meta.tool, os.path.realpath(path), one.scope) if os.path.exists(path) else number  # noqa: PTH110 - raises nothing
         if key not in found or (found[key].meta.capture is None and one.meta.capture is not None):
             found[key] = one
     return list(found.values())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses._beginnings import BEGINS, unseen_syncs
 from kanalyze.analyses._calls import CALL_BUCKETS, bucket_of, call_names, shown
 from kanalyze.analyses._common import THREAD, longest, once_per_process
 from kanalyze.analyses._context import context_calls
@@ -25,22 +26,27 @@ if TYPE_CHECKING:
 #: The buckets of a thread's calls that win over the launch itself.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
+#: Bucket and detail of the last rows of :func:`labels`.
+_FURTHER: Final = (("loading", "context"), ("unknown", BEGINS))
+
 
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
     """What a stretch of a thread's line can be: columns name, rank (in CALL_BUCKETS), bucket and detail, by row.
 
-    One row per name of a call, then one per name of an overhead, and last the one for making a context.
+    One row per name of a call, then one per name of an overhead, and last those for making a context, and for a
+    blocking call that waits for what the recording does not hold.
     """
     calls = call_names(report)
     overheads = report.kind("overhead").get_column("name").unique()
     buckets = [bucket_of(name) for name in calls.cast(pl.String).to_list()]
     shown_calls = calls.to_frame().select(shown(pl.col("name"))).to_series()
-    details = [*shown_calls, *overheads.cast(pl.String), "context"]
-    buckets += ["profiler"] * len(overheads) + ["loading"]
-    names = pl.concat([calls, overheads, calls.clear(1)])
+    details = [*shown_calls, *overheads.cast(pl.String), *(detail for _, detail in _FURTHER)]
+    buckets += ["profiler"] * len(overheads) + [bucket for bucket, _ in _FURTHER]
+    names = pl.concat([calls, overheads, calls.clear(len(_FURTHER))])
     table = pl.DataFrame({"name": names, "bucket": buckets, "detail": pl.Series(details, dtype=pl.String)})
     ranks = {bucket: rank for rank, bucket in enumerate(CALL_BUCKETS)}
+    ranks["unknown"] = ranks["sync"]
     return table.with_columns(pl.col("bucket").replace_strict(ranks, return_dtype=pl.UInt32).alias("rank"))
 
 
@@ -135,12 +141,19 @@ class Stretch:
         rows = thread.rows.slice(first, stop - first)
         calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows]
         done = _slim(calls).select(*sides, label=_label_of(calls.get_column("name"), label_codes(report)[0]))
+        done = _relabelled(done, rows, unseen_syncs(report), unseen_label(report))
         makers = context_calls(report)
-        making = rows.is_in(makers.get_column("row").implode()) if makers.height else None
-        if making is not None and making.any():
-            context = pl.Series([labels(report).height - 1], dtype=pl.UInt32)
-            label = context.new_from_index(0, len(rows)).zip_with(making, done.get_column("label"))
-            done = done.with_columns(label.alias("label"))
+        if makers.height and rows.is_in(makers.get_column("row").implode()).any():
+            own = makers.filter(pl.col("row").is_in(rows.implode())).sort("row")
+            lasting = own.filter(pl.col("end_ns") > pl.col("made_ns"))
+            rest = lasting.select(start="made_ns", end="end_ns").select(
+                *sides, label=_label_of(lasting.get_column("name"), label_codes(report)[0])
+            )
+            made = pl.DataFrame({"row": rows}).join(own.select("row", "made_ns"), on="row", how="left")
+            until = made.select(pl.col("made_ns").alias("end")).select(self.lanes.placed(lane, "end")).to_series()
+            done = done.with_columns(pl.min_horizontal("end", until).alias("end"))
+            done = _relabelled(done, rows, own.get_column("row"), _context_label(report))
+            done = pl.concat([done, rest]).sort("start", maintain_order=True)
         over = thread.overheads
         if over.height:
             over = over.filter((pl.col("end") > self.low) & (pl.col("start") < self.high))
@@ -203,6 +216,23 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
         reached = line.get_column("end").cum_max()
         found[key] = Thread(line.get_column("row"), line.get_column("start_ns"), reached, own.sort("start"))
     return found
+
+
+def _relabelled(done: pl.DataFrame, rows: pl.Series, chosen: pl.Series, label: pl.Expr) -> pl.DataFrame:
+    """`done`, which are the calls of these `rows`, with another label for those that are `chosen`."""
+    these = rows.is_in(chosen.implode()) if len(chosen) else None
+    if these is None or not these.any():
+        return done
+    return done.with_columns(pl.when(these).then(label).otherwise("label").alias("label"))
+
+
+def _context_label(report: Report) -> pl.Expr:
+    return pl.lit(labels(report).height - 2, dtype=pl.UInt32)
+
+
+def unseen_label(report: Report) -> pl.Expr:
+    """The row of :func:`labels` for waiting for what the recording does not hold."""
+    return pl.lit(labels(report).height - 1, dtype=pl.UInt32)
 
 
 def _slim(events: pl.DataFrame) -> pl.DataFrame:

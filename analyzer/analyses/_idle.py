@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._beginnings import unseen_starts
 from kanalyze.analyses._launch import calls_of
 from kanalyze.frames import constant, count_up_to, of_parts
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: What an idle interval is spent in from its launch call on.
-PHASES: Final = ("call", "latency", "queued")
+PHASES: Final = ("call", "latency", "queued", "unseen")
 
 
 def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
@@ -50,6 +51,8 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
 def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.DataFrame]) -> pl.DataFrame:
     """`idle` with thread_id, call_start and call_end of the launch of the operation that ends each interval.
 
+    And with `unseen`: whether that operation waited for what was launched before the recording began.
+
     `launching` are the calls of :func:`kanalyze.analyses._launch.launching_calls`.
     An operation without launch, and the last interval, take the thread of their process's most recent launch, or of
     its next one, and no call.
@@ -64,7 +67,8 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.Da
             lambda process, part: _nearest_thread(launching.get(process[0]), part.get_column("end")),
         )
         calls = calls.with_columns(calls.get_column("thread_id").clone().scatter(missing, nearest))
-    return idle.with_columns(calls)
+    unseen = idle.get_column("row").is_in(unseen_starts(report).implode()).fill_null(value=False)
+    return idle.with_columns(*calls, unseen.alias("unseen"))
 
 
 def _nearest_thread(calls: pl.DataFrame | None, at: pl.Series) -> pl.Series:
@@ -76,15 +80,20 @@ def _nearest_thread(calls: pl.DataFrame | None, at: pl.Series) -> pl.Series:
 
 
 def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
-    """Idle intervals with `begun` and `returned`, when their launch calls did so within them, and `late`.
+    """Idle intervals with `begun` and `returned`, when their launch calls did so within them, `late` and `lost`.
 
     Until `begun` the call had not begun; from then to `returned` it was in it. `late` says what follows: ``latency``
-    where the call began within the interval, ``queued`` where it began before that.
+    where the call began within the interval, ``queued`` where it began before that, ``unseen`` where what was waited
+    for was launched before the recording began. `lost` says that the operation itself was.
     """
     # which is the end where there is no call: a null is neither the least nor the greatest
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
-    late = pl.when(pl.col("call_start") >= pl.col("start")).then(_phase("latency")).otherwise(_phase("queued"))
-    return idle.with_columns(begun=begun, returned=pl.max_horizontal(begun, returned), late=late)
+    within = pl.col("call_start") >= pl.col("start")
+    hidden = pl.when(within & pl.col("unseen")).then(_phase("unseen"))
+    late = hidden.when(within).then(_phase("latency")).otherwise(_phase("queued"))
+    lost = pl.col("unseen") & pl.col("call_start").is_null()
+    phases = {"begun": begun, "returned": pl.max_horizontal(begun, returned), "late": late, "lost": lost}
+    return idle.with_columns(**phases).drop("unseen")
 
 
 def clip_phases(idle: pl.DataFrame, low: int, high: int) -> pl.DataFrame:

@@ -140,9 +140,12 @@ def _double(row: Row) -> str:
 
 def _no_tensor(row: Row) -> str:
     rate = units.flop(row["achieved_flop_per_s"])
+    others = (
+        "did nothing" if row["tensor_flop"] == 0 else f"did {units.percent(row['tensor_flop'] / row['flop'])} of it"
+    )
     return (
         f"{rate}/s in FP32 on the ordinary cores, {units.percent(row['roof_share'])} of their roof; the tensor "
-        f"cores were used {units.percent(row['tensor_share'])} of the time."
+        f"cores {others}."
     )
 
 
@@ -247,11 +250,12 @@ RULES: Final = (
     ),
     KernelRule(
         "no-tensor-cores",
-        ("fp32_flop", "flop", "tensor_share", "roof_share", "bound", "achieved_flop_per_s", "product"),
-        lambda row: row["product"] and row["bound"] == "compute" and row["tensor_share"] < _WORTH
+        ("fp32_flop", "flop", "tensor_flop", "roof_share", "bound", "achieved_flop_per_s", "product"),
+        lambda row: row["product"] and row["bound"] == "compute" and row["tensor_flop"] < _WORTH * row["flop"]
         and row["fp32_flop"] > row["flop"] / 2,
         _no_tensor,
-        "Allow TF32 (torch.set_float32_matmul_precision('high')), or use bf16 or fp16, which run on tensor cores.",
+        "Use fp16, or on GPUs from Ampere on bf16 or TF32 (torch.set_float32_matmul_precision('high')): they run on "
+        "tensor cores.",
     ),
     KernelRule(
         "at-memory-roof",

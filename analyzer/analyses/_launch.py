@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import distinct, gathered, matches, positions
 from kanalyze.analyses._operations import operations, recorded
-from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by, rows_at
+from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by, rows_at, telling
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -96,7 +96,8 @@ def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
 def launch_pairs(report: Report) -> pl.DataFrame:
     """Every kernel with every call of its process and correlation id: columns event_id and call_row.
 
-    As nsys joins them: a kernel whose correlation id two calls share stands twice.
+    As nsys joins them: a kernel whose correlation id two calls share stands twice. An id that more than 64 calls share
+    tells no calls apart: its kernels stand once, with the first.
     """
     work = operations(report).select("row", "event_id", "kind").with_columns(call_row=launch_rows(report))
     kernels = work.filter(pl.col("kind") == "kernel")
@@ -119,4 +120,4 @@ def _shared_calls(report: Report) -> pl.DataFrame:
         if len(same):
             shared = {"correlation_id": ids.gather(same), "call_row": same if rows is None else rows.gather(same)}
             parts.append(pl.DataFrame(shared).select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))
-    return pl.concat(parts)
+    return telling(pl.concat(parts), ["process_id", "correlation_id"])

@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses._beginnings import shown_cold
 from kanalyze.analyses._common import median_of, once_per_report
 from kanalyze.analyses._graphs import launches_graphs
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import of_rows
 from kanalyze.analyses._operations import device_operations, exclusive_operations, of_device
 from kanalyze.analyses._walk import launch_waits
-from kanalyze.frames import distinct_values, repeated
+from kanalyze.frames import LARGEST, distinct_values, mixed, numbered, repeated
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+_FIRST: Final = ("process_id", "name", "call_start", "api_ns", "launch_ns")
 
 #: A first launch counts as cold when it takes this many times the median of the launches that are not first.
 COLD_FACTOR: Final = 3
@@ -24,18 +27,21 @@ COLD_FACTOR: Final = 3
 
 @dataclass(frozen=True)
 class FirstLaunches:
-    """The first launch of each kernel on one device, against the launches that are not first.
+    """The first launch of each kernel on one device in the recording, against the launches that are not first.
 
     Attributes:
         kernels: How many kernels there are.
-        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first; columns
-            process_id, name, call_start, api_ns (the call), launch_ns (what the device waited).
+        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, where the
+            report shows that they were the kernel's first in the process; columns process_id, name, call_start, api_ns
+            (the call), launch_ns (what the device waited).
+        unsure: Those of which it does not show that: the process began before the recording.
         usual_ns: The median of the calls of launches that are not first.
         stake_ns: What the device waited for cold launches beyond what it usually waits for one.
     """
 
     kernels: int
     cold: pl.DataFrame
+    unsure: pl.DataFrame
     usual_ns: float
     stake_ns: int
 
@@ -82,18 +88,19 @@ def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | N
     if warm.is_empty():
         return None
     usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
-    cold = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
+    slow = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
+    slow = slow.with_columns(calls_of(report, slow.get_column("row"), "thread_id", "call_start", "call_end"))
+    shown = shown_cold(report, slow)
+    cold, unsure = (slow.filter(some).select(_FIRST) for some in (shown, ~shown))
     stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
-    cold = cold.with_columns(calls_of(report, cold.get_column("row"), "call_start").get_columns())
-    cold = cold.select("process_id", "name", "call_start", "api_ns", "launch_ns")
-    return FirstLaunches(first.height, cold, usual, int(stake))
+    return FirstLaunches(first.height, cold, unsure, usual, int(stake))
 
 
 def launched_kernels(report: Report) -> pl.DataFrame:
     """The kernels in scope that have a launch of their own, in the order of their launches.
 
     Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns (the call's time), launch_ns (what the
-    device waited for this launch), first (the process's first launch of this kernel on this device).
+    device waited for this launch), first (the process's first launch of this kernel on this device in the recording).
     """
     launched = _own_launches(report)
     waited = of_rows(launch_waits(report), "launch_ns", launched.get_column("row")).fill_null(0)
@@ -119,14 +126,15 @@ def _own_launches(report: Report) -> pl.DataFrame:
     work = work if alone.all() else work.filter(alone)
     if not work.get_column("call_start").is_sorted():
         work = work.sort("call_start", maintain_order=True)
-    work = work.with_columns(first=_identity().is_first_distinct())
+    work = work.with_columns(first=_identity(work).is_first_distinct())
     shared = repeated(work.get_column("call_row"))
     work = work.filter(~shared) if shared.any() else work
     calls = calls_of(report, work.get_column("row"), "call_ns").rename({"call_ns": "api_ns"})
     return work.drop("call_row", "call_start").with_columns(calls.get_columns())
 
 
-def _identity() -> pl.Expr:
-    """One number per process, device and kernel: 24 bits, 8 bits and the code of the name."""
-    name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
-    return (pl.col("process_id").fill_null(0) * 256 + pl.col("device")) * (1 << 32) + name
+def _identity(work: pl.DataFrame) -> pl.Expr:
+    """One number per process, device and kernel, whatever their own numbers are."""
+    keys = ("process_id", "device", "name")
+    number, size = numbered(work, keys)
+    return number if size < LARGEST else mixed(keys)

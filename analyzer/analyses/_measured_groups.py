@@ -42,9 +42,15 @@ MEASURED: Final = (
 )  # fmt: skip
 
 RULES: Final = (
-    Column("best_rule", pl.String, "The rule with the largest estimate of the whole duration.", nullable=True),
+    Column("best_rule", pl.String, "The rule that can save most of the whole duration.", nullable=True),
     Column("best_source", pl.String, "Whose rule it is: ncu or kanalyze.", nullable=True),
-    Column("best_speedup_share", pl.Float64, "The part of the duration that it can save at most.", nullable=True),
+    Column(
+        "best_speedup_share",
+        pl.Float64,
+        "The part of the duration that it can save at most: its estimate, but no more than the roof leaves.",
+        nullable=True,
+    ),
+    Column("best_from", pl.String, "Which of the two that is: estimate or roof.", nullable=True),
 )
 
 
@@ -62,13 +68,14 @@ def measured_groups(report: Report) -> pl.DataFrame:
     facts = kernel_facts(report).select("event_id", *(name for name, _, _ in _FACTS))
     best = (
         advice(report)
-        .filter((pl.col("scope") == "global") & pl.col("speedup_share").is_not_null())
-        .sort("speedup_share", descending=True, maintain_order=True)
+        .filter(pl.col("possible_share").is_not_null())
+        .sort("possible_share", "speedup_share", descending=True, maintain_order=True)
         .group_by("event_id", maintain_order=True)
         .agg(
             best_rule=pl.col("rule").first(),
             best_source=pl.col("source").first(),
-            best_speedup_share=pl.col("speedup_share").first(),
+            best_speedup_share=pl.col("possible_share").first(),
+            best_from=pl.col("possible_from").first(),
         )
     )
     found = numbers.join(longest, on=GROUP_KEYS, how="left", nulls_equal=True)

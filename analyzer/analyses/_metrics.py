@@ -57,6 +57,6 @@ def ratio(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:
     return pl.when(by > 0).then((pl.col(part) if isinstance(part, str) else part) / by)
 
 
-def whole(metric: str) -> pl.Expr:
+def whole(metric: str | pl.Expr) -> pl.Expr:
     """A count, which ncu keeps as a number with decimals: the nearest whole one."""
-    return (pl.col(metric) + 0.5).floor().cast(pl.Int64, strict=False)
+    return ((pl.col(metric) if isinstance(metric, str) else metric) + 0.5).floor().cast(pl.Int64, strict=False)

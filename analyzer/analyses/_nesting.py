@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from kanalyze.analyses._common import longest
+from kanalyze.analyses._deep_nesting import DEEP, enclosing, holding, layer_numbers
 from kanalyze.analyses._lookup import gathered
 from kanalyze.frames import count_up_to
 
@@ -66,7 +67,7 @@ def nest(ranges: pl.DataFrame) -> Nest:
     last = last & (last.sum() > 1)
     chain = line.filter(last)
     rises = pl.col("end") > pl.col("end").cum_max().shift(1)
-    return Nest(_layer(chain), _layers(line.filter(~last), rises))
+    return Nest(_layer(chain), _layers(line.filter(~last), rises, strict=True))
 
 
 def flat_layers(ranges: pl.DataFrame) -> list[Layer]:
@@ -74,17 +75,19 @@ def flat_layers(ranges: pl.DataFrame) -> list[Layer]:
 
     They do for :func:`innermost`, which asks only for the last of those that contain something.
     """
-    return _layers(
-        ranges.select("start", "end").with_row_index("at"), pl.col("end") >= pl.col("end").cum_max().shift(1)
-    )
+    line = ranges.select("start", "end").with_row_index("at")
+    return _layers(line, pl.col("end") >= pl.col("end").cum_max().shift(1), strict=False)
 
 
-def _layers(rest: pl.DataFrame, outermost: pl.Expr) -> list[Layer]:
-    found = []
-    while rest.height:
+def _layers(rest: pl.DataFrame, outermost: pl.Expr, *, strict: bool) -> list[Layer]:
+    found: list[Layer] = []
+    while rest.height and len(found) < DEEP:
         own = rest.select(outermost.fill_null(value=True)).to_series()
         found.append(_layer(rest.filter(own)))
         rest = rest.filter(~own)
+    if rest.height:
+        numbers = pl.Series("layer", layer_numbers(rest.get_column("end").to_list(), strict=strict))
+        found += map(_layer, rest.with_columns(numbers).partition_by("layer", maintain_order=True))
     return found
 
 
@@ -128,6 +131,11 @@ def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     The parent is the shortest range that contains it, of equals the one that started last, then the one that stands
     last; null for a range in no other. The level counts the ranges from there outwards, parent by parent.
     """
+    if len(found.layers) >= DEEP:
+        told = enclosing(ranges.get_column("start").to_list(), ranges.get_column("end").to_list())
+        if told is not None:
+            kinds = {"parent": pl.UInt32, "level": pl.Int64}
+            return pl.DataFrame(dict(zip(kinds, told, strict=True)), schema=kinds).with_row_index("at")
     lengths = ranges.select(length=pl.col("end") - pl.col("start")).with_row_index("at")
     tightest = lengths.sort("length", "at", descending=[False, True]).get_column("at")
     places = lengths.get_column("at")
@@ -151,11 +159,22 @@ def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame({"at": places, "parent": parent, "level": level})
 
 
+def held(found: list[Layer], stretches: pl.DataFrame) -> pl.Series | None:
+    """What :func:`innermost` gives of the ranges of all layers, in one pass; None where ranges cross."""
+    starts, ends, at = (pl.concat([getattr(layer, name) for layer in found]) for name in Layer._fields)
+    line = pl.DataFrame([starts, ends, at]).sort("at")
+    ranges, asked = (line.get_column(name).to_list() for name in ("start", "end")), ("since", "until")
+    places = holding(*ranges, *(stretches.get_column(name).to_list() for name in asked))
+    return None if places is None else gathered(line.get_column("at"), pl.Series(places, dtype=pl.UInt32)).alias("at")
+
+
 def innermost(found: list[Layer], stretches: pl.DataFrame) -> pl.Series:
     """For each stretch of time (since, until), the place of the range around it that started last; null for none.
 
     Of those that started together it is the shorter one, then the one that stands last.
     """
+    if len(found) >= DEEP and (told := held(found, stretches)) is not None:
+        return told
     left = stretches.select("since", "until").with_row_index("row")
     best = pl.Series("at", [None], dtype=pl.UInt32).new_from_index(0, stretches.height)
     for layer in found:

@@ -42,6 +42,9 @@ _OF_DEVICE: Final = (
 )
 _OF_CAPABILITY: Final = ("shared_reserved_bytes", "shared_unit_bytes")
 
+#: No limit and no size of a launch is larger; products of two of them fit 64 bits.
+_MOST: Final = (1 << 31) - 1
+
 
 def sm_limits(report: Report) -> pl.DataFrame:
     """What an SM of each device can hold: as the report says, else as its compute capability says.
@@ -53,7 +56,7 @@ def sm_limits(report: Report) -> pl.DataFrame:
     devices = report.devices.select("device", "sm_count", "compute_capability", *_OF_DEVICE)
     joined = devices.join(known, on="compute_capability", how="left", suffix="_usual", maintain_order="left")
     # a limit of 0 is no limit that a kernel could have run with: it says that the tool did not know
-    told = {name: pl.when(pl.col(name) > 0).then(name) for name in ("sm_count", *_OF_DEVICE)}
+    told = {name: pl.when(pl.col(name).is_between(1, _MOST)).then(name) for name in ("sm_count", *_OF_DEVICE)}
     limits = [pl.coalesce(told[name], f"{name}_usual").alias(name) for name in _OF_DEVICE]
     return joined.select("device", told["sm_count"].alias("sm_count"), "compute_capability", *limits, *_OF_CAPABILITY)
 
@@ -155,7 +158,7 @@ def _told() -> pl.Expr:
 
 def _unknown() -> pl.Expr:
     """Why a launch's occupancy cannot be told; null where it can."""
-    told = [pl.col("threads") > 0, *(pl.col(name) >= 0 for name in _OF_LAUNCH[1:])]
+    told = [pl.col("threads") > 0, *(pl.col(name).is_between(0, _MOST) for name in _OF_LAUNCH)]
     launch = ~pl.all_horizontal(part.fill_null(value=False) for part in told)
     device = pl.any_horizontal(pl.col(name).is_null() for name in _OF_DEVICE)
     capability = pl.any_horizontal(pl.col(name).is_null() for name in _OF_CAPABILITY)

@@ -20,7 +20,7 @@ import polars as pl
 from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._lookup import beside, gathered
 from kanalyze.analyses._op_tree import HostTree, in_order, tree_of
-from kanalyze.frames import first_rows
+from kanalyze.frames import first_rows, telling
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def mistaken(report: Report) -> pl.DataFrame:
     calls = calls.select("event_id", "process_id", "correlation_id", call_start="start_ns")
     ids = report.table("op_detail").select("external_id", op_id="event_id").filter(pl.col("external_id") > 0)
     ids = ids.filter(first_rows(calls.get_column("correlation_id"), ids.get_column("external_id")).is_not_null())
+    ids = telling(ids, ["external_id"])
     pairs = calls.join(ids, left_on="correlation_id", right_on="external_id")
     ops = pl.concat([report.kind(kind) for kind in ("range", "op")])
     ops = ops.select("process_id", op_id="event_id", op_start="start_ns", op_thread="thread_id")

@@ -14,6 +14,7 @@ import polars as pl
 
 from kanalyze.analyses._common import THREAD, once_per_process
 from kanalyze.analyses._op_events import host_tree
+from kanalyze.frames import telling
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -60,7 +61,7 @@ def _threads(back: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
     A trace does not say: it is taken to be the one that has most of the operators that are looked for.
     """
     wanted = back.select("sequence_number", "process_id", "forward_thread_id").unique()
-    votes = wanted.join(last, on=["sequence_number", "process_id"])
+    votes = wanted.join(telling(last, ["sequence_number", "process_id"]), on=["sequence_number", "process_id"])
     votes = votes.group_by("process_id", "forward_thread_id", "thread_id").len()
     order = votes.sort("len", "thread_id", descending=[True, False])
     return order.group_by("process_id", "forward_thread_id", maintain_order=True).agg(pl.col("thread_id").first())

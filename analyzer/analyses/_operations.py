@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._common import once_per_process, once_per_report
 from kanalyze.analyses._decoded import communicating
+from kanalyze.analyses._recorded_time import in_time
 from kanalyze.frames import constant, distinct_rows, stacked
 from kanalyze.model import DEVICE_KINDS
 
@@ -20,14 +21,15 @@ BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
 
 _OPERATION: Final = ("event_id", "kind", "name", "start", "dur_ns", "device", "process_id", "rank", "detail")
 
-_MEMCPY_NAME: Final = r"^\[CUDA memcpy (.*)\]$"
+_MEMCPY_NAME: Final = r"^\[(?:CUDA|HIP) memcpy (.*)\]$"
 
 
 @once_per_process
 def operations(report: Report) -> pl.DataFrame:
     """Every operation of the processes in scope, on any device and at any time, in the order of event_id.
 
-    Columns: row (its number here), event_id, kind, name, start, end, began and dur_ns (before any clipping), device,
+    Columns: row (its number here), event_id, kind, name, start and end (no later than what can have been recorded),
+    began and dur_ns (before any clipping), device,
     process_id, rank (of its bucket), bucket, detail (``graph`` for a whole graph, the direction for a
     copy, else null).
     """
@@ -38,11 +40,12 @@ def operations(report: Report) -> pl.DataFrame:
     if not work.get_column("event_id").is_sorted():
         work = work.sort("event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
-    return work.with_row_index("row").with_columns(
+    placed = work.with_row_index("row").with_columns(
         (pl.col("start") + pl.col("dur_ns")).alias("end"),
         pl.col("start").alias("began"),
         pl.lit(buckets).gather(pl.col("rank").cast(pl.UInt32)).alias("bucket"),
     )
+    return in_time(report, placed)
 
 
 def recorded(report: Report, *columns: str) -> pl.DataFrame:

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses._common import longest, once_per_report
 from kanalyze.analyses._unified import HOST, UNASKED, moves
+from kanalyze.exact import LARGEST
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -50,7 +51,7 @@ class Pages(NamedTuple):
 @once_per_report
 def pages(report: Report) -> Pages:
     """How often each piece of unified memory moved; processes do not share addresses."""
-    known = moves(report).drop_nulls("address").filter(pl.col("size_bytes") > 0)
+    known = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
     again, pieces, trips = ([pl.DataFrame(schema=schema)] for schema in (_AGAIN, _PIECES, _TRIPS))
     for (process,), part in known.partition_by("process_id", as_dict=True).items():
         for parts in _cut(part):

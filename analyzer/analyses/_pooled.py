@@ -40,11 +40,12 @@ def pooled(reports: Sequence[Report]) -> Report | None:
 def _pool(first: Report, *others: Report) -> Report:
     reports = (first, *others)
     selective = measured_some([one.meta.selective for one in reports])
-    return Report(replace(first.meta, selective=selective), _Pool(reports))
+    # no recording is as long as all of them
+    return Report(replace(first.meta, selective=selective, end_ns=None), _Pool(reports))
 
 
 class _Pool:
-    """The tables of several reports one after the other; see :class:`kanalyze.report.Source`."""
+    """The tables of several reports one after the other; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._reports = reports
@@ -61,6 +62,13 @@ class _Pool:
         if name in _COMMON:
             found = found.unique(_COMMON[name], keep="first", maintain_order=True)
         return READER_TABLES[name].select(found)
+
+    def close(self) -> None:
+        for one in self._reports:
+            one.close()
+
+    def notes_of_read(self) -> pl.DataFrame:
+        return self._moved(lambda one: one.notes_of_read())
 
     def _told(self, name: str, report: Report) -> pl.DataFrame:
         """A table of one of them; without numbers of launches of another capture, which are other launches."""

@@ -13,16 +13,21 @@ import polars as pl
 
 from kanalyze.analyses._chain import chain_sums
 from kanalyze.analyses._common import THREAD, once_per_report
+from kanalyze.analyses._deep_nesting import DEEP, enclosing, sums_in
 from kanalyze.analyses._launch import calls_of
-from kanalyze.analyses._nesting import Nest, chained, containing, nest, outermost_first, parents
+from kanalyze.analyses._lookup import gathered
+from kanalyze.analyses._nesting import Nest, chained, containing, held, nest, outermost_first, parents
 from kanalyze.analyses._ranges import named_ranges
-from kanalyze.frames import first_seen, in_order, parts_by
+from kanalyze.frames import first_seen, in_order, numbers, parts_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kanalyze.report import Report
 
+
+#: What tells one process from another.
+PROCESS: Final = ("process_id",)
 
 #: What is known of a range that operations belong to; see :func:`projection`.
 _PROJECTED: Final = {
@@ -32,6 +37,12 @@ _PROJECTED: Final = {
     "busy_ns": pl.Int64,
     "gpu_ops": pl.Int64,
     "operations": pl.Int64,
+}
+
+#: The same as :func:`kanalyze.analyses._deep_nesting.sums_in` gives it.
+_SUMS: Final = {
+    "place": pl.UInt32,
+    **dict.fromkeys(("projected_start_ns", "projected_end", "busy_ns", "gpu_ops", "operations"), pl.Int64),
 }
 
 #: More than any two times of a trace are apart.
@@ -63,16 +74,30 @@ class ThreadRanges(NamedTuple):
 
 @once_per_report
 def thread_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
-    """The ranges of each thread, by process id and thread id.
+    """The ranges of each thread, by process id and thread id."""
+    own = _spans(report).filter(pl.col("end_thread_id").is_null()).drop_nulls(THREAD)
+    return _nested(own.drop("end_thread_id"), THREAD)
+
+
+@once_per_report
+def process_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
+    """The ranges of all threads of each process together, by process id; also those that another thread ended."""
+    return _nested(_spans(report).drop("thread_id", "end_thread_id").drop_nulls(PROCESS), PROCESS)
+
+
+def _spans(report: Report) -> pl.DataFrame:
+    """The ranges with the columns row, start, end, end_thread_id, process_id and thread_id.
 
     A range that was never closed lasts until the latest time of any range, as in nsys' projection.
     """
     ranges = named_ranges(report)
     latest = pl.max_horizontal(pl.col("start").max(), pl.col("end").filter(~pl.col("open")).max())
     end = pl.when("open").then(pl.max_horizontal("start", latest)).otherwise("end")
-    own = ranges.select("row", "start", end.alias("end"), "end_thread_id", *THREAD)
-    own = own.filter(pl.col("end_thread_id").is_null()).drop("end_thread_id").drop_nulls(THREAD)
-    parts = outermost_first(own).partition_by(THREAD, as_dict=True, include_key=False)
+    return ranges.select("row", "start", end.alias("end"), "end_thread_id", *THREAD)
+
+
+def _nested(ranges: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[object, ...], ThreadRanges]:
+    parts = outermost_first(ranges).partition_by(keys, as_dict=True, include_key=False)
     return {key: ThreadRanges(part, nest(part)) for key, part in parts.items()}
 
 
@@ -90,18 +115,20 @@ def range_tree(report: Report) -> pl.DataFrame:
     return pl.concat(found).sort("row")
 
 
-def launched(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
+def launched(
+    report: Report, work: pl.DataFrame, keys: Sequence[str] = THREAD
+) -> dict[tuple[object, ...], pl.DataFrame]:
     """`work` (rows of `operations`) by the process and thread that launched it, each part sorted by start.
 
     Columns: those of `work`, and since and until (start and end of the launching call), call_row. Operations without
-    a launch of their own are under (None, None).
+    a launch of their own are under (None, None). With other `keys`, by these alone.
     """
     work = work if work.get_column("start").is_sorted() else work.sort("start", maintain_order=True)
     calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
     called = calls.rename({"call_start": "since", "call_end": "until"})
     known = pl.when(pl.col("call_row").is_not_null())
     found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
-    return {key: part.drop(THREAD) for key, part in parts_by(found, THREAD).items()}
+    return {key: part.drop(THREAD) for key, part in parts_by(found, keys).items()}
 
 
 def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
@@ -131,15 +158,56 @@ def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     operations); busy_ns (how long at least one of them ran, on any device); gpu_ops (launching calls, which nsys calls
     GPU operations); operations (how many).
     """
-    found, threads, parts = [pl.DataFrame(schema=_PROJECTED)], thread_ranges(report), launched(report, work)
+    return _projected(thread_ranges(report), launched(report, work))
+
+
+def process_work(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranges during which any thread of their process launched any of `work`, in the order of their rows.
+
+    As :func:`projection`, for all threads together: the launching call lies inside the range.
+
+    Columns: row (of `named_ranges`), process_busy_ns (how long at least one of these operations ran, on any device),
+    process_operations (how many).
+    """
+    found = _projected(process_ranges(report), launched(report, work, PROCESS))
+    return found.select("row", process_busy_ns="busy_ns", process_operations="operations")
+
+
+def _projected(
+    threads: Mapping[tuple[object, ...], ThreadRanges], parts: dict[tuple[object, ...], pl.DataFrame]
+) -> pl.DataFrame:
+    """The ranges of `threads` that any of the operations in `parts` belong to, by the same keys; `parts` is emptied."""
+    found = [pl.DataFrame(schema=_PROJECTED)]
     while parts:
         key, part = parts.popitem()  # a large report has no room for all of them to the end
         if key in threads:
             first = first_seen(part.get_column("call_row"))
             needed = part.select("start", "end", "since", "until", first.alias("first"))
-            found += [_summed(inside) for inside in _layered(threads[key], needed)]
+            deep = _in_one_pass(threads[key], needed)
+            found += [_summed(inside) for inside in _layered(threads[key], needed)] if deep is None else [deep]
             found.append(_in_chain(threads[key], needed))
     return pl.concat(found).sort("row")
+
+
+def _in_one_pass(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame | None:
+    """What belongs to the ranges of a thread but for its chain, where they are nested deep; None where they are not."""
+    layers = thread.nest.layers
+    if len(layers) < DEEP or (own := held(layers, work)) is None:
+        return None
+    rows = thread.ranges.get_column("row")
+    at = pl.concat([layer.at for layer in layers]).sort()
+    ranges = thread.ranges.select("start", "end")[at]
+    told = enclosing(*(ranges.get_column(name).to_list() for name in ("start", "end")))
+    if told is None:
+        return None
+    places = pl.zeros(rows.len(), dtype=pl.UInt32, eager=True).scatter(at, numbers(0, len(at)))
+    operations = list(work.select("start", "end", "first").iter_rows())
+    sums = pl.DataFrame(sums_in(told[0], gathered(places, own).to_list(), operations), schema=_SUMS, orient="row")
+    length = pl.col("projected_end") - pl.col("projected_start_ns")
+    found = sums.with_columns(
+        length.alias("projected_ns"), rows.gather(at.gather(sums.get_column("place"))).alias("row")
+    )
+    return found.select(*_PROJECTED)
 
 
 def _in_chain(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame:

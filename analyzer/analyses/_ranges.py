@@ -15,7 +15,8 @@ from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
     from kanalyze.analyses._common import ThreadKey
-    from kanalyze.report import Report, Window
+    from kanalyze.report import Report
+    from kanalyze.window import Window
 
 
 @once_per_process

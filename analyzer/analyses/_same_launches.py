@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report, once_together
+from kanalyze.analyses._doubts import unused_launches
 from kanalyze.analyses._kernel_groups import kernels_in
 from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._shapes import SHAPE
-from kanalyze.analyses.health import unused_launches
 from kanalyze.decoder.same_name import normalised, shortened
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._calls import call_names
+from kanalyze.analyses._calls import call_names, cuda_name
 from kanalyze.analyses._common import once_per_process
 from kanalyze.analyses._launch import launch_rows
 from kanalyze.analyses._lookup import beside
@@ -41,7 +41,8 @@ _PAGEABLE: Final = "Pageable"
 
 def scope_of(name: str | None) -> str | None:
     """What a call of this name waits for, one of :data:`SCOPES`; None for one that does not block."""
-    return next((scope for scope, names in _SCOPES if name and names.match(name)), None)
+    known = cuda_name(name or "")
+    return next((scope for scope, names in _SCOPES if names.match(known)), None)
 
 
 @once_per_process

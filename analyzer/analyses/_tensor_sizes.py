@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.exact import LARGEST
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -89,7 +91,8 @@ def _sizes(
         first, tensors = (inputs or [[]])[0] or first, [tensor for one in (inputs or [])[1:] for tensor in one]
         widest = first[0].element_bytes
     elements = sum(tensor.elements for tensor in first)
-    return elements, sum(tensor.stored * tensor.element_bytes for tensor in tensors), elements * widest
+    found = elements, sum(tensor.stored * tensor.element_bytes for tensor in tensors), elements * widest
+    return found if max(found) <= LARGEST else (None, None, None)
 
 
 def _broadcast(tensors: list[_Tensor]) -> _Tensor:

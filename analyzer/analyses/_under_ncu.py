@@ -87,6 +87,8 @@ class UnderNcu:
             return "replay", "ncu's report has no clocks, or not what warps waited for"
         slower = max(self.clock_hz / clock, 1.0)
         clocks = f"{frequency(clock)} under ncu, up to {frequency(self.clock_hz)} without"
+        if slower == 1:
+            clocks = f"{frequency(clock)} under ncu, no less than the GPU's {frequency(self.clock_hz)}"
         if row["second"] <= high * slower:
             return "clocks", f"{clocks}: up to {time(high * slower)}"
         cold = waiting * row["second"]

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import exclusive_operations, used_devices
+from kanalyze.exact import rate
 
 if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
@@ -41,8 +42,6 @@ UNASKED: Final = (*FAULT_CAUSES, "Eviction")
 #: The host, where a device would have its number; and a device that is not known.
 HOST: Final = -1
 NOWHERE: Final = -2
-
-NS_PER_S: Final = 1_000_000_000
 
 #: The columns of :func:`moves`.
 _MOVES: Final[dict[str, DataType | DataTypeClass]] = {
@@ -149,5 +148,4 @@ def by_cause() -> list[pl.Expr]:
 
 def bandwidth() -> pl.Expr:
     """Bytes per second of moving, of the columns size_bytes and total_ns; null where no time was spent."""
-    rate = pl.when(pl.col("total_ns") > 0).then(pl.col("size_bytes") * NS_PER_S / pl.col("total_ns"))
-    return rate.alias("bandwidth_bytes_per_s")
+    return rate(pl.col("size_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s")

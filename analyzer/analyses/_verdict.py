@@ -70,9 +70,9 @@ def _memory(row: Row) -> str:
 
 def _compute(row: Row) -> str:
     text = f"Compute-bound: the busiest part of the SMs works at {units.percent(row['compute_share'])} of its peak."
-    if row["roof_share"] is None or row["precision"] is None or row["bound"] != "compute":
+    if None in (row["achieved_flop_per_s"], row["precision"]) or row["bound"] != "compute":
         return text
-    rate = units.flop(row["achieved_flop_per_s"])
+    rate = units.flop(row["achieved_flop_per_s"], units.operations(row["precision"]))
     return f"{text} It does {rate}/s, {units.percent(row['roof_share'])} of the roof for {row['precision']}."
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses._beginnings import BEGINS
 from kanalyze.analyses._common import THREAD, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
-from kanalyze.analyses._cuts import launch_times, queued_time, walks
+from kanalyze.analyses._cuts import late_time, launch_times, walks
 from kanalyze.analyses._host import labels
 from kanalyze.analyses._operations import exclusive_operations
 from kanalyze.analyses._overlay import touched
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
-_REST: Final = {"call": ("launch", "call"), "latency": ("launch", "latency"), "queued": ("queued", None)}
+_REST: Final = {
+    "call": ("launch", "call"),
+    "latency": ("launch", "latency"),
+    "queued": ("queued", None),
+    "unseen": ("unknown", BEGINS),
+}
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"row": pl.UInt32, "launch_ns": pl.Int64}
@@ -103,10 +109,11 @@ class Walked:
 
     def _look_at_launches(self, launched: pl.DataFrame) -> None:
         """Account for the time from launch calls on where nothing wins over it."""
-        times = launched.select("row", *launch_times(), queued_ns=queued_time())
+        times = launched.select("row", *launch_times(), queued_ns=late_time("queued"), unseen_ns=late_time("unseen"))
         for detail, column in (("call", "call_ns"), ("latency", "latency_ns")):
             self.rows.append(_row("launch", detail, total(times, column)))
         self.rows.append(_row("queued", None, total(times, "queued_ns")))
+        self.rows.append(_row("unknown", BEGINS, total(times, "unseen_ns")))
         self.waits.append(times.select("row", launch_ns=pl.col("call_ns") + pl.col("latency_ns")).filter(_WAITED))
         self.queued.append(times.select(*_QUEUED).filter(pl.col("queued_ns") > 0))
 
@@ -116,9 +123,9 @@ class Walked:
         rest = after.filter(pl.col("label").is_null()).select("row", "phase", launch_ns=pl.col("end") - pl.col("start"))
         sums = rest.group_by("phase").agg(pl.col("launch_ns").sum())
         self.rows += [_row(*_REST[phase], ns) for phase, ns in sums.iter_rows()]
-        queued = pl.col("phase") == "queued"
+        queued, launching = pl.col("phase") == "queued", pl.col("phase").is_in(["call", "latency"])
         by_row = rest.group_by("row").agg(
-            pl.col("launch_ns").filter(~queued).sum(), pl.col("launch_ns").filter(queued).sum().alias("queued_ns")
+            pl.col("launch_ns").filter(launching).sum(), pl.col("launch_ns").filter(queued).sum().alias("queued_ns")
         )
         self.waits.append(by_row.select(*_WAITS).filter(_WAITED))
         self.queued.append(by_row.select(*_QUEUED).filter(pl.col("queued_ns") > 0))

@@ -17,7 +17,7 @@ from kanalyze.analyses._idle import launch_pieces
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._operations import BUSY_BUCKETS, of_device, operations
 from kanalyze.analyses.ledger import BUCKETS
-from kanalyze.report import Window
+from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,4 +105,5 @@ def _of_cut(report: Report, cut: Cut) -> Iterator[pl.DataFrame]:
 
 def _submitted() -> pl.Expr:
     """The bucket of what no call covers from a launch call on."""
-    return pl.when(pl.col("phase") == "queued").then(pl.lit("queued")).otherwise(pl.lit("launch"))
+    after = {"queued": "queued", "unseen": "unknown"}
+    return pl.col("phase").cast(pl.String).replace_strict(after, default="launch")

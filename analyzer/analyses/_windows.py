@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from kanalyze.analyses._common import once_per_report
 from kanalyze.analyses._operations import operations, used_devices
+from kanalyze.analyses._recorded_time import in_time
 from kanalyze.frames import constant
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def windows(report: Report) -> pl.DataFrame:
 
 def _process_spans(report: Report) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns")
-    calls = report.kind("api").select("process_id", start="start_ns", end=end)
+    calls = in_time(report, report.kind("api").select("process_id", start="start_ns", end=end))
     return _spans(pl.concat([_spans(calls), _spans(operations(report))]))
 
 
@@ -51,13 +52,3 @@ def _spans(events: pl.DataFrame) -> pl.DataFrame:
     if constant(events, "process_id"):  # no table of processes has to be made
         return events.select(pl.col("process_id").first(), *sides)
     return events.group_by("process_id").agg(sides)
-
-
-#: A finding that touches less of its device's window than this is not worth a sentence.
-WORTH_SAYING: Final = 0.001
-
-
-def worth_saying(report: Report, ns: int) -> bool:
-    """Whether a finding that takes `ns` of a device's window could be worth a sentence, on any device."""
-    shortest = windows(report).select((pl.col("end") - pl.col("start")).min()).item()
-    return shortest is not None and ns >= WORTH_SAYING * shortest

@@ -15,6 +15,7 @@ from kanalyze.analyses._agreed import groups_with_config
 from kanalyze.analyses._common import require
 from kanalyze.analyses._explained import COUNTED, EXPLANATIONS, Reasons
 from kanalyze.analyses._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
+from kanalyze.analyses._per_step import COUNTS, per_step, shared_steps
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._same_launches import same_launches
 from kanalyze.analyses._shapes import SHAPE, SHAPE_COLUMNS
@@ -28,7 +29,10 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from polars._typing import PolarsDataType
+
     from kanalyze.analyses._explained import Explained
+    from kanalyze.analyses._per_step import Steps
     from kanalyze.report import Report, Where
 
 #: What explains a difference, and what that means.
@@ -72,9 +76,10 @@ SEVERAL: Final = several(TABLE)
 _TRIALS: Final = ("compiling", "trial")
 
 #: Columns that rows of only one tool, or of nothing but one tool's operations, do not have.
-_MAY_LACK: Final = {
+_MAY_LACK: Final[dict[str, PolarsDataType]] = {
     **dict.fromkeys(("first", "second"), pl.Float64),
     **{f"{name}{side}": pl.Float64 for name in _TRIALS for side in ("", "_other")},
+    **{f"{name}{side}": dtype for name, dtype in COUNTS.items() for side in ("", "_other")},
 }
 
 
@@ -140,7 +145,9 @@ def _of_part(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(base: Report, other: Report) -> pl.DataFrame:
-    ours, theirs = (_figures(one, tuned(base)) for one in (base, other))
+    steps = None if other.meta.timeless else shared_steps(base, other)
+    each = (None, None) if steps is None else steps
+    ours, theirs = (_figures(one, tuned(base), of) for one, of in zip((base, other), each, strict=True))
     pairs = same_kernels(base, other)
     both = pairs.join(ours, left_on="left", right_on="group").join(
         theirs, left_on="right", right_on="group", suffix="_other"
@@ -158,13 +165,14 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
     rows.append(_alone(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
-    rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in _TRIALS}), "second"))
+    told = (*_TRIALS, *(COUNTS if steps else ()))
+    rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in told}), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
         rows.append(_alone(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
-    return _judged(pl.concat(rows, how="diagonal_relaxed"), base, other)
+    return _judged(pl.concat(rows, how="diagonal_relaxed"), base, other, steps)
 
 
-def _figures(report: Report, names: list[str]) -> pl.DataFrame:
+def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFrame:
     """The groups of kernels with the figures to compare, and what may explain that they differ."""
     found = groups_with_config(report).rename({"shared": "shared memory"}).with_columns(launches="count")
     if report.meta.timeless:
@@ -172,7 +180,10 @@ def _figures(report: Report, names: list[str]) -> pl.DataFrame:
     else:
         trials = trials_of_kernels(report, names)
     told = found.join(trials, on=GROUP_KEYS, how="left", nulls_equal=True)
-    return told.select("group", *GROUP_KEYS, "low", "high", *_TRIALS, pl.col(*_FIGURES).cast(pl.Float64))
+    if steps is not None:
+        told = told.join(per_step(report, steps)[0], on=GROUP_KEYS, how="left", nulls_equal=True)
+    known = (name for name in (*_TRIALS, *COUNTS) if name in told.columns)
+    return told.select("group", *GROUP_KEYS, "low", "high", *known, pl.col(*_FIGURES).cast(pl.Float64))
 
 
 def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
@@ -197,11 +208,11 @@ def _alone(groups: pl.DataFrame, side: str) -> pl.DataFrame:
     return groups.with_columns(figure=pl.lit("launches"), unit=pl.lit(""), **{side: pl.col("launches")})
 
 
-def _judged(frame: pl.DataFrame, base: Report, other: Report) -> pl.DataFrame:
+def _judged(frame: pl.DataFrame, base: Report, other: Report, steps: tuple[Steps, Steps] | None = None) -> pl.DataFrame:
     """With verdict, reason and why."""
     new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
     rows = frame.with_columns(new)
-    reasons = Reasons.between(base, other)
+    reasons = Reasons.between(base, other, steps)
     explain = partial(_under_ncu, UnderNcu.of(base, other, reasons.spread)) if other.meta.timeless else reasons.of
     found = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
     equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
@@ -236,11 +247,16 @@ def _copied(base: Report, other: Report) -> pl.DataFrame:
         .join(trials_of_copies(one, tuned(base)), on="name", how="left")
         for one in (base, other)
     ]
+    steps = shared_steps(base, other)
+    if steps is not None:
+        each = zip(sums, (base, other), steps, strict=True)
+        sums = [one.join(per_step(report, of)[1], on="name", how="left") for one, report, of in each]
+    told = (*_TRIALS, *(COUNTS if steps else ()))
     both = sums[0].join(sums[1], on="name", how="full", coalesce=True, suffix="_other")
     rows = [
         both.select(
             "name",
-            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in _TRIALS for side in ("", "_other")),
+            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in told for side in ("", "_other")),
             figure=pl.lit(figure),
             unit=pl.lit(unit),
             first=figure,
@@ -248,4 +264,4 @@ def _copied(base: Report, other: Report) -> pl.DataFrame:
         )
         for figure, (_, unit, ending) in columns.items()
     ]
-    return _judged(pl.concat(rows), base, other)
+    return _judged(pl.concat(rows), base, other, steps)

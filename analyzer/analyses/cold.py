@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses._beginnings import begun_before
 from kanalyze.analyses._cold_calls import context_costs, costs, first_call_costs, graph_costs, loading_costs
 from kanalyze.analyses._common import require, side_by_side
 from kanalyze.analyses._first_touch import first_touch_costs
@@ -31,7 +32,12 @@ CATEGORIES: Final = (
     "graph",
     "allocation",
     "first call",
+    "first in recording",
 )
+
+#: What is said of what came first, and where the process began before the recording, what is said in its place.
+_FIRSTS: Final = ("first launch", "first touch", "allocation", "first call")
+_EARLIER: Final = "; what the process did before the recording is not known"
 
 TABLE: Final = Table(
     "cold",
@@ -73,13 +79,15 @@ TABLE: Final = Table(
 #: The table that ``by="kernel"`` gives.
 BY_KERNEL: Final = Table(
     "cold",
-    "One kernel of one process on one device: its first run and its steady state.",
+    "One kernel of one process on one device: its first run in the recording and its steady state.",
     (
         Column("process_id", pl.Int64, "Process; null where the report does not say.", nullable=True),
         Column("device", pl.Int64, "The GPU, as in `devices`."),
         Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
         Column("count", pl.Int64, "Its runs."),
-        Column("first_start_ns", pl.Int64, "Start of its first run; null where that is not in scope.", nullable=True),
+        Column(
+            "first_start_ns", pl.Int64, "Start of its first run in the recording; null out of scope.", nullable=True
+        ),
         Column("first_api_ns", pl.Int64, "Its first launching call; null likewise, or in a graph.", nullable=True),
         Column("warm_api_ns", pl.Float64, "Median of its later launching calls; null without any.", nullable=True),
         Column("extra_api_ns", pl.Float64, "The first call less that median.", nullable=True),
@@ -96,7 +104,7 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
     """What was paid once, the costliest first; or each kernel's first run beside the later ones.
 
     Args:
-        report: Where to look; costs that overlap its window count. What is first is so in the whole process.
+        report: Where to look; costs that overlap its window count. What is first is so in the whole recording.
         by: ``kernel`` gives one row per kernel, those first whose first launch and run took longest beyond the usual.
         where: A window, device or process to look at alone.
 
@@ -126,33 +134,48 @@ def _by_kernel(report: Report) -> pl.DataFrame:
 
 
 def _by_cost(report: Report) -> pl.DataFrame:
-    parts = [context_costs, loading_costs, _first_launches, first_touch_costs, graph_costs, first_call_costs]
-    found = pl.concat(side_by_side(report, parts))
+    parts = [context_costs, loading_costs, first_touch_costs, graph_costs, first_call_costs]
+    known = pl.concat(side_by_side(report, parts))
+    found = pl.concat([_as_recorded(report, known), _first_launches(report)])
     placed = _in_scope(report, _on_devices(report, found)).with_columns(start_ns="start")
     whole = placed.with_columns(_idle(report, placed))
     most = pl.col("extra_ns").fill_null(pl.col("dur_ns")).fill_null(0)
     return TABLE.select(whole.sort(-most, "start_ns", "category", "what", nulls_last=True))
 
 
+def _as_recorded(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """`found`, in which first is what is first in the recording where the process began before that."""
+    warm = begun_before(report).get_column("process_id")
+    earlier = pl.col("process_id").is_in(warm.implode(), nulls_equal=True) & pl.col("category").is_in(_FIRSTS)
+    told = pl.col("evidence").str.replace("the process's", "the recording's", literal=True) + _EARLIER
+    return found.with_columns(
+        category=pl.when(earlier).then(pl.lit("first in recording")).otherwise("category"),
+        evidence=pl.when(earlier).then(told).otherwise("evidence"),
+    )
+
+
 def _first_launches(report: Report) -> pl.DataFrame:
     """First launches of kernels that took much longer than launches usually do, as the rule `first-launch` has them."""
     found = [
-        first.cold.with_columns(device=pl.lit(device, dtype=pl.Int64))
+        own.with_columns(device=pl.lit(device, dtype=pl.Int64), unsure=pl.lit(unsure))
         for device, first in launch_costs(report).first.items()
+        for unsure, own in ((False, first.cold), (True, first.unsure))
     ]
     if not found:
         return costs(pl.DataFrame())
     warm = kernel_starts(report).select(*KERNEL, "warm_api_ns", "later")
     known = pl.concat(found).join(warm, on=KERNEL, how="left", nulls_equal=True)
+    cold = pl.format("the process's first launch of this kernel; later ones: {}", "later")
+    unsure = pl.format(f"the recording's first launch of this kernel; later ones: {{}}{_EARLIER}", "later")
     return costs(
         known.with_columns(
-            category=pl.lit("first launch"),
+            category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
             what=pl.col("name").cast(pl.String),
             start="call_start",
             dur_ns="api_ns",
             warm_ns="warm_api_ns",
             extra_ns=pl.col("api_ns") - pl.col("warm_api_ns"),
-            evidence=pl.format("the process's first launch of this kernel; later ones: {}", "later"),
+            evidence=pl.when("unsure").then(unsure).otherwise(cold),
         )
     )
 

@@ -16,6 +16,7 @@ from kanalyze.analyses._common import (
 )
 from kanalyze.analyses._lookup import beside
 from kanalyze.analyses._operations import exclusive_operations
+from kanalyze.exact import rate
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ TABLE: Final = Table(
     equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
 )
 
-_NS_PER_S: Final = 1_000_000_000
-
 
 @analysis
 def copies(report: Report) -> pl.DataFrame:
@@ -77,10 +76,9 @@ def copies(report: Report) -> pl.DataFrame:
         *(pl.when(pl.col("size_bytes").count() > 0).then(size) for size in sizes),
         pl.col("exclusive_ns").sum(),
     )
-    rate = pl.when(pl.col("total_ns") > 0).then(pl.col("total_bytes") * _NS_PER_S / pl.col("total_ns"))
     named = sums.with_columns(
         share_of_total(),
-        rate.alias("bandwidth_bytes_per_s"),
+        rate(pl.col("total_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s"),
         pl.col("name").cast(pl.String).alias("operation"),
     )
     return TABLE.select(named.sort("total_ns", "operation", descending=[True, False]))

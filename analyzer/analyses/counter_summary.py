@@ -88,13 +88,17 @@ def _groups(kernels: pl.DataFrame) -> pl.DataFrame:
 def _answer(kernels: pl.DataFrame, groups: pl.DataFrame) -> str:
     """How many kernels there are, and what holds them back, by their time."""
     total = int(kernels.get_column("dur_ns").sum())
-    sums = kernels.group_by("verdict").agg(pl.col("dur_ns").sum(), count=pl.len()).sort("dur_ns", descending=True)
+    sums = (
+        kernels.group_by("verdict")
+        .agg(pl.col("dur_ns").sum(), timed=pl.col("dur_ns").count(), count=pl.len())
+        .sort("dur_ns", "verdict", descending=[True, False])
+    )
     if kernels.height == 1:
         row = kernels.row(0, named=True)
         duration = f" in {time(row['dur_ns'])}" if row["dur_ns"] is not None else ""
         return f"One kernel{duration}, measured alone. {row['conclusion']}"
     timed = kernels.get_column("dur_ns").count()
-    told = [f"{verdict} {count}{f' ({time(ns)})' if timed else ''}" for verdict, ns, count in sums.iter_rows()]
+    told = [f"{verdict} {count}{f' ({time(ns)})' if known else ''}" for verdict, ns, known, count in sums.iter_rows()]
     shapes = f", {groups.height} different" if groups.height < kernels.height else ""
     of = "" if timed == kernels.height else f" (of {timed} whose duration was collected)"
     length = f"{time(total)} in all{of}" if timed else "of unknown duration"

@@ -52,7 +52,11 @@ _SHARES: Final = (
     ("occupancy_share", "sm__maximum_warps_per_active_cycle_pct", "Theoretical Occupancy."),
     ("achieved_occupancy_share", "sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy."),
     ("issue_share", "smsp__issue_active.avg.pct_of_peak_sustained_active", "Cycles in which a scheduler issues."),
-    ("tensor_share", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "Use of the tensor pipe."),
+    (
+        "tensor_share",
+        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+        "Use of the tensor pipe, which executes register moves, too.",
+    ),
     ("spill_share", "derived__local_spilling_requests_pct", "Requests of local memory that are register spills."),
 )
 

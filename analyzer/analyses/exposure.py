@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses._common import analysis, require
+from kanalyze.analyses._common import analysis, require, total
 from kanalyze.analyses._launch import launch_rows, launching_rows
 from kanalyze.analyses._lookup import distinct
 from kanalyze.analyses._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
+
+#: Category, detail, the sum of durations, the length of their union, what is exposed, and what of that lies in it.
+_Row = tuple[str, str | None, int, int, int, int]
 
 TABLE: Final = Table(
     "exposure",
@@ -44,8 +47,8 @@ TABLE: Final = Table(
         Column(
             "hidden_share",
             pl.Float64,
-            "Part of the union that ran behind more useful work; null where there is none. For launches it is 0 also "
-            "where the device waited longer than the calls took.",
+            "Part of the union that ran behind more useful work; null where there is none. Of launches, the part of "
+            "the calls in which the device did not wait for them; the latency after a call is in no call.",
             nullable=True,
         ),
     ),
@@ -64,19 +67,19 @@ def exposure(report: Report) -> pl.DataFrame:
     """
     require(report, TABLE.name, *DEVICE_KINDS)
     ledger(report)  # does side by side what is needed here, too
-    rows: list[tuple[int, str, str | None, int, int, int]] = []
+    rows: list[tuple[int, str, str | None, int, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
         needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
         work = of_device(exclusive_operations(report).select(needed), device)
         rows += [(device, *row) for row in _busy(work)]
         rows += [(device, *row) for row in _launching(report, device, low, high)]
-    schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
+    schema = {column.name: column.dtype for column in TABLE.columns[:-1]} | {"own_ns": pl.Int64}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
-    hidden = (1 - pl.col("exposed_ns") / pl.col("union_ns")).clip(lower_bound=0)
+    hidden = 1 - pl.col("own_ns") / pl.col("union_ns")
     return TABLE.select(frame.with_columns(pl.when(pl.col("union_ns") > 0).then(hidden).alias("hidden_share")))
 
 
-def _busy(work: pl.DataFrame) -> list[tuple[str, str | None, int, int, int]]:
+def _busy(work: pl.DataFrame) -> list[_Row]:
     rows = []
     for bucket in BUSY_BUCKETS:
         part = work.filter(pl.col("bucket") == bucket)
@@ -90,14 +93,17 @@ def _busy(work: pl.DataFrame) -> list[tuple[str, str | None, int, int, int]]:
     return rows
 
 
-def _row(category: str, detail: str | None, work: pl.DataFrame) -> tuple[str, str | None, int, int, int]:
+def _row(category: str, detail: str | None, work: pl.DataFrame) -> _Row:
     total, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
     together = total if exposed == total else intervals.length(intervals.union(work))
-    return category, detail, total, together, exposed
+    return category, detail, total, together, exposed, exposed
 
 
-def _launching(report: Report, device: int, low: int, high: int) -> list[tuple[str, str | None, int, int, int]]:
-    """The calls that launched the operations of a device, each once; exposed is the ledger's `launch` bucket."""
+def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
+    """The calls that launched the operations of a device, each once; exposed is the ledger's `launch` bucket.
+
+    Of that, what the device waited in calls is part of their union; the latency after them is not.
+    """
     every, called = operations(report).select("device", "row"), launching_rows(report)
     work = of_device(every, device)
     if work.height < every.height:
@@ -108,4 +114,5 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[tuple[s
         return []
     waited = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
     together = intervals.length(intervals.union(inside))
-    return [("launch", None, intervals.length(inside), together, int(waited.get_column("ns").sum()))]
+    calling = total(waited.filter(pl.col("detail") == "call"), "ns")
+    return [("launch", None, intervals.length(inside), together, total(waited, "ns"), calling)]

@@ -10,10 +10,14 @@ import polars as pl
 
 from kanalyze.analyses import rules
 from kanalyze.analyses._common import analysis, once_per_report, require, side_by_side
-from kanalyze.analyses._windows import WORTH_SAYING, windows
+from kanalyze.analyses._platform import interface
+from kanalyze.analyses._steady import WORTH_SAYING, least_worth_saying
+from kanalyze.analyses._windows import windows
 from kanalyze.analyses.culprits import culprits
+from kanalyze.analyses.rules import cold_start
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
+from kanalyze.wording import worded
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -27,7 +31,7 @@ TABLE: Final = Table(
         Column(
             "at_stake_ns",
             pl.Int64,
-            "The time in the window that it takes: the most that mending it can gain.",
+            "The time in the window that it takes; where the sentence says so, the most that mending it can gain.",
         ),
         Column("share", pl.Float64, "That time as a part of the device's window."),
         Column("sentence", pl.String, "What was found, with the evidence."),
@@ -40,14 +44,20 @@ TABLE: Final = Table(
 
 @once_per_report
 def ranked(report: Report) -> list[rules.Finding]:
-    """All findings that touch at least :data:`WORTH_SAYING` of their device's window, the costliest first."""
+    """All findings that touch enough of their device's window, the costliest first.
+
+    That is at least :func:`least_worth_saying`; of what is paid once, that part of the whole window.
+    """
     require(report, TABLE.name, *DEVICE_KINDS)
     culprits(report)  # some ask for them; found first, their walk serves the ledger, which many ask for, too
     modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
     found = [finding for some in side_by_side(report, [module.find for module in modules]) for finding in some]
-    lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
-    worth = [one for one in found if one.at_stake_ns >= WORTH_SAYING * lengths[one.device]]
-    return sorted(worth, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+    least, lengths = least_worth_saying(report), {device: end - low for device, low, end in windows(report).iter_rows()}
+    once = {device: WORTH_SAYING * ns for device, ns in lengths.items()}
+    worth = [one for one in found if one.at_stake_ns >= (once if one.rule in cold_start.RULES else least)[one.device]]
+    words = interface(report)
+    told = [one._replace(text=worded(one.text, words), remedy=worded(one.remedy, words)) for one in worth]
+    return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
 @analysis

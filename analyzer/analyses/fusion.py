@@ -11,6 +11,7 @@ from kanalyze.analyses._fusible import chains
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._op_events import host_tree
 from kanalyze.analyses._op_paths import ARROW
+from kanalyze.exact import added, wide
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -37,22 +38,30 @@ TABLE: Final = Table(
         Column(
             "fused_bytes",
             pl.Int64,
-            "The least that fused kernels read and write: the inputs of the first operator and the result of the last.",
+            "The least that fused kernels read and write: the inputs of the first operator and the result of the last; "
+            "of an optimizer's step weights, gradients and what it keeps of them.",
             nullable=True,
         ),
         Column(
             "fused_ns",
             pl.Int64,
-            "The least time that they take: that of fused_bytes at the device's memory bandwidth; where shapes or "
-            "bandwidth are not known, that of the longest kernel of each occurrence.",
+            "The time that they take: that of fused_bytes at the device's memory bandwidth; where shapes or bandwidth "
+            "are not known, by the operator of each occurrence whose kernels took least. No kernel takes less "
+            "than 1 µs.",
         ),
-        Column("saved_ns", pl.Int64, "At most so much less kernel time: total_ns without fused_ns."),
+        Column("saved_ns", pl.Int64, "So much less kernel time: total_ns without fused_ns."),
     ),
 )
 
-_KEYS: Final = ("device", "chain", "within", "elements")
+#: However little it does, a kernel takes about so long.
+_LEAST_NS: Final = 1_000
 
-_NS_PER_S: Final = 1_000_000_000
+#: Operators on lists of tensors that update what an optimizer keeps: first moments, second moments, weights.
+_UPDATES: Final = ("aten::_foreach_lerp_", "aten::_foreach_addcmul_", "aten::_foreach_addcdiv_")
+_BOTH_WAYS: Final = 2
+_FOREACH: Final = r"^aten::_foreach_"
+
+_KEYS: Final = ("device", "chain", "within", "elements")
 
 
 @analysis
@@ -78,9 +87,11 @@ def fusion(report: Report) -> pl.DataFrame:
     named = kernels.with_columns(pl.col("name").cast(pl.String), around)
     speeds = report.devices.select("device", speed="memory_bandwidth_bytes_per_s")
     each = _occurrences(named).join(speeds, on="device", how="left")
-    rate = (pl.col("fused_bytes") * _NS_PER_S / pl.col("speed")).ceil().cast(pl.Int64)
+    each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
+    at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
+    least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), _LEAST_NS * pl.col("parts"))
     # a fused kernel takes no longer than the kernels do that it replaces
-    timed = each.with_columns(fused_ns=pl.min_horizontal(pl.coalesce(rate, "longest_ns"), "total_ns"))
+    timed = each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
     sums = timed.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("kernels").first(),
@@ -97,31 +108,56 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
     one = pl.col("outermost").n_unique() == 1
     # an operator that launched all of them by itself, or has others inside
     around = pl.when(one & (pl.col("around").first() != pl.col("name").first())).then(pl.col("around").first())
-    idle = pl.col("start") - pl.col("end").cum_max().shift(1)
-    known = ["read_bytes", "written_bytes"]
-    all_known = pl.all_horizontal(pl.col(name).is_not_null().all() for name in known)
-    first = pl.col("operator") == pl.col("operator").first()
-    last = pl.col("operator") == pl.col("operator").last()
+    known = [pl.col("read_bytes"), pl.col("written_bytes")]
+    all_known = pl.all_horizontal(bytes_.is_not_null().all() for bytes_ in known)
+    ends = pl.col("read_bytes").first() + pl.col("written_bytes").last()
+    kept, written = _kept(), pl.col("written_bytes").filter(pl.col("name") == _UPDATES[-1]).first().fill_null(0)
     return (
-        kernels.group_by("chain", maintain_order=True)
+        _operators(kernels)
+        .group_by("chain", maintain_order=True)
         .agg(
             pl.col("device").first(),
             pl.col("name").str.join(ARROW).alias("text"),
             around.alias("within"),
             pl.col("elements").first(),
-            pl.len().cast(pl.Int64).alias("kernels"),
-            pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("dur_ns").max().alias("longest_ns"),
-            idle.clip(lower_bound=0).sum().alias("gaps_ns"),
-            pl.when(all_known).then(pl.sum_horizontal(pl.col(name).sum() for name in known)).alias("moved_bytes"),
-            pl.when(all_known)
-            .then(pl.col("read_bytes").filter(first).sum() + pl.col("written_bytes").filter(last).sum())
-            .alias("fused_bytes"),
+            *(pl.col(name).sum() for name in ("kernels", "total_ns", "gaps_ns")),
+            pl.col("kernels").max().alias("parts"),
+            # the shortest operator reads and writes one list, or tensor
+            (pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS).alias("shortest_ns"),
+            pl.when(all_known).then(added(pl.sum_horizontal(map(wide, known)))).alias("moved_bytes"),
+            pl.when(all_known).then(pl.max_horizontal(ends, written * kept)).alias("fused_bytes"),
         )
         .drop("chain")
         .rename({"text": "chain"})
     )
 
 
+def _operators(kernels: pl.DataFrame) -> pl.DataFrame:
+    """One row per operator of an occurrence, which may have launched several kernels, in the order of the kernels."""
+    idle = pl.col("start") - pl.col("end").cum_max().shift(1).over("chain")
+    return (
+        kernels.with_columns(idle=idle.clip(lower_bound=0).fill_null(0))
+        .group_by("chain", "operator", maintain_order=True)
+        .agg(
+            pl.col("device", "name", "around", "outermost", "elements").first(),
+            pl.len().cast(pl.Int64).alias("kernels"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("idle").sum().alias("gaps_ns"),
+            *(_sum_or_null(name) for name in ("read_bytes", "written_bytes")),
+        )
+    )
+
+
+def _kept() -> pl.Expr:
+    """How many lists a step of an optimizer of Adam's kind reads and writes at least; 0 for what is none.
+
+    It updates the first moments by lerp, the second ones by addcmul and the weights by addcdiv, each of which is there
+    before and after, and reads gradients.
+    """
+    updated = [(pl.col("name") == name).any().cast(pl.Int64) for name in _UPDATES]
+    step = pl.col("name").str.contains(_FOREACH).all() & ((pl.col("name") == _UPDATES[-1]).sum() == 1)
+    return pl.when(step).then(_BOTH_WAYS * pl.sum_horizontal(updated) + 1).otherwise(0)
+
+
 def _sum_or_null(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_not_null().all()).then(pl.col(name).sum()).alias(name)
+    return pl.when(pl.col(name).is_not_null().all()).then(added(pl.col(name))).alias(name)

@@ -24,7 +24,12 @@ TABLE: Final = Table(
     "hot_kernels",
     "One kernel, or one whole graph whose kernels are not known, by the time that is its own.",
     (
-        Column("name", pl.String, "Demangled name of the kernel, or the graph.", nullable=True),
+        Column(
+            "name",
+            pl.String,
+            "Demangled name of the kernel, or the graph; with its process where graphs of several have one name.",
+            nullable=True,
+        ),
         Column("exclusive_ns", pl.Int64, "Time in which it was what its device was doing."),
         Column("window_share", pl.Float64, "That time as a part of the windows of all devices."),
         Column("busy_share", pl.Float64, "That time as a part of the time in which the devices were busy."),
@@ -66,7 +71,9 @@ def hot_kernels(report: Report) -> pl.DataFrame:
     side_by_side(report, needed)
     everything = exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    sums = work.group_by("name").agg(
+    # graphs are numbered by their process; a kernel of one name is the same function in all of them
+    owner = pl.when(pl.col("kind") == "graph").then("process_id").alias("owner")
+    sums = work.group_by("name", owner).agg(
         pl.col("exclusive_ns").sum(),
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("dur_ns").mean().alias("avg_ns"),
@@ -88,7 +95,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         bound, on="name", how="left", nulls_equal=True
     )
     named = joined.with_columns(
-        pl.col("name").cast(pl.String),
+        _whose(),
         (pl.col("exclusive_ns") / window).alias("window_share"),
         (pl.col("exclusive_ns") / busy).alias("busy_share"),
         pl.col("shapes").fill_null(0),
@@ -101,3 +108,10 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         .alias("family"),
     )
     return TABLE.select(named.sort("exclusive_ns", "count", "name", descending=[True, False, False]))
+
+
+def _whose() -> pl.Expr:
+    """The name; that of a graph with its process, where graphs of several processes are called so."""
+    name, owner = pl.col("name").cast(pl.String), pl.col("owner")
+    several = owner.n_unique().over("name") > 1
+    return pl.when(several & owner.is_not_null()).then(pl.format("{} of process {}", name, owner)).otherwise(name)

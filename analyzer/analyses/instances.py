@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import polars as pl
 
 from kanalyze.analyses._common import median_of
-from kanalyze.analyses._operations import BUSY_BUCKETS
+from kanalyze.analyses._operations import BUSY_BUCKETS, used_devices
 from kanalyze.analyses._warm_up import warmed_up
 from kanalyze.analyses._window_ledgers import window_ledgers
 from kanalyze.analyses.ledger import BUCKETS
 from kanalyze.named_ranges import EVERY, STEPS, parsed
-from kanalyze.report import Window
 from kanalyze.schema import Column, Table
 from kanalyze.units import plural, time, times
+from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,14 +32,21 @@ _FAR: Final = 3 * 1.4826
 _NOTABLE: Final = 0.1
 #: Fewer instances than this have no usual one to be odd against.
 _FEWEST: Final = 4
-#: So many odd instances are named in a sentence.
+#: So many odd instances are named in a sentence, and so many processes.
 _NAMED: Final = 3
+
+#: What is compared with its like: instances of one process, on one device that it used.
+_KEYS: Final = ("process_id", "device")
+
+#: The instances that medians, spread and shares are of.
+USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
 
 INSTANCES: Final = Table(
     "instances",
     "One instance of a range on one device, with its ledger.",
     (
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("device", pl.Int64, "The GPU, as in `devices`: one that the process of the range used."),
+        Column("process_id", pl.Int64, "The process whose range it is.", nullable=True),
         Column("instance", pl.Int64, "Its number, from 1 on, in the order of starts."),
         Column("window", pl.String, "What gives it alone as a window: step#3; step:5 for a step of a profiler."),
         Column("start_ns", pl.Int64, "Start of the range."),
@@ -53,16 +60,17 @@ INSTANCES: Final = Table(
 
 SPREAD: Final = Table(
     "instance_spread",
-    "One bucket over all instances of a range on one device.",
+    "One bucket over the instances of a range of one process, on one device, that neither warm up nor are odd.",
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("process_id", pl.Int64, "The process whose ranges they are.", nullable=True),
         Column("bucket", pl.String, "A bucket of the ledger, or total."),
-        Column("median_ns", pl.Float64, "Median over the instances."),
+        Column("median_ns", pl.Float64, "Median over these instances."),
         Column("min_ns", pl.Int64, "Least."),
         Column("max_ns", pl.Int64, "Most."),
         Column("stddev_ns", pl.Float64, "Sample standard deviation."),
-        Column("total_ns", pl.Int64, "Sum over the instances."),
-        Column("share", pl.Float64, "Part of all instances' time."),
+        Column("total_ns", pl.Int64, "Sum over them."),
+        Column("share", pl.Float64, "Part of their time."),
     ),
 )
 
@@ -78,7 +86,7 @@ class Instances:
         name: The range, or ``steps``.
         answer: One or two sentences that answer first.
         instances: :data:`INSTANCES`.
-        spread: :data:`SPREAD`, the largest bucket of each device first, its total last; without steps that warm up.
+        spread: :data:`SPREAD`, the largest bucket of each device first, its total last.
         zero_ns: What people count the report's times from.
     """
 
@@ -100,7 +108,7 @@ def compare(parts: Sequence[Report]) -> Instances:
     steps = windows[0].group == STEPS
     name = STEPS if steps else parsed(windows[0].name or "")[0]
     rows = _used(_ledgers(first, windows))
-    rows = judged(rows.with_columns(warmed_up(first, rows) if steps else _usual()))
+    rows = judged(_with_warm_up(first, rows) if steps else rows.with_columns(_usual()), keys=_KEYS)
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
     scope = replace(first.scope, window=Window(start, max(ends), name if steps else f"{name}#{EVERY}"))
     told = answer(name, rows, steps=steps)
@@ -108,12 +116,23 @@ def compare(parts: Sequence[Report]) -> Instances:
 
 
 def _ledgers(report: Report, windows: Sequence[Window]) -> pl.DataFrame:
-    sides = [(window.start_ns or 0, window.end_ns or 0, window.name) for window in windows]
-    spans = pl.DataFrame(sides, schema={"start": pl.Int64, "end": pl.Int64, "name": pl.String}, orient="row")
+    sides = [(window.start_ns or 0, window.end_ns or 0, window.name, window.process) for window in windows]
+    schema = {"start": pl.Int64, "end": pl.Int64, "name": pl.String, "process_id": pl.Int64}
+    spans = pl.DataFrame(sides, schema=schema, orient="row")
     found = window_ledgers(report, spans)
     at = found.get_column("window")
-    own = spans.select(start_ns="start", dur_ns=pl.col("end") - pl.col("start"), window="name")
-    return found.drop("window").hstack(own.select(pl.all().gather(at))).with_columns(instance=at.cast(pl.Int64) + 1)
+    own = spans.select("process_id", start_ns="start", dur_ns=pl.col("end") - pl.col("start"), window="name")
+    rows = found.drop("window").hstack(own.select(pl.all().gather(at))).with_columns(instance=at.cast(pl.Int64) + 1)
+    if rows.get_column("process_id").n_unique() <= 1:
+        return rows
+    ran = rows.join(used_devices(report), on=["device", "process_id"], how="semi", nulls_equal=True)
+    return ran if ran.height else rows
+
+
+def _with_warm_up(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """The steps with what of them only warms up, process by process."""
+    parts = rows.partition_by("process_id", maintain_order=True)
+    return pl.concat([part.with_columns(warmed_up(report, part)) for part in parts]) if parts else rows.clear()
 
 
 def _usual() -> list[pl.Expr]:
@@ -124,7 +143,7 @@ def _used(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows of the devices that did anything in any instance; of all devices where none did."""
     busy = rows.filter(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS) > 0)
     used = busy.select("device").unique()
-    return (rows if used.is_empty() else rows.join(used, on="device", how="semi")).sort("device", "instance")
+    return (rows if used.is_empty() else rows.join(used, on="device", how="semi")).sort(*_KEYS, "instance")
 
 
 def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
@@ -145,9 +164,9 @@ def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataF
 
 def _spread(rows: pl.DataFrame) -> pl.DataFrame:
     columns = {**{f"{bucket}_ns": bucket for bucket in BUCKETS}, "dur_ns": "total"}
-    usual = rows.filter(~pl.col("warm_up"))
-    long = usual.unpivot(list(columns), index=["device", "instance"], variable_name="bucket", value_name="ns")
-    sums = long.group_by("device", "bucket").agg(
+    usual = rows.filter(USUAL)
+    long = usual.unpivot(list(columns), index=[*_KEYS, "instance"], variable_name="bucket", value_name="ns")
+    sums = long.group_by(*_KEYS, "bucket").agg(
         pl.col("ns").median().alias("median_ns"),
         pl.col("ns").min().alias("min_ns"),
         pl.col("ns").max().alias("max_ns"),
@@ -156,24 +175,28 @@ def _spread(rows: pl.DataFrame) -> pl.DataFrame:
     )
     last = pl.col("bucket") == "total"
     named = sums.with_columns(pl.col("bucket").replace_strict(columns)).filter((pl.col("total_ns") > 0) | last)
-    whole = pl.col("total_ns").filter(last).first().over("device")
+    whole = pl.col("total_ns").filter(last).first().over(_KEYS)
     shares = named.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole).otherwise(0.0))
-    return SPREAD.select(shares.sort("device", last, "total_ns", "bucket", descending=[False, False, True, False]))
+    return SPREAD.select(shares.sort(*_KEYS, last, "total_ns", "bucket", descending=[False, False, False, True, False]))
 
 
 def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     """One or two sentences on the instances of a range in `rows` (judged; with device, window and instance).
 
-    They speak of the first device alone.
+    They speak of the first device of each process alone.
     """
+    parts = rows.partition_by("process_id", maintain_order=True)
+    if len(parts) > 1:
+        told = [f"Process {part.item(0, 'process_id')}: {answer(name, part, steps=steps)}" for part in parts[:_NAMED]]
+        return " ".join(told) + (f" And {plural(len(parts) - _NAMED, 'process')} more." if len(parts) > _NAMED else "")
     if rows.is_empty():
-        return f"{name}: no GPU did anything in this report."
+        return f"{name}: the report holds nothing that a GPU did."
     device = rows.filter(pl.col("device").eq_missing(pl.col("device").first()))
-    usual = device.filter(~pl.col("warm_up"))
+    usual, every = device.filter(USUAL), device.filter(~pl.col("warm_up")).height
     median = median_of(usual, "dur_ns")
     least, most = usual.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
-    text = plural(usual.height, "step") if steps else f"{plural(usual.height, 'instance')} of {name}"
-    text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}." if usual.height > 1 else ".")
+    text = plural(every, "step") if steps else f"{plural(every, 'instance')} of {name}"
+    text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}" if usual.height > 1 else "")
     odd = rows.filter("odd").unique("window", keep="first").sort((pl.col("dur_ns") - median).abs(), descending=True)
     told = [
         f"{row['window'] if steps else _numbered(row)} takes {times(row['dur_ns'] / max(median, 1))} that{_why(row)}"
@@ -181,7 +204,8 @@ def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     ]
     if told:
         more = f" and {odd.height - len(told)} more" if odd.height > len(told) else ""
-        text += f" Odd ones out: {', '.join(told)}{more}."
+        text += f" without the odd ones: {', '.join(told)}{more}"
+    text += "."
     left_out = [
         f"{window} ({why})" for window, why in device.filter("warm_up").select("window", "evidence").iter_rows()
     ]

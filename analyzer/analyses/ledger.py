@@ -30,7 +30,7 @@ MEANINGS: Final = {
     "sync": "blocking calls",
     "api": "other CUDA calls",
     "host": "the program's own code outside CUDA",
-    "unknown": "cause not known",
+    "unknown": "what the recording does not show",
 }
 BUCKETS: Final = tuple(MEANINGS)
 
@@ -44,7 +44,7 @@ TABLE = Table(
             "detail",
             pl.String,
             "kernel: graph for whole-graph rows; memcpy: the direction; loading: context or the call; launch: call or "
-            "latency; profiler: its own word; allocation, sync, api: the call.",
+            "latency; profiler: its own word; allocation, sync, api: the call; unknown: recording begins, or null.",
             nullable=True,
         ),
         Column("ns", pl.Int64, "Time."),

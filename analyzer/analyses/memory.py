@@ -173,7 +173,7 @@ def told(rows: pl.DataFrame) -> str:
     parts = [
         f"{units.size(held)} of GPU {device}" for device, held in kept.select("device", "pool_peak_bytes").iter_rows()
     ]
-    return f"What the framework's allocator gave out, which held up to {', '.join(parts)}: no calls of CUDA."
+    return f"What the framework's allocator gave out, which held up to {', '.join(parts)}: no CUDA calls."
 
 
 def _line(report: Report) -> pl.DataFrame:

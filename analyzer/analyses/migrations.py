@@ -8,8 +8,9 @@ import polars as pl
 
 from kanalyze.analyses._common import require
 from kanalyze.analyses._pages import pages
-from kanalyze.analyses._unified import NS_PER_S, bandwidth, by_cause, by_way, faults_seen, moves
+from kanalyze.analyses._unified import bandwidth, by_cause, by_way, faults_seen, moves
 from kanalyze.errors import UnknownNameError
+from kanalyze.exact import product
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ TABLE: Final = Table(
             "throughput_bytes_per_s",
             pl.Int64,
             "The bytes of both, times how often their whole time fits into a second, cut to a whole number: as nsys "
-            "computes it.",
+            "computes it; null where that does not fit 64 bits.",
             nullable=True,
         ),
         Column(
@@ -83,6 +84,9 @@ BY_CAUSE: Final = Table(
     ),
     when="--by cause",
 )
+
+
+_NS_PER_S: Final = 1_000_000_000
 
 
 def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -150,7 +154,7 @@ def _throughput() -> pl.Expr:
     both = pl.col("h2d_bytes").fill_null(0) + pl.col("d2h_bytes").fill_null(0)
     time = pl.col("total_ns") - pl.col("between_ns")
     moved = pl.col("h2d_bytes").is_not_null() | pl.col("d2h_bytes").is_not_null()
-    return pl.when(moved & (time > 0)).then(both * (NS_PER_S // time)).alias("throughput_bytes_per_s")
+    return pl.when(moved & (time > 0)).then(product(both, _NS_PER_S // time)).alias("throughput_bytes_per_s")
 
 
 def _faults(report: Report) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from kanalyze.analyses._common import once_per_report, require_kernels
 from kanalyze.analyses._occupancy import LIMITS, SHARED_SETTING, sm_limits, with_occupancy
 from kanalyze.analyses._shapes import RESOURCES, SHAPE, SHAPE_COLUMNS, kernel_shapes
 from kanalyze.errors import UnknownNameError
+from kanalyze.exact import part, product, wide
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.schema import Column, Table
 
@@ -161,9 +162,7 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
 
     blocks are those of the grid, threads those of a block. Rows are in the order of :data:`TABLE`.
     """
-    blocks, threads = (
-        pl.col(f"{what}_x").cast(pl.Int64) * pl.col(f"{what}_y") * pl.col(f"{what}_z") for what in ("grid", "block")
-    )
+    blocks, threads = (product(*(pl.col(f"{what}_{axis}") for axis in "xyz")) for what in ("grid", "block"))
     shapes = kernel_shapes(report).with_columns(
         pl.col("name").cast(pl.String), pl.when(blocks > 0).then(blocks).alias("blocks"), threads.alias("threads")
     )
@@ -196,27 +195,22 @@ def _waves() -> list[pl.Expr]:
 
 
 def _costs() -> list[pl.Expr]:
-    room, blocks = pl.col("blocks_per_sm") * pl.col("sm_count"), pl.col("blocks")
+    room, blocks = pl.col("blocks_per_sm") * pl.col("sm_count"), wide(pl.col("blocks"))
     dealt = (blocks + room - 1) // room * room
     empty = pl.when(blocks > room).then(dealt - blocks).when(room.is_not_null()).then(0)
     return [
-        _part(pl.col("alone_ns"), pl.col("idle_sms"), pl.col("sm_count")).alias("idle_sm_ns"),
-        _part(pl.col("alone_ns"), empty, dealt).alias("tail_ns"),
+        part(pl.col("alone_ns"), pl.col("idle_sms"), pl.col("sm_count")).alias("idle_sm_ns"),
+        part(pl.col("alone_ns"), empty, dealt).alias("tail_ns"),
     ]
 
 
 def _left() -> pl.Expr:
     """What a higher occupancy can gain beside the tail: of the warps that could be resident those that cannot."""
-    blocks, sms = pl.col("blocks"), pl.col("sm_count")
+    blocks, sms = wide(pl.col("blocks")), pl.col("sm_count")
     warps = pl.col("warps_per_sm") // pl.col("blocks_per_sm")
     could = pl.min_horizontal(blocks * warps, sms * pl.col("max_warps_per_sm"))
     kept_out = (could - sms * pl.col("warps_per_sm")).clip(lower_bound=0)
-    return _part(pl.col("alone_ns") - pl.col("tail_ns"), kept_out, could).alias("low_occupancy_ns")
-
-
-def _part(ns: pl.Expr, of: pl.Expr, whole: pl.Expr) -> pl.Expr:
-    """`of` parts in `whole` of a time, rounded down; wider than 64 bits on the way."""
-    return (ns.cast(pl.Int128) * of.cast(pl.Int128) // whole.cast(pl.Int128)).cast(pl.Int64)
+    return part(pl.col("alone_ns") - pl.col("tail_ns"), kept_out, could).alias("low_occupancy_ns")
 
 
 def _summed(launches: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

@@ -8,9 +8,11 @@ import polars as pl
 
 from kanalyze.analyses._common import require, spread
 from kanalyze.analyses._operations import device_operations
-from kanalyze.analyses._projection import projection, range_tree
+from kanalyze.analyses._projection import process_work, projection, range_tree
 from kanalyze.analyses._ranges import named_ranges, overlapping
+from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
+from kanalyze.named_ranges import without_ids
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -18,9 +20,27 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report, Where
 
+#: The grouping by names without the ids of emit_nvtx.
+BY_NAME: Final = "name"
+
+#: What stands for ids that were taken off, where a name without any is another one.
+_IDS_LEFT_OUT: Final = ", op_id = …"
+
 _NAMED: Final = (
     Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
     Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
+)
+
+#: What nsys does not count: autograd launches the backward pass on a thread of its own.
+OF_PROCESS: Final = (
+    Column(
+        "process_busy_ns",
+        pl.Int64,
+        "Time in which at least one operation ran that any thread of the process launched while the range was open (on "
+        "any GPU), summed over instances.",
+        nullable=True,
+    ),
+    Column("process_operations", pl.Int64, "How many operations these are.", nullable=True),
 )
 
 _WHOLE_GRAPHS: Final = Column(
@@ -55,8 +75,10 @@ TABLE: Final = Table(
         ),
         Column("operations", pl.Int64, "Operations: each kernel of a CUDA graph counts, too."),
         _WHOLE_GRAPHS,
+        *OF_PROCESS,
     ),
     equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
+    groupings=(BY_NAME,),
     options=("trace", "graphs"),
 )
 
@@ -81,18 +103,22 @@ TRACE: Final = Table(
         Column("busy_ns", pl.Int64, "Time in which at least one of its operations ran, on any GPU."),
         Column("operations", pl.Int64, "Operations: each kernel of a CUDA graph counts, too."),
         _WHOLE_GRAPHS,
+        *OF_PROCESS,
     ),
     equals="nsys stats nvtx_gpu_proj_trace",
     when="--trace",
 )
 
 
-def range_gpu(report: Report, *, trace: bool = False, graphs: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
+def range_gpu(
+    report: Report, by: str | None = None, *, trace: bool = False, graphs: bool = False, **where: Unpack[Where]
+) -> pl.DataFrame:
     """The NVTX ranges in scope that launched GPU operations.
 
     Args:
         report: Where to look; ranges that overlap its window on the host count, with all their operations.
-        trace: Every instance instead of a sum by name.
+        by: ``name`` takes the ids and sizes off that emit_nvtx puts behind names, which make every range another one.
+        trace: Every instance instead of a sum by name, with its whole name.
         graphs: Whole CUDA graphs whose nodes were not traced count as operations, which nsys leaves out.
         where: A window, device or process to look at alone.
 
@@ -101,13 +127,34 @@ def range_gpu(report: Report, *, trace: bool = False, graphs: bool = False, **wh
 
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
+        UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
+    check_grouping(TABLE, by)
     kinds = DEVICE_KINDS if graphs else tuple(kind for kind in DEVICE_KINDS if kind != "graph")
     for needed in (("range",), ("api",), kinds):
         require(report, TABLE.name, *needed)
     found = _instances(report, kinds)
-    return _trace(report, found) if trace else _summary(found)
+    return _trace(report, found) if trace else _summary(found if by is None else by_name(report, found))
+
+
+def check_grouping(table: Table, by: str | None) -> None:
+    """Raise :class:`UnknownNameError` unless `by` is a grouping of `table`, or none."""
+    if by not in (None, *table.groupings):
+        raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
+
+
+def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
+    """`ranges` (with row, of :func:`named_ranges`) with their names alone, without the ids of emit_nvtx.
+
+    A name that ranges without ids have, too, keeps a mark of them: those of the program may be around those of
+    emit_nvtx, and the same time would count twice.
+    """
+    every = named_ranges(report).select("range", alone=without_ids(pl.col("range")))
+    plain = every.filter(pl.col("range") == pl.col("alone")).get_column("range").unique()
+    marked = (pl.col("alone") != pl.col("range")) & pl.col("alone").is_in(plain.implode())
+    names = every.select(pl.when(marked).then(pl.col("alone") + _IDS_LEFT_OUT).otherwise("alone")).to_series()
+    return ranges.with_columns(names.gather(ranges.get_column("row")).alias("range"))
 
 
 def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
@@ -116,7 +163,7 @@ def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
     wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
     known = projection(report, wanted)
-    for side in (range_tree(report), whole):
+    for side in (range_tree(report), whole, process_work(report, wanted)):
         known = known.join(side, on="row", how="left", maintain_order="left")
     inside = known.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))
     known = known.join(inside, on="row", how="left", maintain_order="left")
@@ -124,6 +171,9 @@ def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     known = pl.concat([known, ranges.select(pl.all().gather(known.get_column("row")))], how="horizontal")
     known = known.with_columns(pl.col("children", "whole_graphs").fill_null(0), dur_ns=pl.col("end") - pl.col("start"))
     return overlapping(known, report.scope.window)
+
+
+_OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 
 
 def _summary(found: pl.DataFrame) -> pl.DataFrame:
@@ -134,7 +184,7 @@ def _summary(found: pl.DataFrame) -> pl.DataFrame:
         pl.col("gpu_ops").mean().alias("avg_gpu_ops"),
         pl.col("level").mean().alias("avg_level"),
         pl.col("children").mean().alias("avg_children"),
-        pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs").sum(),
+        pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
     )
     return TABLE.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
 

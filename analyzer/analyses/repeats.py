@@ -28,7 +28,7 @@ def _apart(runs: Sequence[Summary]) -> str:
     idle = sum(not window for window in windows)
     this = f"This is the first of {plural(len(runs), 'run')}"
     if idle:
-        return f"{this}; in {idle:,} of them no GPU did anything."
+        return f"{this}; in {idle:,} of them nothing that a GPU did was recorded."
     return f"{this}: their windows are {_spread(windows)}, and their busy times {_spread(busy)}."
 
 

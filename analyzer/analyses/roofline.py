@@ -1,9 +1,9 @@
 """Where each kernel stands under the roof: its work, its bytes, and what the GPU could do with both.
 
 Work is counted as ncu's roofline charts count it: threads that executed an addition or product count 1, a fused product
-2, a packed half one twice that; tensor cores as ncu's metrics of their operations say. Compilers write register moves
-as fused half-precision products (``HFMA2 R1, -RZ, RZ, …``), and no counter tells them from real ones: where a kernel
-executed no other half-precision instruction, these count as moves.
+2, a packed one twice that; tensor cores as ncu's metrics of their operations say, dense work at the dense peak of its
+path. Compilers write register moves as fused half-precision products (``HFMA2 R1, -RZ, RZ, …``), and no counter tells
+them from real ones: where a kernel executed no other half-precision instruction, these count as moves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses._common import analysis
-from kanalyze.analyses._metrics import measured_kernels, ratio
+from kanalyze.analyses._metrics import measured_kernels, ratio, whole
+from kanalyze.analyses._tensor_paths import tensor_metrics, with_tensor_work
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -32,20 +33,15 @@ _CORES: Final = {
     "fp16": ({"hadd": 2, "hmul": 2, "hfma": 4}, 4),
 }
 
-#: Operations of tensor cores, by the type of what they multiply; integers are no FLOP.
-_TENSOR: Final = {
-    "tensor fp64": "sm__ops_path_tensor_src_fp64",
-    "tensor tf32": "sm__ops_path_tensor_src_tf32_dst_fp32",
-    "tensor bf16": "sm__ops_path_tensor_src_bf16_dst_fp32",
-    "tensor fp16": "sm__ops_path_tensor_src_fp16",
-    "tensor fp8": "sm__ops_path_tensor_src_fp8_sparsity_off",
-    "tensor fp8 sparse": "sm__ops_path_tensor_src_fp8_sparsity_on",
-}
+_KINDS: Final = (*_CORES, "tensor")
 
-#: How busy the pipe of tensor cores was, in newer and older versions.
-_TENSOR_PIPE: Final = (
-    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+#: Packed pairs, which only GPUs from compute capability 10.0 on execute.
+_PACKED: Final = {"fadd2": 2, "fmul2": 2, "ffma2": 4}
+
+#: Pipes without which no half-precision instruction is executed, in newer and older versions.
+_HALF_PIPES: Final = (
+    "sm__inst_executed_pipe_fma_type_fp16.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_fp16.avg.pct_of_peak_sustained_active",
 )
 
 _READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
@@ -54,9 +50,8 @@ _BYTES_PER_CYCLE, _DRAM_CLOCK = "dram__bytes.sum.peak_sustained", "dram__cycles_
 _METRICS: Final = (
     *(_DONE.format(op) for ops, _ in _CORES.values() for op in ops),
     *(_PEAK.format(f"{letter}fma") for letter in "dfh"),
-    *(f"{metric}.sum" for metric in _TENSOR.values()),
-    *(f"{metric}.sum.peak_sustained" for metric in _TENSOR.values()),
-    *_TENSOR_PIPE,
+    *(_DONE.format(op) for op in _PACKED),
+    *_HALF_PIPES,
     *(_SMSP_CYCLES, _SM_CLOCK, _READ, _WRITTEN, _BYTES_PER_CYCLE, _DRAM_CLOCK),
 )
 
@@ -72,11 +67,29 @@ TABLE: Final = Table(
             Column(f"{name}_flop", pl.Float64, f"Work in {name} outside of tensor cores.", nullable=True)
             for name in _CORES
         ),
-        Column("tensor_flop", pl.Float64, "Work of tensor cores.", nullable=True),
-        Column("flop", pl.Float64, "All work.", nullable=True),
+        Column("tensor_flop", pl.Float64, "Floating-point work of tensor cores.", nullable=True),
+        Column("tensor_int_op", pl.Float64, "Work of tensor cores on integers, which is no FLOP.", nullable=True),
+        Column("flop", pl.Float64, "All floating-point work.", nullable=True),
         Column("dram_bytes", pl.Int64, "Bytes read from DRAM and written to it.", nullable=True),
-        Column("intensity_flop_per_byte", pl.Float64, "Work for each byte of DRAM traffic.", nullable=True),
-        Column("precision", pl.String, f"What is nearest its peak: {', '.join((*_CORES, *_TENSOR))}.", nullable=True),
+        Column(
+            "intensity_flop_per_byte",
+            pl.Float64,
+            "Work for each byte of DRAM traffic; here and below, operations of tensor cores on integers are work, too.",
+            nullable=True,
+        ),
+        Column(
+            "precision",
+            pl.String,
+            f"What is nearest its peak: {', '.join(_CORES)}, or tensor with the type of its inputs (tensor bf16), and "
+            "sparse where these were 2:4 sparse instructions.",
+            nullable=True,
+        ),
+        Column(
+            "instruction",
+            pl.String,
+            "The instruction that tensor cores did most of it with, where ncu tells them apart: hmma, hgmma, imma…",
+            nullable=True,
+        ),
         Column("achieved_flop_per_s", pl.Float64, "Work by the duration.", nullable=True),
         Column(
             "attainable_flop_per_s",
@@ -84,7 +97,12 @@ TABLE: Final = Table(
             "The same work by the least time that the GPU needs for it and for the bytes, at the clocks of the run.",
             nullable=True,
         ),
-        Column("peak_flop_per_s", pl.Float64, "The peak of `precision`, at the clock of the run.", nullable=True),
+        Column(
+            "peak_flop_per_s",
+            pl.Float64,
+            "The peak of `precision` with that instruction, at the clock of the run: of dense work the dense one.",
+            nullable=True,
+        ),
         Column("dram_bytes_per_s", pl.Float64, "Achieved bandwidth.", nullable=True),
         Column("peak_dram_bytes_per_s", pl.Float64, "Peak bandwidth, at the clock of the run.", nullable=True),
         Column("ridge_flop_per_byte", pl.Float64, "The intensity where both take equally long.", nullable=True),
@@ -111,24 +129,20 @@ def roofline(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
     """
-    kernels = measured_kernels(report, TABLE.name, _METRICS)
-    work = {name: _cores(ops) for name, (ops, _) in _CORES.items()}
+    kernels = measured_kernels(report, TABLE.name, (*_METRICS, *tensor_metrics(report)))
     peaks = {name: pl.col(_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}
     found = kernels.with_columns(
-        **{f"{name}_flop": flop for name, flop in work.items()},
-        moves=pl.sum_horizontal(_DONE.format("hadd"), _DONE.format("hmul"), ignore_nulls=False) == 0,
+        **{f"{name}_flop": _cores(ops) for name, (ops, _) in _CORES.items()},
         **{f"{name}_peak": peak * pl.col(_SM_CLOCK) for name, peak in peaks.items()},
-        **{f"{name}_flop": pl.col(f"{metric}.sum") for name, metric in _TENSOR.items()},
-        **{
-            f"{name}_peak": pl.col(f"{metric}.sum.peak_sustained") * pl.col(_SM_CLOCK)
-            for name, metric in _TENSOR.items()
-        },
-        dram_bytes=(pl.col(_READ) + pl.col(_WRITTEN)).cast(pl.Int64),
+        dram_bytes=whole(pl.col(_READ) + pl.col(_WRITTEN)),
         peak_dram_bytes_per_s=pl.col(_BYTES_PER_CYCLE) * pl.col(_DRAM_CLOCK),
         seconds=pl.col("dur_ns") / 1e9,
     )
-    half = pl.when("moves").then(pl.lit(0.0)).otherwise("fp16_flop").alias("fp16_flop")
-    return TABLE.select(_bounds(_times(found.with_columns(half))))
+    worked = found.with_columns(
+        fp32_flop=pl.col("fp32_flop") + _packed(),
+        fp16_flop=pl.when(_only_moves()).then(0.0).otherwise("fp16_flop"),
+    )
+    return TABLE.select(_bounds(_times(with_tensor_work(report, worked))))
 
 
 def _letter(precision: str) -> str:
@@ -140,40 +154,52 @@ def _cores(ops: dict[str, int]) -> pl.Expr:
     return pl.sum_horizontal(per_cycle, ignore_nulls=False) * pl.col(_SMSP_CYCLES)
 
 
+def _packed() -> pl.Expr:
+    """The work of packed pairs; 0 where there are no such instructions."""
+    per_cycle = [pl.col(_DONE.format(op)).fill_null(0.0) * work for op, work in _PACKED.items()]
+    return pl.sum_horizontal(per_cycle) * pl.col(_SMSP_CYCLES)
+
+
+def _only_moves() -> pl.Expr:
+    """Whether no half-precision instruction was executed but fused products, which are then register moves.
+
+    ncu before 2025.2 counts these alone; its pipe for the others tells whether there were any.
+    """
+    others = pl.sum_horizontal(_DONE.format("hadd"), _DONE.format("hmul"), ignore_nulls=False)
+    return (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
+
+
 def _times(found: pl.DataFrame) -> pl.DataFrame:
     """The least time that each kind of work takes, and all bytes; in seconds."""
-    kinds = (*_CORES, *_TENSOR)
     return found.with_columns(
-        **{f"{name}_s": ratio(f"{name}_flop", f"{name}_peak") for name in kinds},
+        **{f"{name}_s": _time(f"{name}_flop", f"{name}_peak") for name in _CORES},
         memory_s=ratio("dram_bytes", "peak_dram_bytes_per_s"),
-        tensor_flop=_tensor(),
     ).with_columns(
-        flop=pl.sum_horizontal("fp64_flop", "fp32_flop", "fp16_flop", "tensor_flop", ignore_nulls=False),
-        compute_s=pl.max_horizontal(f"{name}_s" for name in kinds),
+        flop=pl.sum_horizontal(*(f"{name}_flop" for name in _CORES), "tensor_flop", ignore_nulls=False),
+        compute_s=pl.max_horizontal(f"{name}_s" for name in _KINDS),
     )
 
 
-def _tensor() -> pl.Expr:
-    """The work of tensor cores; before Hopper it is only known where their pipe did nothing."""
-    counted = pl.any_horizontal(pl.col(f"{name}_flop").is_not_null() for name in _TENSOR)
-    work = pl.sum_horizontal(f"{name}_flop" for name in _TENSOR)
-    return pl.when(counted).then(work).when(pl.coalesce(_TENSOR_PIPE) == 0).then(0.0)
+def _time(work: str, peak: str) -> pl.Expr:
+    """No time for no work, whatever the peak."""
+    return pl.when(pl.col(work) == 0).then(0.0).otherwise(ratio(work, peak))
 
 
 def _bounds(found: pl.DataFrame) -> pl.DataFrame:
-    kinds = (*_CORES, *_TENSOR)
-    most = pl.col("compute_s")
-    named = [pl.when((pl.col(f"{name}_s") == most) & (most > 0)).then(pl.lit(name)) for name in kinds]
-    peaks = [pl.when((pl.col(f"{name}_s") == most) & (most > 0)).then(f"{name}_peak") for name in kinds]
+    most, memory, worked = pl.col("compute_s"), pl.col("memory_s"), pl.col("flop") + pl.col("tensor_int_op")
+    nearest = {name: (pl.col(f"{name}_s") == most) & (most > 0) for name in _KINDS}
+    named = [pl.when(nearest[name]).then(pl.lit(name)) for name in _CORES]
+    tensor = pl.when(nearest["tensor"])
     least = pl.max_horizontal("memory_s", "compute_s")
-    known = pl.col("memory_s").is_not_null() & pl.col("flop").is_not_null()
-    bound = pl.when(known).then(pl.when(most > pl.col("memory_s")).then(pl.lit("compute")).otherwise(pl.lit("memory")))
+    known = pl.all_horizontal(pl.col(f"{name}_s").is_not_null() for name in (*_KINDS, "memory"))
+    bound = pl.when(known).then(pl.when(most > memory).then(pl.lit("compute")).otherwise(pl.lit("memory")))
     return found.with_columns(
-        precision=pl.coalesce(named),
-        peak_flop_per_s=pl.coalesce(peaks),
-        intensity_flop_per_byte=ratio("flop", "dram_bytes"),
-        achieved_flop_per_s=ratio("flop", "seconds"),
-        attainable_flop_per_s=pl.when(known).then(ratio("flop", least)),
+        precision=pl.coalesce(*named, tensor.then(pl.coalesce("tensor_precision", pl.lit("tensor")))),
+        instruction=tensor.then("tensor_instruction"),
+        peak_flop_per_s=pl.coalesce(pl.when(nearest[name]).then(f"{name}_peak") for name in _KINDS),
+        intensity_flop_per_byte=ratio(worked, "dram_bytes"),
+        achieved_flop_per_s=ratio(worked, "seconds"),
+        attainable_flop_per_s=pl.when(known).then(ratio(worked, least)),
         dram_bytes_per_s=ratio("dram_bytes", "seconds"),
         bound=bound,
         roof_share=pl.when(known).then(ratio(least, "seconds")),

@@ -12,7 +12,7 @@ from kanalyze.analyses._launch import calls_of
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations, used_devices
 from kanalyze.analyses._warm_up import warmed_up
 from kanalyze.analyses._window_ledgers import window_ledgers
-from kanalyze.analyses.instances import answer, judged
+from kanalyze.analyses.instances import USUAL, answer, judged
 from kanalyze.analyses.ledger import BUCKETS
 from kanalyze.named_ranges import STEPS, step_name
 from kanalyze.schema import Column, Table
@@ -107,12 +107,14 @@ def told(rows: pl.DataFrame) -> str:
         return ""
     names = pl.Series("window", [step_name(number) for number in rows.get_column("step")], dtype=pl.String)
     text = answer(STEPS, rows.with_columns(names), steps=True)
-    device = rows.filter(pl.col("device").eq_missing(pl.col("device").first()) & ~pl.col("warm_up"))
+    first = pl.struct("process_id", "device") == pl.struct("process_id", "device").first()
+    device = rows.filter(first & USUAL)
     late = median_of(device, "late_ns")
     if late < _NOTABLE * median_of(device, "dur_ns"):
         return text
     took = time(median_of(device, "gpu_busy_ns"))
-    return f"{text} Their work on the GPU goes on for {time(late)} after they end; a step keeps it busy for {took}."
+    whose, ends = ("Its", "it ends") if device.height == 1 else ("Their", "they end")
+    return f"{text} {whose} work on the GPU goes on for {time(late)} after {ends}; a step keeps it busy for {took}."
 
 
 def _most(buckets: Sequence[str]) -> pl.Expr:

@@ -29,20 +29,25 @@ from kanalyze.analyses import (
     utilisation,
 )
 from kanalyze.analyses._common import Remembered, at_once, many, many_events, side_by_side
+from kanalyze.analyses._doubts import unused_launches
 from kanalyze.analyses._graphs import told_graphs
 from kanalyze.analyses._host import threads
 from kanalyze.analyses._host_names import forget_names
 from kanalyze.analyses._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses._platform import interface
 from kanalyze.analyses._queued import ended_last
 from kanalyze.analyses._shapes import kernel_shapes, shape_numbers
+from kanalyze.analyses._steady import steady_parts
 from kanalyze.analyses._walk import walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
 from kanalyze.freed_memory import give_back
-from kanalyze.model import KERNEL_CONFIG
+from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
+from kanalyze.recording import again
 from kanalyze.schema import Column, Table
-from kanalyze.units import percent, plural, time
+from kanalyze.units import instant, percent, plural, time
+from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +65,12 @@ WINDOWS: Final = Table(
         Column("window_ns", pl.Int64, "Its length."),
         Column("busy_ns", pl.Int64, "Time in it in which the device ran anything."),
         Column("name", pl.String, "Marketing name of the GPU.", nullable=True),
-        Column("compute_capability", pl.String, "Major and minor, such as 9.0.", nullable=True),
+        Column(
+            "compute_capability",
+            pl.String,
+            "Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.",
+            nullable=True,
+        ),
         Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
     ),
 )
@@ -69,10 +79,12 @@ WINDOWS: Final = Table(
 _CONTEXTS: Final = "contexts"
 _MEANINGS: Final = {**ledger.MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
 
-#: What is paid once: the headline says what the busy share is without it.
-_ONE_TIME: Final = ("loading", "profiler", _CONTEXTS)
+#: What a device may be busy with while no kernel of the program's own runs, and what the headline calls that from this
+#: part of the window on.
+_ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}
+_NOTABLE: Final = 0.1
 
-#: Correcting for one-time costs is worth a sentence from this part of the window on.
+#: The steady part is worth a sentence where it leaves out this part of the window or more.
 _WORTH_CORRECTING: Final = 0.1
 
 
@@ -93,6 +105,7 @@ class Summary:
         cannot_tell: For each table that every CUDA trace gives and this one does not, why.
         not_recorded: The same for tables of what is traced only where it was asked for, or used.
         remarks: What some of the tables say in a sentence, by name.
+        interface: What the program used, CUDA or another of :mod:`kanalyze.wording`.
         zero_ns: What people count the report's times from.
     """
 
@@ -109,6 +122,7 @@ class Summary:
     cannot_tell: dict[str, str]
     not_recorded: dict[str, str]
     remarks: dict[str, str]
+    interface: str = CUDA
     zero_ns: int = 0
 
 
@@ -134,8 +148,8 @@ _MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "culprits": culprits.culprits,
     "utilisation": partial(utilisation.utilisation, chunks=_CHUNKS),
     "steps": steps.steps,
-    "ranges": ranges.ranges,
-    "range_gpu": partial(range_gpu.range_gpu, graphs=True),
+    "ranges": partial(ranges.ranges, by=range_gpu.BY_NAME),
+    "range_gpu": partial(range_gpu.range_gpu, by=range_gpu.BY_NAME, graphs=True),
     "occupancy": partial(occupancy.occupancy, by="kernel"),
     "ops": ops.ops,
     "graphs": graphs.graphs,
@@ -182,7 +196,7 @@ def summarize(report: Report) -> Summary:
     return Summary(
         meta=report.meta,
         scope=report.scope,
-        answer=_answer(report, spans, tables),
+        answer=worded(_answer(report, spans, tables), interface(report)),
         windows=spans,
         processes=processes,
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
@@ -190,7 +204,12 @@ def summarize(report: Report) -> Summary:
         findings=ranked(report) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _MAKERS},
         not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
-        remarks={name: said for name, tell in _REMARKS.items() if name in tables and (said := tell(tables[name]))},
+        remarks={
+            name: worded(said, interface(report))
+            for name, tell in _REMARKS.items()
+            if name in tables and (said := tell(tables[name]))
+        },
+        interface=interface(report),
         zero_ns=report.zero_ns,
     )
 
@@ -248,6 +267,10 @@ def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
+    if "ledger" not in tables or spans.is_empty():
+        lost = unused_launches(report).filter(~pl.col("captured")).height
+        if lost:
+            return _without_device(lost, report.meta.tool)
     if "ledger" not in tables:
         calls = report.kind("api").height
         what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
@@ -256,9 +279,10 @@ def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]
         calls = report.kind("api").height
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
     many, process = spans.height > 1, report.scope.process
-    idle = _idle(report, tables["ledger"])
+    idle, beside = _idle(report, tables["ledger"]), _beside_kernels(tables["ledger"])
     sentences = [
-        _device_answer(row, idle.get(row["device"], {}), many=many, process=process)
+        _device_answer(row, idle.get(row["device"], {}), beside.get(row["device"], {}), many=many, process=process)
+        + _steady_answer(report, row)
         for row in spans.iter_rows(named=True)
     ]
     return " ".join(sentences)
@@ -277,19 +301,44 @@ def _idle(report: Report, rows: pl.DataFrame) -> dict[int, dict[str, int]]:
     return found
 
 
-def _device_answer(row: dict[str, int], ns: dict[str, int], *, many: bool, process: int | None) -> str:
-    """How busy the device was, the largest reason for the rest, and the share without one-time costs."""
+def _without_device(launches: int, tool: str) -> str:
+    made = f"{plural(launches, 'launch')} {'was' if launches == 1 else 'were'} made"
+    missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
+    return f"{made}, but no device activity was recorded: {missing}. {again(DEVICE_KINDS, tool)}"
+
+
+def _beside_kernels(rows: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """For each device the busy time in which no kernel of the program's own ran, by bucket."""
+    sums = rows.filter(pl.col("bucket").is_in([*_ONLY])).group_by("device", "bucket").agg(pl.col("ns").sum())
+    found: dict[int, dict[str, int]] = {}
+    for device, bucket, ns in sums.iter_rows():
+        found.setdefault(device, {})[bucket] = ns
+    return found
+
+
+def _device_answer(
+    row: dict[str, int], ns: dict[str, int], beside: dict[str, int], *, many: bool, process: int | None
+) -> str:
+    """How busy the device was and with what, and the largest reason for the rest."""
     window, busy = max(row["window_ns"], 1), row["busy_ns"]
     who = f"GPU {row['device']}" if many else "The GPU"
     text = f"{who} was busy {percent(busy / window)} of {time(window)}"
+    parts = [(bucket, beside.get(bucket, 0)) for bucket in _ONLY]
+    told = [f"{percent(part / window)} only {_ONLY[bucket]}" for bucket, part in parts if part > _NOTABLE * window]
+    text += f" ({', '.join(told)})" if told else ""
     if process is not None:
         text += f" with work of process {process} (that of others counts as idle here)"
     if not ns:
         return f"{text}."
     reason = max(ns, key=lambda bucket: (ns[bucket], bucket))
-    text += f"; the largest part of the rest went to {_MEANINGS[reason]} ({percent(ns[reason] / window)})."
-    once = sum(ns.get(bucket, 0) for bucket in _ONE_TIME)
-    if once / window > _WORTH_CORRECTING and window > once + busy:
-        what = "Without one-time costs and the profiler's overhead"
-        text += f" {what} it would have been busy {percent(busy / (window - once))}."
-    return text
+    most = "at most " if reason == _CONTEXTS else ""
+    return f"{text}; the largest part of the rest went to {_MEANINGS[reason]} ({most}{percent(ns[reason] / window)})."
+
+
+def _steady_answer(report: Report, row: dict[str, int]) -> str:
+    """How busy a device was where nothing was paid once; nothing where that is all of its window, or not known."""
+    steady = steady_parts(report).get(row["device"])
+    if steady is None or steady.ns >= (1 - _WORTH_CORRECTING) * row["window_ns"]:
+        return ""
+    start, end = (instant(at, report.zero_ns) for at in (steady.start, steady.end))
+    return f" Without one-time costs, from {start} to {end}, it was busy {percent(steady.busy_ns / steady.ns)}."

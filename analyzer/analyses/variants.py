@@ -18,8 +18,8 @@ from kanalyze.analyses._measured_groups import measured_groups
 from kanalyze.analyses._same_kernels import same_kernels
 from kanalyze.analyses._together import Together, of_each, several, together
 from kanalyze.analyses.range_gpu import range_gpu
-from kanalyze.report import Window
 from kanalyze.schema import Column, Table
+from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from typing import Unpack

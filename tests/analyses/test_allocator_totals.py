@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.memory import memory, told
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import Event, call, report
 
 TRACE = Path(__file__).parents[1] / "reports" / "torch" / "memory.json.gz"
@@ -61,7 +61,7 @@ def test_what_was_there_before_may_be_the_peak():
 
 def test_a_page_says_what_such_an_allocation_is():
     assert told(memory(report(EVENTS))) == (
-        "What the framework's allocator gave out, which held up to 1.000 kB of GPU 0: no calls of CUDA."
+        "What the framework's allocator gave out, which held up to 1.000 kB of GPU 0: no CUDA calls."
     )
 
 

@@ -11,7 +11,7 @@ from kanalyze.analyses.cold import BY_KERNEL, TABLE, cold
 from kanalyze.analyses.rules import cold_start
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.readers import read
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, kernel, memcpy, overhead, report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
@@ -19,6 +19,9 @@ from support.strategies import EVENTS, FEWER, WINDOWS
 TESTS = Path(__file__).parents[1]
 REPORTS = TESTS / "reports"
 US = 1_000
+
+#: What shows that the process began in the recording, and is no cost by itself.
+BEGUN = overhead("Lazy Function Loading", -9, -8)
 
 
 def rows(*events, columns=("category", "what", "start_ns", "dur_ns", "warm_ns", "extra_ns"), **where):
@@ -35,7 +38,7 @@ def launch(name, start, end, correlation, *, ran=1, **keys):
 
 def launches(*times, name="k", gap=10):
     """Launches that take `times`, one after the other."""
-    start, events = 0, []
+    start, events = 0, [BEGUN]
     for number, length in enumerate(times):
         events += launch(name, start, start + length, number + 1)
         start += length + gap
@@ -75,7 +78,17 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
     ]
     evidence = "makes a context; other calls of this name: 1"
     columns = ("category", "what", "dur_ns", "warm_ns", "extra_ns", "evidence")
-    assert rows(*made, columns=columns) == [("context", "cudaMalloc", 100 * US, 3.0 * US, 97.0 * US, evidence)]
+    assert rows(*made, columns=columns) == [
+        ("context", "cudaMalloc", 50 * US, 3.0 * US, 50.0 * US, evidence),
+        (
+            "allocation",
+            "cudaMalloc",
+            50 * US,
+            3.0 * US,
+            47.0 * US,
+            "the process's first call of this name; later ones: 1",
+        ),
+    ]
     outside = [call("cuInit", 0, 5), overhead("CUDA context created", 50, 50), call("cudaMalloc_v3020", 90, 95)]
     evidence = "the profiler saw a context made outside of all calls that it records"
     what = "between cuInit and cudaMalloc"
@@ -109,6 +122,7 @@ def test_a_look_up_counts_where_it_took_much_longer_than_others():
 
 def test_a_graph_is_captured_instantiated_uploaded_and_launched_first():
     events = [
+        BEGUN,
         call("cudaStreamBeginCapture_v10000", 0, 2),
         call("cudaLaunchKernel_v7000", 3, 5 * US),
         call("cudaLaunchKernel_v7000", 6 * US, 6 * US + 1),
@@ -157,6 +171,7 @@ BLOCK = 1 << 21
 
 def test_first_touch_is_a_block_that_no_kernel_had_on_the_device_before():
     events = [
+        BEGUN,
         *launch("k", 0, 5, 1, ran=95),
         *(migration(10, 20, 0), migration(30, 40, 4096), migration(50, 60, BLOCK)),
         *launch("k", 110, 115, 2, ran=10),
@@ -265,7 +280,9 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
     of = report(events).narrow(window=Window(*window))
     found = cold(of)
     calls = {(event.start, event.end - event.start) for event in events if event.kind == "api"}
-    whole = found.filter(pl.col("dur_ns").is_not_null() & (pl.col("category") != "first touch"))
+    for making, made in SlowModel(events).context_calls.items():
+        calls |= {(making.start, made - making.start), (made, making.end - made)}
+    whole = found.filter(pl.col("dur_ns").is_not_null() & (pl.col("evidence").str.contains("migrations").not_()))
     assert set(whole.select("start_ns", "dur_ns").iter_rows()) <= calls
     assert found.select((pl.col("idle_ns") <= pl.col("dur_ns").clip(lower_bound=0)).all()).item()
     first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
@@ -311,3 +328,16 @@ def test_costs_of_real_reports(path):
     assert proved <= set(found.get_column("category"))
     by_kernel = cold(of, by="kernel")
     assert by_kernel.get_column("count").sum() == of.kind("kernel").height
+
+
+def test_loading_a_library_needs_no_context():
+    ms = 1000 * US
+    events = [
+        call("cuModuleGetLoadingMode", 0, US),
+        call("cuLibraryLoadData", 2 * ms, 3 * ms),
+        call("cuLibraryGetKernel", 3 * ms, 3 * ms + US),
+        call("cudaMalloc_v3020", 4 * ms, 360 * ms),
+        *launch("k", 400 * ms, 401 * ms, 9),
+    ]
+    found = [row for row in rows(*events, columns=("category", "what", "dur_ns")) if row[0] == "context"]
+    assert found == [("context", "cudaMalloc", 356 * ms)]

@@ -16,7 +16,7 @@ from kanalyze.analyses.concurrency import BY_PAIR, TABLE, concurrency
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import default_stream, no_overlap
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, memset, report
 from support.slow_model import BUSY, SlowModel, bucket_of_operation
 from support.strategies import FEWER, WINDOWS

@@ -14,6 +14,7 @@ from kanalyze.readers.ncu_labels import SECTIONS
 from kanalyze.readers.ncu_numbers import POINT, base_unit, numbers
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
+from support.shares import some
 
 PAGES = [REPORTS / "ncu" / "add.details.csv", *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
 
@@ -85,7 +86,7 @@ def test_limiter_names_the_least_block_limits(path):
         "Barriers": "barriers",
     }
     page = printed(path)
-    for row in kanalyze.counters(kanalyze.read(path)).iter_rows(named=True):
+    for row in some(kanalyze.counters(kanalyze.read(path)).iter_rows(named=True)):
         told = page.filter((pl.col("event_id") == row["event_id"]) & pl.col("label").str.starts_with("Block Limit "))
         values = dict(told.select("label", "value").iter_rows())
         least = min(values.values())
@@ -104,7 +105,9 @@ def test_waits_are_those_that_ncu_tells_of(path):
         report.table("rule_results").select("event_id", pl.col("message").str.extract_groups(pattern)).unnest("message")
     )
     found, latency = kanalyze.stalls(report), kanalyze.counters(report).get_column("cycles_per_instruction")
-    for event_id, cycles, share, every in said.drop_nulls().iter_rows():
+    rows = said.drop_nulls().rows()
+    assert rows or path.parent.name == "streams"  # where it names none that is long
+    for event_id, cycles, share, every in rows:
         stall = (
             found.filter(pl.col("event_id") == event_id)
             .sort((pl.col("share") - float(share) / 100).abs())

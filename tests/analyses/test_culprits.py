@@ -12,7 +12,7 @@ from kanalyze.analyses._blame import IDLE
 from kanalyze.analyses.culprits import culprits
 from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
 from support.large import in_batches
 from support.slow_gaps import SlowGaps, gap_reports
@@ -222,7 +222,8 @@ def test_no_record_of_operations_cannot_tell():
 
 def test_time_that_the_recording_does_not_cover_has_no_name():
     read = kanalyze.read(Path(__file__).parents[1] / "reports" / "add.sqlite")
-    assert culprits(read, window="70s..71s").rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9)]
+    after = Window(70 * 10**9, 71 * 10**9)
+    assert culprits(read, window=after).rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9)]
 
 
 # Everything at once

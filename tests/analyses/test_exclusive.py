@@ -8,7 +8,7 @@ from kanalyze.analyses.copies import copies
 from kanalyze.analyses.kernels import kernels
 from kanalyze.analyses.ledger import ledger
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, memset, report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS

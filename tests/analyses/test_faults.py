@@ -4,7 +4,7 @@ import pytest
 
 from kanalyze.analyses.faults import faults
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, report
 from support.nsys_csv import report_of, reports_with, rows_of
 

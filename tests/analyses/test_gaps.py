@@ -11,9 +11,10 @@ import kanalyze
 from kanalyze.analyses.gaps import gaps
 from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, kernel, memcpy, nvtx, report
 from support.large import in_batches
+from support.shares import cases, holds, some
 from support.slow_gaps import IDLE, SlowGaps, gap_reports
 from support.strategies import FEWER, WINDOWS
 
@@ -129,7 +130,7 @@ def test_time_that_the_recording_does_not_cover_is_a_gap_of_its_own():
 
 
 def assert_sums_to_the_ledger(of):
-    """All gaps together are the ledger's idle buckets, device by device."""
+    """All gaps together are the ledger's idle buckets, device by device. Gives how many there are."""
     every = gaps(of, threshold_ns=0)
     assert (
         every.get_column("dur_ns") == every.select(pl.sum_horizontal(f"{name}_ns" for name in IDLE)).to_series()
@@ -139,8 +140,10 @@ def assert_sums_to_the_ledger(of):
     idle = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(IDLE)).group_by("device", "bucket")
     expected = {(device, bucket): ns for device, bucket, ns in idle.agg(pl.col("ns").sum()).iter_rows()}
     assert {key: ns for key, ns in found.items() if ns} == expected
+    return every.height
 
 
+@cases(0.6)
 @given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
 def test_gaps_equal_the_model(made, window, threshold, batch):
     events, records = made
@@ -149,16 +152,18 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
         in_batches(patch, batch)
         found = gaps(of, threshold_ns=threshold).drop("process_id", "thread_id")
     model = SlowGaps(events, window, records)
+    holds(found.height)
     assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]
 
 
+@cases(0.5)
 @FEWER
 @given(gap_reports(), WINDOWS)
 def test_all_gaps_sum_to_the_ledger(made, window):
     events, records = made
-    assert_sums_to_the_ledger(report(events, event_records=records).narrow(window=Window(*window)))
+    holds(assert_sums_to_the_ledger(report(events, event_records=records).narrow(window=Window(*window))))
 
 
-@pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", some(path for path in REPORTS if path.stem != "empty"), ids=lambda path: path.stem)
 def test_all_gaps_of_real_reports_sum_to_the_ledger(path):
-    assert_sums_to_the_ledger(kanalyze.read(path))
+    assert assert_sums_to_the_ledger(kanalyze.read(path)) > 0

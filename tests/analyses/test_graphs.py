@@ -14,7 +14,7 @@ from kanalyze.analyses.graphs import BY_KERNEL, TABLE, graphs
 from kanalyze.analyses.ledger import ledger
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.readers import read
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, report
 from support.slow_model import SlowModel
 from support.strategies import FEWER, WINDOWS

@@ -12,7 +12,7 @@ from kanalyze.analyses._blame import IDLE
 from kanalyze.analyses.culprits import culprits
 from kanalyze.analyses.gaps import gaps
 from kanalyze.analyses.ledger import ledger
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
 from support.large import in_batches
 from support.slow_frames import SlowFrames, frame_reports

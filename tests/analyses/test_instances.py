@@ -6,7 +6,7 @@ from hypothesis import given
 
 from kanalyze.analyses.instances import INSTANCES, SPREAD, compare
 from kanalyze.analyses.ledger import BUCKETS, ledger
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 from support.strategies import EVENTS, FEWER
 
@@ -40,7 +40,7 @@ def test_the_buckets_of_an_instance_add_up_to_it():
 
 def test_the_spread_over_all():
     spread = compared(steps(20, 30, 70)).spread
-    assert spread.filter(pl.col("bucket") == "kernel").rows() == [(0, "kernel", 10.0, 10, 10, 0.0, 30, 0.25)]
+    assert spread.filter(pl.col("bucket") == "kernel").rows() == [(0, 1, "kernel", 10.0, 10, 10, 0.0, 30, 0.25)]
     total = spread.filter(pl.col("bucket") == "total").row(0, named=True)
     assert (total["median_ns"], total["min_ns"], total["max_ns"], total["total_ns"], total["share"]) == (
         30.0,
@@ -56,8 +56,17 @@ def test_the_odd_one_is_named_with_its_bucket():
     odd = found.instances.filter("odd")
     assert odd.select("instance", "cause").rows() == [(5, "queued")]
     assert found.answer == (
-        "6 instances of step: 20 ns in the median, from 19 ns to 90 ns. Odd ones out: #5 takes 4.50 × that (queued)."
+        "6 instances of step: 20 ns in the median, from 19 ns to 21 ns without the odd ones: #5 takes 4.50 × that "
+        "(queued)."
     )
+
+
+def test_shares_and_medians_speak_of_the_same_instances():
+    spread = compared(steps(20, 21, 20, 19, 90, 20)).spread
+    total = spread.filter(pl.col("bucket") == "total").row(0, named=True)
+    assert (total["median_ns"], total["min_ns"], total["max_ns"], total["total_ns"]) == (20.0, 19, 21, 100)
+    (kernels,) = spread.filter(pl.col("bucket") == "kernel").to_dicts()
+    assert (kernels["median_ns"], kernels["total_ns"], kernels["share"]) == (10.0, 50, 0.5)
 
 
 def test_a_faster_one_is_odd_by_what_it_lacks():

@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses import _context
+from kanalyze.analyses import _beginnings, _context
 from kanalyze.analyses._operations import operations
 from kanalyze.analyses._walk import launch_waits, walked
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.ledger import BUCKETS, ledger
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
-from support.build import call, graph, kernel, memcpy, memset, overhead, report
+from kanalyze.window import Window
+from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report
 from support.large import in_batches
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
@@ -142,8 +142,8 @@ def test_6_the_profiler_says_which_call_made_the_context():
     assert rows(report(events)) == [
         ("kernel", None, 10),
         ("profiler", "CUDA context created", 5),
-        ("loading", "context", 52),
-        ("allocation", "cudaMalloc", 10),
+        ("loading", "context", 17),
+        ("allocation", "cudaMalloc", 45),
         ("launch", "call", 10),
         ("api", "cudaStreamCreate", 3),
     ]
@@ -200,7 +200,75 @@ def test_6_of_calls_that_begin_together_the_outermost_made_the_context():
         call("cudaLaunchKernel", 20, 30, correlation=1),
         kernel(30, 40, correlation=1),
     ]
-    assert rows(report(events)) == [("kernel", None, 10), ("loading", "context", 20), ("launch", "call", 10)]
+    assert rows(report(events)) == [
+        ("kernel", None, 10),
+        ("loading", "context", 5),
+        ("allocation", "cudaMalloc", 15),
+        ("launch", "call", 10),
+    ]
+
+
+MS = 1_000_000
+
+
+def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
+    """Some calls, a long one, and then a launch whose kernel starts so long after it returned."""
+    launched_at = 10 + dur
+    return [
+        *before,
+        call(name, 10, 10 + dur, correlation=1),
+        call("cudaLaunchKernel", launched_at, launched_at + 5, correlation=2),
+        kernel(launched_at + 5 + waits, launched_at + MS, correlation=2),
+        *ran,
+    ]
+
+
+@pytest.mark.parametrize("before", ["cuInit", "cudaGetDevice"])
+@pytest.mark.parametrize(
+    ("name", "tells"),
+    [
+        *[(name, "always") for name in ("cudaMalloc_v3020", "cudaStreamCreate", "cudaSetDevice", "cuCtxCreate_v4")],
+        *[(name, "begun") for name in ("cudaFree_v3020", "cudaHostAlloc", "cudaMallocManaged")],
+        *[(name, "never") for name in ("cudaDeviceSynchronize", "cudaStreamSynchronize_v3020", "cudaMemcpy_v3020")],
+        *[(name, "never") for name in ("cudaMemcpyAsync", "cudaMemset", "cudaEventSynchronize", "cudaEventRecord")],
+        *[
+            (name, "never")
+            for name in ("cudaGraphLaunch", "cuLibraryLoadData", "cudaFuncGetAttributes", "cuLaunchKernel")
+        ],
+        *[(name, "never") for name in ("cudaProfilerStart", "cudaFreeHost", "hipDeviceSynchronize", "hipMemcpy", None)],
+    ],
+)
+def test_6_a_first_call_that_takes_long_for_another_reason_made_no_context(name, tells, before):
+    events = after_a_long_first_call(name, before=[call(before, 0, 5)])
+    made = ("loading", "context", 14 * MS) in rows(report(events))
+    assert made == (tells == "always" or (tells == "begun" and before == "cuInit"))
+
+
+@pytest.mark.parametrize("number", [0, 1, 6])
+def test_6_in_a_recording_that_begins_at_a_later_step_no_call_made_the_context(number):
+    events = [*after_a_long_first_call("cudaMalloc"), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]
+    assert (("loading", "context", 14 * MS) in rows(report(events))) == (number == 0)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"ran": [kernel(0, 5, correlation=9)]},
+        {"ran": [kernel(8 * MS, 9 * MS, correlation=9)]},
+        {"ran": [kernel(11 * MS, 12 * MS, correlation=1)], "before": [call("cudaLaunchKernel", 0, 1, correlation=1)]},
+        {"waits": 10 * MS},
+    ],
+)
+def test_6_where_work_was_under_way_no_call_made_the_context(sign):
+    found = rows(report(after_a_long_first_call("cudaMalloc", **sign)))
+    assert "context" not in {detail for _, detail, _ in found}
+
+
+def test_6_a_context_is_made_before_anything_runs():
+    launching = [call("cudaStreamCreate", 5, 30 * MS), call("cudaLaunchKernel", 6, 25 * MS, correlation=1)]
+    assert rows(report([*launching, kernel(20 * MS, 30 * MS, correlation=1)]))[1:] == [
+        ("loading", "context", 20 * MS - 5),
+    ]
 
 
 def test_7_allocation_wins_over_the_launch_too():
@@ -643,12 +711,13 @@ def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
     assert sums == {device: length for device, length in lengths.items() if length > 0}
 
 
-@given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 2, 3, 1_000]))
-@example([], (None, None), 3, 1)
-def test_ledger_equals_the_model(events, window, context_from_ns, batch):
-    model = SlowModel(events, window, context_from_ns)
+@given(EVENTS, WINDOWS, st.sampled_from([3, 8, 1_000]), st.sampled_from([1, 5, 1_000]), st.sampled_from([1, 2, 1_000]))
+@example([], (None, None), 3, 1, 1)
+def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, batch):
+    model = SlowModel(events, window, context_from_ns, prompt_ns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_context, "CONTEXT_FROM_NS", context_from_ns)
+        patch.setattr(_beginnings, "PROMPT_NS", prompt_ns)
         in_batches(patch, batch)
         found = ledger(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())
@@ -712,4 +781,4 @@ def test_time_that_the_recording_does_not_cover_is_unknown():
 
 def test_a_window_after_the_recording_is_unknown():
     read = kanalyze.read(Path(__file__).parents[1] / "reports" / "add.sqlite")
-    assert ledger(read, window="70s..71s").rows() == [(0, "unknown", None, 1_000_000_000, 1.0)]
+    assert ledger(read, window=Window(70 * 10**9, 71 * 10**9)).rows() == [(0, "unknown", None, 1_000_000_000, 1.0)]

@@ -4,9 +4,10 @@ import pytest
 
 from kanalyze.analyses.libraries import libraries
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import host, kernel, nvtx, report
 from support.nsys_csv import TIMES, assert_rows, report_of, reports_with, rows_of
+from support.shares import some
 
 KEYS = ("library", "name", "count", "total_ns", "share", "idle_ns")
 
@@ -15,16 +16,20 @@ def rows(of, *columns, **where):
     return libraries(of, **where).select(columns or KEYS).rows()
 
 
-@pytest.mark.parametrize("name", reports_with("osrt_sum"))
+@pytest.mark.parametrize("name", some(name for name in reports_with("osrt_sum") if rows_of(name, "osrt_sum")))
 def test_system_calls_equal_those_of_nsys(name):
-    theirs, of = rows_of(name, "osrt_sum"), report_of(name)
-    if not {"osrt", "range", "library"}.intersection(of.kinds):
-        assert theirs == []
-        return
-    ours = libraries(of)
+    theirs, ours = rows_of(name, "osrt_sum"), libraries(report_of(name))
     ours = ours.filter(ours["library"] == "OS runtime")
     columns = {**TIMES, "Time (%)": "percent", "Num Calls": "count", "Name": "name"}
     assert_rows(ours.with_columns((ours["share"] * 100).alias("percent")), theirs, columns)
+
+
+@pytest.mark.parametrize("name", some(name for name in reports_with("osrt_sum") if not rows_of(name, "osrt_sum")))
+def test_where_nsys_has_no_system_calls_there_are_none(name):
+    of = report_of(name)
+    assert of.kind("osrt").is_empty()
+    if {"osrt", "range", "library"}.intersection(of.kinds):
+        assert "OS runtime" not in libraries(of)["library"].to_list()
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("libraries", "cuBLAS"), ("nccl", "NCCL"), ("torch_node", "CCCL")])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.memory import memory
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import Event, call, kernel, report
 from support.nsys_csv import report_of
 from support.strategies import FEWER

@@ -5,9 +5,10 @@ import pytest
 from kanalyze.analyses.migration_totals import migration_totals
 from kanalyze.analyses.migrations import migrations
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import host, kernel, memcpy, report
 from support.nsys_csv import agrees, report_of, reports_with, rows_of
+from support.shares import some
 
 NS_PER_S = 1_000_000_000
 
@@ -40,14 +41,13 @@ def as_nsys(row):
 
 
 def assert_equal(ours, theirs):
-    assert len(ours) == len(theirs)
-    for row, expected in zip(ours, theirs, strict=True):
+    for row, expected in some(zip(ours, theirs, strict=True)):
         assert all(agrees(row[name], text) for name, text in expected.items()), (row, expected)
 
 
 def with_faults(nsys_report):
     """The reports of which nsys tells anything: it wants both copies and page faults."""
-    return [name for name in reports_with(nsys_report) if rows_of(name, nsys_report)]
+    return some(name for name in reports_with(nsys_report) if rows_of(name, nsys_report))
 
 
 @pytest.mark.parametrize("name", with_faults("um_sum-all"))

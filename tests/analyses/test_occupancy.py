@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.kernels import kernels
 from kanalyze.analyses.occupancy import BY_DEVICE, BY_KERNEL, TABLE, occupancy
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, report
 
 #: 2 SMs of capability 9.0.

@@ -4,6 +4,7 @@ from collections import defaultdict
 from random import Random
 
 import polars as pl
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -55,6 +56,11 @@ def test_nothing_repeats_across_stretches():
 
 def test_too_few_repetitions_are_none():
     assert units([1, 2, 3, 4] * 4) == {}
+
+
+@pytest.mark.parametrize(("operations", "found"), [(8, 8), (6, 0)])
+def test_a_series_of_twice_the_nodes_is_long_enough(operations, found):
+    assert periodic(line([0, 1] * (operations // 2)), fewest=2, nodes=4).height == found
 
 
 def test_no_operations():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.range_gpu import TABLE, TRACE, range_gpu
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, nvtx, report
 from support.slow_ranges import SlowRanges, reports, spread
 from support.strategies import FEWER, WINDOWS
@@ -57,6 +57,8 @@ def test_a_range_and_what_is_inside_it():
             "busy_ns": 25,
             "operations": 3,
             "whole_graphs": 0,
+            "process_busy_ns": 25,
+            "process_operations": 3,
         },
         {
             "range": ":forward",
@@ -76,6 +78,8 @@ def test_a_range_and_what_is_inside_it():
             "busy_ns": 15,
             "operations": 2,
             "whole_graphs": 0,
+            "process_busy_ns": 15,
+            "process_operations": 2,
         },
     ]
 
@@ -100,6 +104,8 @@ def test_every_instance():
             "busy_ns": 25,
             "operations": 3,
             "whole_graphs": 0,
+            "process_busy_ns": 25,
+            "process_operations": 3,
         },
         {
             "range": ":forward",
@@ -119,6 +125,8 @@ def test_every_instance():
             "busy_ns": 15,
             "operations": 2,
             "whole_graphs": 0,
+            "process_busy_ns": 15,
+            "process_operations": 2,
         },
     ]
 
@@ -268,7 +276,15 @@ def test_sums_are_those_of_the_instances(events):
     for key, group in groups.items():
         total = {
             name: sum(row[name] for row in group)
-            for name in ("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs")
+            for name in (
+                "projected_ns",
+                "gpu_ops",
+                "busy_ns",
+                "operations",
+                "whole_graphs",
+                "process_busy_ns",
+                "process_operations",
+            )
         }
         means = {
             f"avg_{name}": sum(row[name] for row in group) / len(group) for name in ("gpu_ops", "level", "children")

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from kanalyze.analyses.range_kernels import TABLE, range_kernels
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 from support.slow_ranges import SlowRanges, reports
 

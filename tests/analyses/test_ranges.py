@@ -5,7 +5,7 @@ from hypothesis import given
 
 from kanalyze.analyses.ranges import TABLE, ranges
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 from support.slow_ranges import OPEN_UNTIL, name_of, reports, spread
 
@@ -32,6 +32,8 @@ def test_ranges_by_domain_name_and_style():
             "open_count": 0,
             "threads": 2,
             "cross_thread_count": 0,
+            "process_busy_ns": 0,
+            "process_operations": 0,
         },
         {
             "range": "solver:step",
@@ -47,6 +49,8 @@ def test_ranges_by_domain_name_and_style():
             "open_count": 0,
             "threads": 1,
             "cross_thread_count": 0,
+            "process_busy_ns": 0,
+            "process_operations": 0,
         },
         {
             "range": ":step",
@@ -62,6 +66,8 @@ def test_ranges_by_domain_name_and_style():
             "open_count": 0,
             "threads": 1,
             "cross_thread_count": 0,
+            "process_busy_ns": 0,
+            "process_operations": 0,
         },
     ]
 

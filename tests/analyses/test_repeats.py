@@ -23,4 +23,6 @@ def test_several_are_the_first_with_how_far_they_are_apart():
 
 
 def test_a_run_without_gpu_work_is_told():
-    assert repeated([RUNS[0], NOTHING]).answer.endswith("first of 2 runs; in 1 of them no GPU did anything.")
+    assert repeated([RUNS[0], NOTHING]).answer.endswith(
+        "first of 2 runs; in 1 of them nothing that a GPU did was recorded."
+    )

@@ -15,6 +15,7 @@ from kanalyze.readers.ncu_selection import Selection
 from support.build import call, graph, kernel, report
 from support.command import SAMPLES
 from support.counters import measured
+from support.shares import cases, holds
 
 FOLDER = Path("made by hand")
 META = replace(report([]).meta, path=FOLDER, tool="nsys", capture=FOLDER)
@@ -82,48 +83,50 @@ def test_launches_by_number_are_the_true_ones_and_none_is_missed(launches, names
     assert found == expected
 
 
+@cases(0.3)
 @given(programs, filters, st.integers(0, 3), st.integers(1, 5), st.data())
 def test_first_launches_are_the_true_ones(launches, names, skip, count, data):
     asked = Selection(None, skip if len(names) == 1 else 0)
     starts = data.draw(st.permutations(range(len(launches))))
     ncu, chosen = under_ncu(launches, asked, names, count)
-    if ncu is not None:
+    if holds(ncu is not None):
         assert pairs(recorded(launches, starts), ncu) == dict(enumerate(chosen))
 
 
+@cases(0.03)
 @given(programs, programs, filters, numbers)
 def test_where_the_run_under_ncu_went_another_way_shapes_tell(launches, others, names, asked):
     """No launch is paired with one of another shape, nor is any other of that function."""
     ncu, chosen = under_ncu(others, asked, names)
-    if ncu is None:
+    found = {} if ncu is None else pairs(recorded(launches, range(len(launches))), ncu)
+    if not holds(found):
         return
-    found = pairs(recorded(launches, range(len(launches))), ncu)
     assert all(launches[left] == others[chosen[right]] for right, left in found.items())
     told = same_launches(recorded(launches, range(len(launches))), ncu)
     doubtful = {others[chosen[right]][0] for right in told.filter(pl.col("left").is_null())["right"]}
     assert not doubtful & {launches[left][0] for left in found.values()}
 
 
+@cases(0.05)
 @given(programs, filters, numbers, st.data())
 def test_what_one_call_launched_is_counted_and_not_told_apart(launches, names, asked, data):
     cuts = data.draw(st.lists(st.booleans(), min_size=len(launches), max_size=len(launches)))
     calls = [sum(cuts[: place + 1]) for place in range(len(launches))]
     ncu, chosen = under_ncu(launches, asked, names)
-    if ncu is None:
-        return
-    found = pairs(recorded(launches, range(len(launches)), calls=calls), ncu)
+    found = {} if ncu is None else pairs(recorded(launches, range(len(launches)), calls=calls), ncu)
+    holds(found)
     assert all(chosen[right] == left for right, left in found.items())
     made = [(name, one) for (name, _), one in zip(launches, calls, strict=True)]
     assert all(made.count(made[left]) == 1 for left in found.values())
 
 
+@cases(0.05)
 @given(programs, filters, numbers, st.data())
 def test_two_threads_have_no_order(launches, names, asked, data):
     threads = data.draw(st.lists(st.integers(1, 2), min_size=len(launches), max_size=len(launches)))
     ncu, chosen = under_ncu(launches, asked, names)
-    if ncu is None:
-        return
-    found = pairs(recorded(launches, range(len(launches)), threads=threads), ncu)
+    found = {} if ncu is None else pairs(recorded(launches, range(len(launches)), threads=threads), ncu)
+    holds(found)
     of_one = {name for name in names if len({t for (n, _), t in zip(launches, threads, strict=True) if n == name}) == 1}
     assert all(chosen[right] == left and launches[left][0] in of_one for right, left in found.items())
 

@@ -12,7 +12,7 @@ from kanalyze.analyses.instances import compare
 from kanalyze.analyses.ledger import BUCKETS, ledger
 from kanalyze.analyses.steps import TABLE, steps, told
 from kanalyze.errors import CannotTellError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
 from support.strategies import EVENTS, FEWER
 
@@ -108,7 +108,7 @@ def test_an_odd_step_is_named_with_its_bucket():
         *((number, number == 3, "host" if number == 3 else None, False) for number in range(6)),
     ]
     assert told(steps(of)) == (
-        "6 steps: 100 ns in the median, from 98 ns to 500 ns. Odd ones out: step:3 takes 5.00 × that (host)."
+        "6 steps: 100 ns in the median, from 98 ns to 102 ns without the odd ones: step:3 takes 5.00 × that (host)."
     )
 
 

@@ -11,7 +11,7 @@ import kanalyze
 from kanalyze.analyses._syncs import scope_of
 from kanalyze.analyses.syncs import syncs
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS

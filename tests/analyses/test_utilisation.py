@@ -13,7 +13,7 @@ from kanalyze.analyses._windows import windows
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.utilisation import AS_NSYS, utilisation
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, overhead, report
 from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS

@@ -7,11 +7,18 @@ the ledger's buckets hold.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+#: So much of a name of the program's own stands in a sentence.
+_LONGEST: Final = 400
 
 
 def literal(text: str) -> str:
-    """`text` as part of a :class:`Finding`'s sentence: a program's own names may hold braces, which stand for names."""
+    """`text` as part of a :class:`Finding`'s sentence: a program's own names may hold braces, which stand for names.
+
+    Of one that no sentence has space for it is the beginning.
+    """
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     return text.replace("{", "{{").replace("}", "}}")
 
 
@@ -21,7 +28,7 @@ class Finding(NamedTuple):
     Attributes:
         rule: Stable name of the kind of finding.
         device: The GPU whose window `at_stake_ns` is part of.
-        at_stake_ns: The time in that window that the trouble takes: the most that mending it can gain.
+        at_stake_ns: The time in that window that the trouble takes.
         text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`; every other name of the
             program is in it by :func:`literal`.
         names: Kernel names in the sentence, whole; a renderer may shorten them.

@@ -20,6 +20,9 @@ from kanalyze.units import count, moment, plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
+#: What is found here: what is paid once.
+RULES: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch")
+
 #: So many contexts are named in the sentence.
 _NAMED: Final = 3
 
@@ -46,7 +49,11 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     later = later.join(made, on="event_id", how="anti")
     names = ", ".join(made.get_column("call").fill_null("a call without a name").unique().sort())
     warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
-    took = f"{time(longest(made, 'dur_ns'))}{warm}"
+    longest_one = (
+        made.with_columns(ns=pl.col("made_ns") - pl.col("start_ns")).sort("ns", "event_id").row(-1, named=True)
+    )
+    whole = f" of {time(longest_one['dur_ns'])}" if longest_one["ns"] < longest_one["dur_ns"] else ""
+    took = f"{time(longest_one['ns'])}{whole}{warm}"
     text = f"Context creation, once per process and device, inside {literal(names)} ({took})."
     remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
     return [Finding("context-creation", device, stake, text, remedy, "cold")]
@@ -59,7 +66,7 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
         return []
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     made = _of_processes(report, device, unrecorded_contexts(report))
-    made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("at")
+    made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
     which = "; ".join(_sides(row, report.zero_ns) for row in made.head(_NAMED).iter_rows(named=True))
     more = f"; and {count(made.height - _NAMED)} more" if made.height > _NAMED else ""
     text = (
@@ -72,7 +79,7 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
 
 def _sides(made: dict[str, Any], zero_ns: int) -> str:
     before, after = (literal(made[side] or edge) for side, edge in (("before", "the start"), ("after", "the end")))
-    return f"at {moment(made['at'], zero_ns)}, between {before} and {after}"
+    return f"at {moment(made['end'], zero_ns)}, between {before} and {after}"
 
 
 def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
@@ -81,13 +88,21 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
         return []
     loading = names_that(report, lambda name: bucket_of(name) == "loading")
     loads = report.seen("api").filter(pl.col("name").is_in(loading))
-    loads = _of_processes(report, device, loads).join(context_calls(report), on="event_id", how="anti")
+    loads = _after_contexts(report, _of_processes(report, device, loads))
     slowest = longest(loads, "dur_ns")
     most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
     how = f"{plural(loads.height, 'call')}, the longest {time(slowest)} (most in {literal(most)})"
     text = f"Loading modules and libraries: {how}."
     remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
     return [Finding("module-loading", device, stake, text, remedy, "ledger")]
+
+
+def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """The `calls` with what they took after the context was made that one of them may have made; none of nothing."""
+    made = context_calls(report).select("event_id", until=pl.col("made_ns") - pl.col("start_ns"))
+    found = calls.join(made, on="event_id", how="left", maintain_order="left")
+    found = found.with_columns(dur_ns=pl.col("dur_ns") - pl.col("until").fill_null(0))
+    return found.filter(pl.col("until").is_null() | (pl.col("dur_ns") > 0))
 
 
 def _first_launches(report: Report, device: int) -> list[Finding]:

@@ -49,9 +49,10 @@ def _most(top: dict[str, Any]) -> str:
     ends = operators if len(operators) <= 2 * _ENDS else [*operators[:_ENDS], "…", *operators[-_ENDS:]]
     moved = f" and moving {size(top['moved_bytes'])}" if top["moved_bytes"] is not None else ""
     least = f", which would move {size(top['fused_bytes'])}" if top["fused_bytes"] is not None else ""
+    known = "at least" if top["fused_bytes"] is not None else "about"
     return (
         f"{ARROW.join(ends)}, {plural(top['kernels'], 'kernel')} {plural(top['count'], 'time')}, taking "
-        f"{time(top['total_ns'])}{moved}; at least {time(top['fused_ns'])} as one kernel each{least}"
+        f"{time(top['total_ns'])}{moved}; {known} {time(top['fused_ns'])} as one kernel each{least}"
     )
 
 

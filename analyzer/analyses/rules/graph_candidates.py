@@ -51,7 +51,7 @@ def _finding(report: Report, device: int, own: pl.DataFrame, most: int) -> Findi
     text = (
         f"{which}: {plural(total(own, 'launches'), 'launch')} for which GPU {device} waited {time(waited)}, most for "
         f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
-        f"As CUDA graphs they would save at most {time(stake)}, if launching one takes "
+        f"As CUDA graphs they would save at most {time(stake)} of that, if launching one takes "
         f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
         f"{_cut(report, device)}"
     )

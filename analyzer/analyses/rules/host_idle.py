@@ -35,12 +35,12 @@ def _blocking(device: int, rows: pl.DataFrame, told: pl.DataFrame | None) -> lis
     window = float(rows.get_column("ns").item(0)) / float(rows.get_column("share").item(0))
     if told is not None:
         own = told.group_by(shown(pl.col("name")).alias("detail")).agg(pl.col("sync_ns").sum())
-        left = rows.join(own, on="detail", how="left", nulls_equal=True, maintain_order="left")
+        left = rows.join(own, on="detail", how="left", maintain_order="left")
         rows = left.with_columns((pl.col("ns") - pl.col("sync_ns").fill_null(0)).clip(lower_bound=0).alias("ns"))
     stake = total(rows, "ns")
     calls = ", ".join(
         f"{literal(name)} {time(ns)}"
-        for name, ns in rows.sort("ns", descending=True).select("detail", "ns").head(3).iter_rows()
+        for name, ns in rows.sort("ns", "detail", descending=[True, False]).select("detail", "ns").head(3).iter_rows()
         if ns
     )
     besides = "" if told is None else ", besides the calls that look unneeded"

@@ -12,9 +12,10 @@ import polars as pl
 
 from kanalyze.analyses._common import total
 from kanalyze.analyses._operations import used_devices
+from kanalyze.analyses._steady import least_worth_saying
 from kanalyze.analyses._unified import faults_seen
 from kanalyze.analyses._walk import walked
-from kanalyze.analyses._windows import WORTH_SAYING, windows
+from kanalyze.analyses._windows import windows
 from kanalyze.analyses.culprits import context_culprits, culprits
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
@@ -34,8 +35,8 @@ def find(report: Report) -> list[Finding]:
     found = []
     for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
         stake = ns - walked(report)[device].unrecorded_ns
-        if stake > 0 and (left := share * stake / ns) >= WORTH_SAYING:
-            found.append(_finding(report, device, stake, left))
+        if stake > 0 and stake >= least_worth_saying(report)[device]:
+            found.append(_finding(report, device, stake, share * stake / ns))
     return found
 
 

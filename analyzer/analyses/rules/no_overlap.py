@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.analyses._common import total
 from kanalyze.analyses._serial_copies import hidden_at_most, serial_copies
-from kanalyze.analyses._windows import worth_saying
+from kanalyze.analyses._steady import worth_saying
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding
 from kanalyze.units import plural, size, time

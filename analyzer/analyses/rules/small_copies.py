@@ -6,23 +6,21 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import exact, intervals
 from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses._context import context_calls
 from kanalyze.analyses._copy_runs import ALIKE, LARGE_BYTES, large_copies, most_small_copies_take, small_copies
 from kanalyze.analyses._device_busy import idle_spans
 from kanalyze.analyses._ranges import named_ranges, ranges_at
-from kanalyze.analyses._windows import worth_saying
+from kanalyze.analyses._steady import worth_saying
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
-from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain
+from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 from kanalyze.units import plural, rate, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-_NS_PER_S: Final = 1_000_000_000
 
 #: The buckets in which a device waits for the calls that copy.
 _WAITS: Final = ("launch", "queued", "sync", "api")
@@ -61,12 +59,12 @@ def _finding(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     called_ns = min(called_ns, _held(report, device))
     if moved_ns + called_ns <= 0:
         return None
-    count, bytes_moved, time_ns = copies.height, total(copies, "size_bytes"), max(total(copies, "dur_ns"), 1)
-    against = f", {size(LARGE_BYTES)} and more at {rate(speed * _NS_PER_S)}" if speed else ""
+    count, bytes_moved, time_ns = copies.height, total(copies, "size_bytes"), total(copies, "dur_ns")
+    against = f", {size(LARGE_BYTES)} and more at {rate(exact.rate_of(speed, 1))}" if speed else ""
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
     text = (
         f"{plural(count, 'copy')} {literal(direction)} of {size(bytes_moved / count)} on average, one after the other"
-        f"{several}, at {rate(bytes_moved * _NS_PER_S / time_ns)}{against}{_caller(report, copies)}. They cost "
+        f"{several}, at {rate(exact.rate_of(bytes_moved, time_ns))}{against}{_caller(report, copies)}. They cost "
         f"{time(moved_ns)} of copying and {time(called_ns)} in which the device waited for their calls, more than one "
         f"copy {'per run' if several else 'of all'} would."
     )
@@ -80,7 +78,7 @@ def _free(report: Report, device: int) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns")
     other = [
         report.kind("overhead").select(start="start_ns", end=end),
-        context_calls(report).select(start="start_ns", end=end),
+        context_calls(report).select(start="start_ns", end="made_ns"),
     ]
     return intervals.subtract(idle, intervals.union(pl.concat(other)))
 
@@ -106,7 +104,8 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
         return text
     inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start"))
     rows = inside.drop_nulls()
-    names = named_ranges(report).get_column("range").gather(rows).str.replace(_STEP, ALL_STEPS)
+    names = named_ranges(report).select(without_ids(pl.col("range"))).to_series().gather(rows)
+    names = names.str.replace(_STEP, ALL_STEPS)
     if names.is_empty():
         return text
     common = names.alias("range").to_frame().group_by("range").len().sort("len", "range", descending=[True, False])

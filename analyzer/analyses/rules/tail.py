@@ -38,8 +38,8 @@ def find(report: Report) -> list[Finding]:
         others = f" Also: {plural(more, 'other launch shape')} with such a tail." if more else ""
         text = (
             f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for {time(top['alone_ns'])}: "
-            f"its last wave holds {count(top['blocks'] % room)}, and leaves idle at most {percent(top['tail_share'])} "
-            f"of that.{others}"
+            f"its last wave holds {count(top['blocks'] % room)}, and leaves {percent(top['tail_share'])} of that "
+            f"idle if all blocks take as long.{others}"
         )
         remedy = (
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "

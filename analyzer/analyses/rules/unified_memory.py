@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import intervals
+from kanalyze import exact, intervals
 from kanalyze.analyses._common import longest, total
 from kanalyze.analyses._operations import exclusive_operations, of_device
 from kanalyze.analyses._pages import pages
-from kanalyze.analyses._unified import FAULT_CAUSES, NS_PER_S, UNASKED, faults_seen, moves
+from kanalyze.analyses._unified import FAULT_CAUSES, UNASKED, faults_seen, moves
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.rules import Finding
 from kanalyze.units import plural, rate, size, time
@@ -51,7 +51,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     )
     if not again or trips < _ROUND_TRIPS:
         return None
-    part = pl.col("exclusive_ns") * pl.col("again_bytes") // pl.col("size_bytes").clip(lower_bound=1)
+    part = exact.part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
     stalled = _stalled(report, device, _groups(report, device).filter("again"))
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     text = (
@@ -90,7 +90,7 @@ def _while_stalled(ns: int) -> str:
 
 
 def _bandwidth(moved: pl.DataFrame) -> float:
-    return total(moved, "size_bytes") * NS_PER_S / max(total(moved, "dur_ns"), 1)
+    return exact.rate_of(total(moved, "size_bytes"), total(moved, "dur_ns"))
 
 
 def _groups(report: Report, device: int) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from kanalyze.analyses._calls import shown
 from kanalyze.analyses._common import total
 from kanalyze.analyses._lookup import gathered
 from kanalyze.analyses._ranges import ranges_at
-from kanalyze.analyses._windows import WORTH_SAYING
+from kanalyze.analyses._steady import worth_saying
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import Finding, literal
 from kanalyze.units import count, plural, time
@@ -50,7 +50,7 @@ def find(report: Report) -> list[Finding]:
 def unneeded(report: Report) -> dict[int, pl.DataFrame]:
     """The rows of :func:`avoidable` by device, where there are enough of them to speak of."""
     rows = ledger(report).filter(pl.col("bucket").is_in(_BUCKETS))
-    if rows.group_by("device").agg(pl.col("share").sum()).filter(pl.col("share") >= WORTH_SAYING).is_empty():
+    if not any(worth_saying(report, ns) for ns in rows.group_by("device").agg(pl.col("ns").sum()).get_column("ns")):
         return {}
     parts = avoidable(report).partition_by("device", as_dict=True, maintain_order=True)
     return {int(device): calls for (device,), calls in parts.items() if calls.height >= _FEWEST}

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.findings import ranked
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules.allocation_in_loop import find
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, kernel, report
 from support.nsys_csv import report_of
 

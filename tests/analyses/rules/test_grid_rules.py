@@ -9,7 +9,7 @@ from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.rules import low_occupancy, small_grid, tail
 from kanalyze.readers import read
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import graph, kernel, report
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -121,8 +121,8 @@ def test_a_tail():
             0,
             310 + 37,
             (
-                "k has 33 blocks where 32 run at once, for 640 ns: its last wave holds 1, and leaves idle at most 48.4"
-                " % of that. Also: 1 other launch shape with such a tail."
+                "k has 33 blocks where 32 run at once, for 640 ns: its last wave holds 1, and leaves 48.4 % of that"
+                " idle if all blocks take as long. Also: 1 other launch shape with such a tail."
             ),
         )
     ]

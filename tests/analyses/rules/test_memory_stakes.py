@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from kanalyze.analyses import _allocation_loops, _copy_runs
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import allocation_in_loop, small_copies, unified_memory
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report
+from support.shares import cases, holds
 from support.strategies import EVENTS, FEWER, WINDOWS
 
 WORK, IDLE = ("kernel", "communication", "memcpy"), ("launch", "queued", "sync", "api")
@@ -49,29 +50,42 @@ def faults(draw):
     return [moved, host("fault", "GPU page faults", start, end, thread=None, device=0, side=told)]
 
 
+#: As a rule the whole report.
+SEEN = st.one_of(st.just((None, None)), st.just((None, None)), WINDOWS)
+
+
 def with_some(of):
     return st.tuples(EVENTS, st.lists(of, max_size=10)).map(lambda parts: [*parts[0], *chain.from_iterable(parts[1])])
 
 
-@given(with_some(copies()), WINDOWS)
+@cases(0.05)
+@given(with_some(copies()), SEEN)
 @FEWER
 def test_small_copies(events, window):
     of = report(events).narrow(window=Window(*window))
     with patch.object(_copy_runs, "RUN", 2):
-        assert all(0 < one.at_stake_ns <= held(of, one.device, "memcpy", *IDLE) for one in small_copies.find(of))
+        found = small_copies.find(of)
+        holds(found)
+        assert all(0 < one.at_stake_ns <= held(of, one.device, "memcpy", *IDLE) for one in found)
 
 
-@given(with_some(rounds()), WINDOWS)
+@cases(0.05)
+@given(with_some(rounds()), SEEN)
 @FEWER
 def test_allocation_in_loop(events, window):
     of = report(events).narrow(window=Window(*window))
     with patch.object(_allocation_loops, "LOOP_ROUNDS", 1):
-        assert all(0 < one.at_stake_ns <= held(of, one.device, "allocation") for one in allocation_in_loop.find(of))
+        found = allocation_in_loop.find(of)
+        holds(found)
+        assert all(0 < one.at_stake_ns <= held(of, one.device, "allocation") for one in found)
 
 
-@given(with_some(faults()), WINDOWS)
+@cases(0.05)
+@given(with_some(faults()), SEEN)
 @FEWER
 def test_unified_memory(events, window):
     of = report(events).narrow(window=Window(*window))
     with patch.object(unified_memory, "_MANY", 1):
-        assert all(0 <= one.at_stake_ns <= held(of, one.device, *WORK) for one in unified_memory.find(of))
+        found = unified_memory.find(of)
+        holds(found)
+        assert all(0 <= one.at_stake_ns <= held(of, one.device, *WORK) for one in found)

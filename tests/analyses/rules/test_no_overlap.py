@@ -6,7 +6,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.rules.no_overlap import find
-from support.build import call, kernel, memcpy, report
+from support.build import call, host, kernel, memcpy, report
 
 REPORTS = Path(__file__).parents[2] / "reports"
 US = 1000
@@ -67,12 +67,37 @@ def test_a_kernel_that_was_submitted_after_the_copy_may_depend_on_it():
         to_device(direction="Device-to-Host"),
         [*to_device(), kernel(90 * US, 140 * US, stream=13)],
         [*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)],
+        [*to_device(), call("cudaStreamWaitEvent", 0, US, thread=2)],
         to_host(at=5 * US, made=memcpy),
     ],
-    ids=["pageable", "blocking", "late", "own stream", "to host", "hidden", "ordered", "no kernel"],
+    ids=["pageable", "blocking", "late", "own stream", "to host", "hidden", "ordered", "ordered at once", "no kernel"],
 )
 def test_copies_that_it_says_nothing_about(events):
     assert find(report(events)) == []
+
+
+@pytest.mark.parametrize("own", [-5 * US, 4 * US])
+def test_the_last_call_that_orders_the_stream_counts_whichever_stream_it_names(own):
+    """One names the stream, and one before or after it does not say which: the later one was between the two."""
+    other = 4 * US if own < 0 else -5 * US
+    asked = [
+        call("cudaStreamWaitEvent", own, own + US, correlation=50),
+        host("sync", "Stream wait event", own, own + US, correlation=50, context=1, stream=7),
+        call("cudaStreamWaitEvent", other, other + US, correlation=51),
+    ]
+    assert find(report([*to_device(), *asked])) == []
+    early = [event for event in asked if event.start < 0]
+    assert len(find(report([*to_device(), *early]))) == 1
+
+
+def test_a_copy_that_other_work_hides_wholly_is_none_of_them():
+    second = launched(3, kernel(140 * US, 200 * US, correlation=3), at=7 * US, name="cudaLaunchKernel")
+    hidden = memcpy(201 * US, 231 * US, correlation=4, size_bytes=1 << 20, side=PINNED)
+    behind = [*second, *launched(4, hidden, at=9 * US)]
+    (both,) = find(report([*to_device(), *behind]))
+    assert both.text.startswith("2 copies of pinned memory, 2.097 MB, ran alone for 60.00 µs")
+    (one,) = find(report([*to_device(), *behind, kernel(200 * US, 240 * US, stream=13)]))
+    assert one.text.startswith("1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs")
 
 
 def test_the_window_cuts_the_time_at_stake():

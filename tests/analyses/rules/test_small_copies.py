@@ -6,7 +6,7 @@ import pytest
 
 from kanalyze.analyses.findings import ranked
 from kanalyze.analyses.rules.small_copies import find
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report
 from support.nsys_csv import report_of
 
@@ -155,6 +155,18 @@ def test_what_kernels_hide_is_not_at_stake():
 def test_the_profilers_work_in_the_calls_is_not_at_stake():
     (finding,) = find(report([*row(10), overhead("CUPTI buffer flush", 15, 20)]))
     assert finding.at_stake_ns == 9 * 10 + 85
+
+
+def test_no_more_is_at_stake_than_the_device_waits_by_its_own_ledger():
+    """Behind each copy the device waits in its call, but for a kernel of another process: that is the host's time."""
+    events = row(10)
+    for number, at in enumerate(range(0, 500, 50)):
+        keys = {"process": 2, "correlation": 500 + number}
+        events += [call("cudaLaunchKernel", at + 22, at + 24, thread=9, **keys), kernel(at + 24, at + 30, **keys)]
+    keys = {"process": 3, "correlation": 800}
+    other = [kernel(0, 1, device=1, process=3), call("cudaLaunchKernel", 0, 400, **keys)]
+    (finding,) = find(report([*events, *other, kernel(400, 410, device=1, **keys)]))
+    assert finding.at_stake_ns == 9 * 10 + 10 * (5 + 2)  # by their calls alone 9 * (5 + 5)
 
 
 def test_directions_are_found_one_by_one():

@@ -5,7 +5,7 @@ import pytest
 from kanalyze.analyses.findings import ranked
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules.unified_memory import find
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import host, kernel, memcpy, report
 from support.nsys_csv import report_of
 

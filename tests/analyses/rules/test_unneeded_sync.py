@@ -6,19 +6,25 @@ from pathlib import Path
 import polars as pl
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses._avoidable import avoidable
 from kanalyze.analyses.ledger import ledger
 from kanalyze.analyses.rules import host_idle, unneeded_sync
-from kanalyze.report import Window
+from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report
+from support.shares import cases, holds
 from support.slow_syncs import sync_reports
 from support.strategies import FEWER, WINDOWS
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
 LAUNCH, SYNC = "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020"
+
+
+#: What shows that a process was not at work before the recording.
+BEGUN = overhead("Lazy Function Loading", -9, -8)
 
 
 def step(number, *, sync=SYNC, copy=None, at=100):
@@ -37,8 +43,8 @@ def step(number, *, sync=SYNC, copy=None, at=100):
 
 
 def steps(**how):
-    """Five steps, the last of which nothing follows."""
-    return list(chain.from_iterable(step(number, **how) for number in range(1, 6)))
+    """Five steps of a process that begins in the recording; nothing follows the last one."""
+    return [BEGUN, *chain.from_iterable(step(number, **how) for number in range(1, 6))]
 
 
 def found(events, **tables):
@@ -55,6 +61,12 @@ def test_a_wait_after_every_kernel_raises_it():
     )
 
 
+def test_in_mid_run_the_first_wait_may_be_for_a_copy_from_before_the_recording():
+    (one,) = found(steps()[1:])
+    assert one.at_stake_ns == 3 * (10 + 10)
+    assert one.text.startswith("3 blocking calls")
+
+
 def test_a_single_wait_at_the_end_does_not():
     launched = [
         (call(LAUNCH, at, at + 10, correlation=at), kernel(at + 10, at + 20, correlation=at)) for at in (0, 20, 40)
@@ -63,7 +75,7 @@ def test_a_single_wait_at_the_end_does_not():
 
 
 def test_a_wait_between_two_phases_is_no_habit():
-    assert found(steps()[: 3 * 3]) == []
+    assert found(steps()[: 1 + 3 * 3]) == []
 
 
 @pytest.mark.parametrize(("source", "target"), [("Device", "Pinned"), ("Device", "Pageable"), ("Pinned", "Device")])
@@ -179,20 +191,49 @@ def test_what_looks_unneeded_is_not_said_again():
     (rest,) = host_idle.find(report(steps()))
     assert (rest.rule, rest.at_stake_ns) == ("host-blocks", 10)  # the last one
     assert rest.text.endswith("(cudaDeviceSynchronize 10 ns), besides the calls that look unneeded.")
-    (whole,) = host_idle.find(report(steps()[: 3 * 3]))
+    (whole,) = host_idle.find(report(steps()[: 1 + 3 * 3]))
     assert whole.at_stake_ns == 30
 
 
+def test_a_call_that_nothing_is_told_of_keeps_its_time():
+    needed = [call(LAUNCH, 600, 610, correlation=9), kernel(610, 640, correlation=9)]
+    (rest,) = host_idle.find(report([*steps(), *needed, call("cudaStreamSynchronize", 612, 660)]))
+    assert rest.at_stake_ns == 20
+    assert "(cudaStreamSynchronize 20 ns), besides" in rest.text
+
+
+@st.composite
+def waiting_programs(draw):
+    """A thread that launches a kernel, waits, and does so again; now and then it copies a result to the host, too."""
+    events, now, copying = [], 0, draw(st.integers(0, 5)) == 0
+    for number in range(1, draw(st.integers(4, 9))):
+        launch, busy, until, rest = (draw(st.integers(1, 12)) for _ in range(4))
+        begun = now + launch
+        events += [call(LAUNCH, now, begun, correlation=number), kernel(begun, begun + busy, correlation=number)]
+        if copying and draw(st.booleans()):
+            side = {"source_memory": "Device", "target_memory": "Pinned"}
+            copied = memcpy(begun + 2, begun + 9, correlation=100 + number, stream=9, side=side)
+            events += [call("cudaMemcpyAsync", begun, begun + 1, correlation=100 + number), copied]
+        waits = begun + draw(st.integers(1, 3))
+        now = max(waits, begun + busy + until - 3)
+        events.append(call(draw(st.sampled_from([SYNC, SYNC, "cudaStreamSynchronize"])), waits, now))
+        now += rest
+    return [*events, *draw(st.sampled_from([[], [BEGUN], [BEGUN], [BEGUN]]))], []
+
+
+@cases(0.15)
 @FEWER
-@given(sync_reports(), WINDOWS)
+@given(st.one_of(sync_reports(), waiting_programs(), waiting_programs()), st.one_of(WINDOWS, st.just((None, None))))
 def test_never_more_than_the_buckets_hold(made, window):
     events, records = made
     of = report(events, event_records=records).narrow(window=Window(*window))
     for one in avoidable(of).iter_rows(named=True):
         assert 0 < one["gain_ns"] <= one["end"] - one["start"]
     rows = ledger(of).filter(pl.col("bucket").is_in(["sync", "launch"]))
-    for one in unneeded_sync.find(of):
-        assert one.at_stake_ns <= rows.filter(pl.col("device") == one.device).get_column("ns").sum()
+    found = unneeded_sync.find(of)
+    holds(found)
+    for one in found:
+        assert 0 < one.at_stake_ns <= rows.filter(pl.col("device") == one.device).get_column("ns").sum()
 
 
 def test_the_real_program_that_waits_after_every_kernel_raises_it():
