@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-
 #: So much of what another program said is shown.
 _LINES: Final = 3
 _WIDE: Final = 200
+
+#: What to do where memory is short.
+_LESS: Final = "Give it more memory, choose a part with --window, --device or --process, or record fewer steps."
 
 #: So many names are listed where one is wrong.
 _LISTED: Final = 60
@@ -52,7 +54,10 @@ class ReportNotFoundError(KanalyzeError):
     @classmethod
     def at(cls, path: Path) -> ReportNotFoundError:
         """The file `path` does not exist; names the nearest one beside it."""
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        try:
+            beside = [entry.name for entry in path.parent.iterdir()]
+        except OSError:
+            beside = []
         hint = nearest(path.name, beside)
         remedy = f"Did you mean {path.parent / hint}?" if hint else "Check the path."
         return cls(f"{path}: no such file.", remedy)
@@ -68,6 +73,17 @@ class UnreadableReportError(KanalyzeError):
         """Reading `path` failed with `reason`, the operating system's own words."""
         remedy = "Check the file's permissions, or copy it to a local disk."
         return cls(f"{path}: cannot be read ({reason}).", remedy)
+
+
+class ClosedReportError(KanalyzeError):
+    """A report was closed before all of it was read that is asked for."""
+
+    slug = "report-closed"
+
+    @classmethod
+    def of(cls, path: Path, what: str) -> ClosedReportError:
+        """The report at `path` is closed, and `what` was not read before."""
+        return cls(f"{path}: the report is closed, and {what!r} was not read before.", "Ask before, or read it again.")
 
 
 class UnknownFormatError(KanalyzeError):
@@ -185,6 +201,12 @@ class BadWindowError(KanalyzeError):
             f"--window {text!r}: {len(windows):,} ranges have that name.",
             f"Choose one of them, {windows[0]} to {windows[-1]}; `summarize --window {name}#*` compares all.",
         )
+
+    @classmethod
+    def outside(cls, text: str, path: Path, first: str, last: str) -> BadWindowError:
+        """`text` names a part of the time before or after what was recorded, from `first` to `last`."""
+        said, whole = f"recorded from {first} to {last}", f"{first}..{last}".replace(" ", "")
+        return cls(f"--window {text!r}: {path} has nothing then, it was {said}.", f"Choose a part of it: {whole}.")
 
     @classmethod
     def empty(cls, text: str, count: int) -> BadWindowError:
@@ -369,6 +391,22 @@ class CollectError(KanalyzeError):
     def not_all_written(cls, folder: Path, failures: Iterable[str]) -> CollectError:
         """Not everything of a region could be written into `folder`."""
         return cls(f"{folder}: not all of it could be written: {'; '.join(failures)}.", "See what is there.")
+
+
+class OutOfMemoryError(KanalyzeError):
+    """The report takes more memory than there is for this process."""
+
+    slug = "out-of-memory"
+
+    @classmethod
+    def anywhere(cls) -> OutOfMemoryError:
+        """Memory was refused."""
+        return cls("there is not enough memory.", _LESS)
+
+    @classmethod
+    def of(cls, path: Path, need: str, have: str, limit: str) -> OutOfMemoryError:
+        """What is asked of the report at `path` takes about `need`, and the `limit`, a noun phrase, leaves `have`."""
+        return cls(f"{path}: needs about {need} of memory, and {limit} leaves {have}.", _LESS)
 
 
 class RedactError(KanalyzeError):

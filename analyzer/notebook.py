@@ -6,19 +6,19 @@ IPython displays them differs.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import wraps
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import readers
+from kanalyze import outlets, readers
 from kanalyze.analyses import counter_summary, joint_summary, summary
+from kanalyze.errors import ClosedReportError
 from kanalyze.readers import capture_reports
 from kanalyze.renderers import html
 from kanalyze.report import Report
-from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +68,12 @@ class NotebookReport(Report):
 
     def _repr_html_(self) -> str:
         missing: list[KanalyzeError] = []
-        page = summarize(self, *self._beside(missing))
-        told = "".join(f"<p>Left out: {escape(printable(str(error)))}</p>" for error in missing)
+        with ExitStack() as opened:
+            try:
+                page = summarize(self, *map(opened.enter_context, self._beside(missing)))
+            except ClosedReportError as error:
+                return f"<p>{outlets.html(str(error))}</p>"
+        told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in missing)
         return html.page(page, _TOP) + told
 
     def _beside(self, missing: list[KanalyzeError]) -> list[Report]:

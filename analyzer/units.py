@@ -71,12 +71,17 @@ def frequency(hz: float) -> str:
     return f"{hz / 1e6:,.0f} MHz"
 
 
-def flop(count: float) -> str:
-    """A count of floating-point operations: ``17.18 GFLOP``."""
-    for step, unit in ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+def flop(count: float, unit: str = "FLOP") -> str:
+    """A count of operations, of floating-point ones if nothing else is said: ``17.18 GFLOP``."""
+    for step, prefix in ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= step * (_ROUNDS_UP / 1000):
-            return f"{_digits(count / step)} {unit}FLOP"
-    return f"{count:.0f} FLOP"
+            return f"{_digits(count / step)} {prefix}{unit}"
+    return f"{count:.0f} {unit}"
+
+
+def operations(precision: str | None) -> str:
+    """What the operations of a precision of the table `roofline` are called: those on integers are no FLOP."""
+    return "OP" if precision is not None and precision.startswith("tensor int") else "FLOP"
 
 
 def percent(share: float) -> str:
@@ -92,12 +97,6 @@ def times(ratio: float) -> str:
     """A ratio: ``1.20 ×``, ``8.42 ×``, ``1,104 ×``."""
     places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0  # noqa: PLR2004 - three digits
     return f"{ratio:,.{places}f} ×"
-
-
-def printable(text: str) -> str:
-    """`text` on one line without control characters, which could reach the terminal, or halves of characters."""
-    whole = text.encode("utf-8", errors="replace").decode("utf-8")
-    return "".join(character if character.isprintable() else "?" for character in whole)
 
 
 def instant(ns: int, zero_ns: int = 0) -> str:

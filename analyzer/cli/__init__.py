@@ -7,15 +7,22 @@ command. Modules that begin with an underscore are what commands share.
 from __future__ import annotations
 
 import gc
+import io
 import os
 import pkgutil
 import sys
 from importlib import import_module
+from typing import Final
 
 import click
 
-from kanalyze.errors import KanalyzeError, nearest
-from kanalyze.units import printable
+from kanalyze import outlets
+from kanalyze.cli._memory import in_own_process, refused, tight
+from kanalyze.cli._output import flush, hold_closed_streams, tell, unwritten
+from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
+
+#: The status of a program that Ctrl-C ended.
+_INTERRUPTED: Final = 130
 
 
 class _Commands(click.Group):
@@ -61,12 +68,29 @@ def kanalyze() -> None:
 def main() -> None:
     """Run the command line; the one place where an error becomes text and an exit status."""
     try:
-        kanalyze(prog_name="kanalyze")
+        sys.exit(kanalyze.main(prog_name="kanalyze", standalone_mode=False))
     except KanalyzeError as error:
-        message, remedy = printable(str(error)), printable(error.remedy)
-        details = "".join(f"    {printable(line)}\n" for line in error.details)
-        click.echo(f"kanalyze: {message}\n{details}{remedy}  [{error.slug}]", err=True)
+        _tell_error(error)
         sys.exit(error.exit_status)
+    except click.ClickException as error:
+        said = io.StringIO()
+        error.show(said)
+        tell(outlets.lines(said.getvalue().rstrip("\n")))
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        tell("Aborted!")
+        sys.exit(_INTERRUPTED)
+    except BaseException as error:
+        if not (told := OutOfMemoryError.anywhere() if refused(error) else unwritten(error)):
+            raise
+        _tell_error(told)
+        sys.exit(told.exit_status)
+
+
+def _tell_error(error: KanalyzeError) -> None:
+    details = "".join(f"    {outlets.line(line)}\n" for line in error.details)
+    message, remedy = outlets.line(str(error)), outlets.line(error.remedy)
+    tell(f"kanalyze: {message}\n{details}{remedy}  [{error.slug}]")
 
 
 def entry() -> None:
@@ -75,14 +99,18 @@ def entry() -> None:
     Collecting garbage and taking down the interpreter cost a fifth of the time of a small report (benchmarks/).
     """
     gc.disable()
+    hold_closed_streams()
+    os._exit(in_own_process(_ended, _tell_error) if tight(sys.argv[1:]) else _ended())
+
+
+def _ended() -> int:
+    """The exit status of :func:`main`, after all that it said has been written."""
     status: object = 0
     try:
         main()
     except SystemExit as stop:
         status = stop.code
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            status = status or 1
-    os._exit(status if isinstance(status, int) else int(status is not None))
+    flushed = flush(sys.stdout)
+    flush(sys.stderr)
+    status = status or not flushed
+    return status if isinstance(status, int) else int(status is not None)

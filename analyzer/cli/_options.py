@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
+from weakref import ref
 
 import click
 
+from kanalyze import outlets
+from kanalyze.cli._doubts import figures_of, tell_doubts
+from kanalyze.cli._output import tell, told_on_terminal
 from kanalyze.processors import workers
 from kanalyze.units import plural
 
@@ -33,6 +37,9 @@ _SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:3000,muzzy_deca
 #: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
 #: compressed ones, ten times as much is made.
 _SMALL_BYTES: Final = 1 << 21
+
+#: No report that is small consists of so many files.
+_MANY_FILES: Final = 1 << 12
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -74,13 +81,17 @@ def reports_argument(command: F) -> F:
 
 
 def in_one_thread_if_small(command: F) -> F:
-    """Let a command that takes one of these do all its work in one thread if the reports are small."""
+    """Let a command that takes one of these do all its work in one thread if the reports are small.
+
+    In the end it says what of them is in doubt.
+    """
 
     @wraps(command)
     def chosen(*arguments: object, **options: object) -> object:
-        work = partial(command, *arguments, **options)
         paths = cast("Sequence[Path]", options.get("reports") or [options["report"]])
-        if sum(map(_bytes, paths)) >= _SMALL_BYTES:
+        small = sum(map(_bytes, paths)) < _SMALL_BYTES
+        work = partial(_then_doubts, partial(command, *arguments, **options), everything=small)
+        if not small:
             return work()
         with sparing_memory():
             from kanalyze.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
@@ -89,12 +100,32 @@ def in_one_thread_if_small(command: F) -> F:
     return cast("F", chosen)
 
 
-def _bytes(report: Path) -> int:
-    """How many bytes a file has, or all that is in a folder; 0 where that cannot be told, as its reader will say."""
+def _then_doubts(work: Callable[[], object], *, everything: bool) -> object:
+    """What `work` gives; then what is in doubt of the reports that it printed figures of, unless it failed."""
     try:
-        return sum(file.stat().st_size for file in (report.rglob("*") if report.is_dir() else (report,)))
-    except OSError:
+        found = work()
+    except click.exceptions.Exit:  # with a status that is an answer
+        tell_doubts(everything=everything)
+        raise
+    tell_doubts(everything=everything)
+    return found
+
+
+def _bytes(report: Path) -> int:
+    """How many bytes a file has, or all that is in a folder, up to what is no longer small.
+
+    0 where that cannot be told, as its reader will say.
+    """
+    try:
+        files = report.rglob("*") if report.is_dir() else (report,)
+        total = 0
+        for number, file in enumerate(files):
+            total += file.stat().st_size
+            if total >= _SMALL_BYTES or number > _MANY_FILES:
+                return _SMALL_BYTES
+    except (OSError, ValueError):
         return 0
+    return total
 
 
 def output(command: F) -> F:
@@ -103,6 +134,13 @@ def output(command: F) -> F:
     return click.option("-o", "--output", type=kind, metavar="FILE", help="Write to FILE, all of it or nothing.")(
         command
     )
+
+
+def no_formulas(command: F) -> F:
+    """Add ``--no-formulas``."""
+    return click.option(
+        "--no-formulas", is_flag=True, help="In CSV put an apostrophe before texts that a spreadsheet would run."
+    )(command)
 
 
 def top(default: int | None, help_text: str) -> Callable[[F], F]:
@@ -114,9 +152,9 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
     """What :func:`opened_parts` gives where counters are wanted: of a capture the reports of ncu."""
     with sparing_memory():
         from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - --help need not import polars
-        from kanalyze.report import Window  # noqa: PLC0415 - as above
+        from kanalyze.window import Window  # noqa: PLC0415 - as above
 
-    found = counters_at(report, _progress(), cache=not where["no_cache"])
+    found = closed_at_end(counters_at(report, _progress(), cache=not where["no_cache"]))
     if found.meta.timeless and where["window"] is not None:
         # whatever it is, no table is of a part of that
         return {None: found.narrow(window=Window(), device=where["device"], process=where["process"])}
@@ -155,17 +193,33 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
         from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - --help need not import polars
 
     cache = not where["no_cache"]
-    paths: dict[Path, Path] = {}
+    paths: dict[str, Path] = {}  # by os.path, which raises nothing of a link to itself
     for path in reports:
-        paths.setdefault(path.resolve(), path)
+        paths.setdefault(os.path.realpath(path), path)
     opened = partial(every_report, progress=_progress(), cache=cache, runs=runs, left_out=tell_left_out)
     found = map(opened, paths.values())
-    return [one for some in found for one in some]
+    return [closed_at_end(one) for some in found for one in some]
+
+
+def closed_at_end(report: Report) -> Report:
+    """The `report`, which is closed when the command ends, and before where nothing holds it any more.
+
+    The command prints figures of it, and says what of them is in doubt.
+    """
+    figures_of(report)
+    held = ref(report.source)
+
+    def close() -> None:
+        if source := held():
+            source.close()
+
+    click.get_current_context().call_on_close(close)
+    return report
 
 
 def tell_left_out(error: Exception) -> None:
     """Say that a report of a folder is not in what is printed."""
-    click.echo(f"kanalyze: left out: {error}", err=True)
+    tell(f"kanalyze: left out: {outlets.line(str(error))}")
 
 
 def part(where: Where) -> Part:
@@ -174,12 +228,12 @@ def part(where: Where) -> Part:
 
 
 def _progress() -> Progress | None:
-    return _tell if sys.stderr.isatty() else None
+    return _tell if told_on_terminal() else None
 
 
 def _tell(what: str, share: float) -> None:
     """Show how far an export of a report is, on one line of the terminal."""
-    click.echo(f"\r{what}: {share:.0%}", nl=share >= 1, err=True)
+    tell(f"\r{outlets.line(what)}: {share:.0%}", newline=share >= 1)
 
 
 def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
@@ -190,7 +244,7 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     with sparing_memory():
-        whole = read(report, _progress(), cache=not where["no_cache"])
+        whole = closed_at_end(read(report, _progress(), cache=not where["no_cache"]))
     return parts_of(whole, where)
 
 
@@ -199,7 +253,7 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     whole, text = whole.narrow(device=where["device"], process=where["process"]), where["window"]
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
-        click.echo(f"kanalyze: --window {text!r}: left out {plural(left_out, 'range')} without duration.", err=True)
+        tell(f"kanalyze: --window {outlets.line(repr(text))}: left out {plural(left_out, 'range')} without duration.")
     if len(windows) == 1:
         return {None: whole.narrow(window=windows[0])}
     return {window.name: whole.narrow(window=window) for window in windows if window}

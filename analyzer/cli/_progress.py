@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from typing import TYPE_CHECKING
 
-import click
+from kanalyze import outlets
+from kanalyze.cli._output import tell, told_on_terminal
 
 if TYPE_CHECKING:
     from kanalyze.collectors.progress import Event
@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self) -> None:
         """Look at what standard error is."""
-        self._live = sys.stderr.isatty()
+        self._live = told_on_terminal()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -35,11 +35,11 @@ class Progress:
         if event.kind == "begin" and self._live:
             self._draw(line)
         else:
-            click.echo(f"{_CLEAR if self._live else ''}{line}", err=True)
+            tell(f"{_CLEAR if self._live else ''}{outlets.line(line)}")
 
     def _draw(self, line: str) -> None:
         columns = shutil.get_terminal_size((80, 24)).columns
-        click.echo(f"{_CLEAR}{line[: columns - 1]}", nl=False, err=True)
+        tell(f"{_CLEAR}{outlets.line(line)[: columns - 1]}", newline=False)
 
 
 def _clock(seconds: float) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kanalyze import outlets
 from kanalyze.cli._options import sparing_memory
-from kanalyze.cli._output import emit
+from kanalyze.cli._output import emit, flush, tell
 from kanalyze.cli._progress import Progress
-from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,13 +128,13 @@ def _summarize(capture: Capture) -> None:
 
     if holds_reports(capture.folder):
         shown([capture.folder])
-        sys.stdout.flush()
+        flush(sys.stdout)
 
 
 def _tell(capture: Capture) -> None:
     """What the program says of its result, what is worth knowing, and where everything is."""
     for check in capture.checks:
-        click.echo(f"The program says: {printable(check)}", err=True)
+        tell(f"The program says: {outlets.line(check)}")
     for note in capture.notes:
-        click.echo(f"Note: {printable(note)}", err=True)
-    click.echo(f"The capture is in {printable(str(capture.folder))}", err=True)
+        tell(f"Note: {outlets.line(note)}")
+    tell(f"The capture is in {outlets.line(str(capture.folder))}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze import outlets
 from kanalyze.cli._output import emit, width
-from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from kanalyze.collectors.doctor import Examined
@@ -48,4 +48,4 @@ def _text(line: Examined) -> str:
 
 
 def _indented(text: str) -> str:
-    return textwrap.fill(printable(text), width(), initial_indent=" " * 22, subsequent_indent=" " * 22)
+    return textwrap.fill(outlets.line(text), width(), initial_indent=" " * 22, subsequent_indent=" " * 22)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze import outlets
 from kanalyze.cli._options import report_argument
 from kanalyze.cli._output import emit
-from kanalyze.units import count, printable
+from kanalyze.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,4 +44,4 @@ def _told(removed: Removed, head: str) -> str:
     lines = [f"  {number:>{wide}}  {what}" for what, number in counts.items()] or ["  nothing"]
     left_out = [f"left out: {name}, {why}" for name, why in removed.left_out.items()]
     advice = "Names of kernels, ranges and files stay: look at it before you show it; --remove takes out more."
-    return "\n".join(printable(line) for line in (head, *lines, *left_out, *removed.notes, advice)) + "\n"
+    return "\n".join(outlets.line(line) for line in (head, *lines, *left_out, *removed.notes, advice)) + "\n"

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kanalyze import outlets
+from kanalyze.cli._doubts import no_doubts_told
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
+    no_formulas,
     opened_counters,
     opened_parts,
     opened_together,
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
+#: The table that says what is in doubt.
+_SAYS_ITSELF = "health"
+
 #: What is passed on to the table's function as it stands.
 _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 
@@ -46,6 +52,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column; -COLUMN is descending. Missing values come last.")
 @top(None, "Only the first N rows.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
+@no_formulas
 @output
 @in_one_thread_if_small
 def show(  # noqa: PLR0913 - a click command has a parameter per option
@@ -82,11 +89,14 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         if len(reports) > 1:
             raise click.UsageError(f"{table} is of one report; `kanalyze show joined` puts several together.")
         parts = opened_counters(reports[0], where) if declared.counted else opened_parts(reports[0], where)
+        if table == _SAYS_ITSELF:
+            no_doubts_told()
         rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":
         emit(rendered.terminal(rows, width()), output)
     else:
+        rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import in_one_thread_if_small, output, report_argument, sparing_memory
+from kanalyze.cli._options import closed_at_end, in_one_thread_if_small, output, report_argument, sparing_memory
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.errors import CannotTellError, UnknownNameError
 
@@ -42,7 +42,7 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
 
     refuse_overwriting(report, output)
-    opened = counters_at(report)
+    opened = closed_at_end(counters_at(report))
     event_id, name = _chosen(opened, kernel)
     look = Look(width(), colour(output))
     found = opened.table("instructions") if view else hot_lines(opened)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kanalyze.cli._doubts import figures_of, no_doubts_told, tell_doubts
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
@@ -25,7 +27,7 @@ from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.errors import KanalyzeError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kanalyze.analyses.counter_summary import CounterSummary
@@ -45,7 +47,7 @@ _TOP = 8
 @output
 @in_one_thread_if_small
 def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None, **where: Unpack[Where]) -> None:
-    """One page that says where the time of each REPORT went; of several, a line that compares them."""
+    """One page that says where the time of each REPORT went."""
     for report in reports:
         refuse_overwriting(report, output)
     pages = _pages(reports, where)
@@ -70,7 +72,8 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
         return [_page(report, where) for report in reports]
     given = opened_together(reports, where, runs=False)
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
-        known = {one.meta.path: one for one in given if not one.meta.path.is_dir()}
+        known = {one.meta.path: one for one in given if not os.path.isdir(one.meta.path)}  # noqa: PTH112 - as below
+        no_doubts_told()  # as long as none is held for that
         given.clear()  # each goes when its page is made
         return [_page(report, where, known.pop(report, None)) for report in reports]
     from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - as in _page
@@ -107,7 +110,7 @@ def _several(reports: Sequence[Path]) -> bool:
     """Whether several reports are asked for, or a capture that has some of several tools."""
     if len(reports) > 1:
         return True
-    if not reports[0].is_dir():  # a reader need not wait for polars
+    if not os.path.isdir(reports[0]):  # noqa: PTH112 - never raises; a reader need not wait for polars
         return False
     with sparing_memory():
         from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - --help need not import polars
@@ -122,7 +125,7 @@ def _instances_asked(window: str | None) -> bool:
 
 def _further_runs(report: Path) -> list[Path]:
     """The reports that a path stands for beside the one that is read: those of a nsys pass that ran several times."""
-    if not report.is_dir():
+    if not os.path.isdir(report):  # noqa: PTH112 - as above
         return []
     from kanalyze.readers.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
 
@@ -133,6 +136,7 @@ def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
     whole = Where(window=None, device=None, process=None, no_cache=False)
     _emit_terminal(_pages(reports, whole), _TOP, None)
+    tell_doubts(everything=True)
 
 
 def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:
@@ -147,7 +151,15 @@ def _page(report: Path, where: Where, whole: Report | None = None) -> Shown:
     Of a report that was recorded several times, the page says how far the runs are apart. `whole` is the report where
     it is open.
     """
-    parts = opened_parts(report, where) if whole is None else parts_of(whole, where)
+    if whole is not None:
+        figures_of(whole)
+    page = _page_of(report, opened_parts(report, where) if whole is None else parts_of(whole, where), where)
+    tell_doubts(everything=True)  # the page looked at all of it
+    return page
+
+
+def _page_of(report: Path, parts: Mapping[str | None, Report], where: Where) -> Shown:
+    """The page of the `parts` of a report that were asked for."""
     if None in parts and parts[None].meta.timeless:
         from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - few reports need it
 

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kanalyze import outlets
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
+    no_formulas,
     opened_together,
     output,
     part,
@@ -30,16 +32,16 @@ _FAILED = 1
 @scope
 @click.option("--all", "every", is_flag=True, help="Also what is equal.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json"]), default="terminal")
+@no_formulas
 @output
-@click.pass_context
 @in_one_thread_if_small
 def verify(
-    context: click.Context,
     reports: Sequence[Path],
     form: str,
     output: Path | None,
     *,
     every: bool,
+    no_formulas: bool,
     **where: Unpack[Where],
 ) -> None:
     """Hold REPORTS of one program by different tools, or a capture's folder, against each other.
@@ -55,6 +57,10 @@ def verify(
         refuse_overwriting(report, output)
     rows = agreement(*opened_together(reports, where), **part(where))
     shown = rows if every else rows.filter(rows.get_column("verdict") != "equal")
-    emit(render(rows, shown, width()) if form == "terminal" else rendered.FORMATS[form](shown), output)
+    if form == "terminal":
+        emit(render(rows, shown, width()), output)
+    else:
+        safe = outlets.spreadsheet(shown) if no_formulas and form == "csv" else shown
+        emit(rendered.FORMATS[form](safe), output)
     if "unexplained" in rows.get_column("verdict"):
-        context.exit(_FAILED)
+        raise click.exceptions.Exit(_FAILED)  # which leaves the reports open until their doubts are told

@@ -11,6 +11,7 @@ from kanalyze import units
 from kanalyze.renderers.chapters import Advice, Chapter
 from kanalyze.renderers.grid import Grid, Head, Section, of
 from kanalyze.renderers.page import Page, heading
+from kanalyze.wording import processor
 
 if TYPE_CHECKING:
     from kanalyze.analyses.counter_summary import CounterSummary
@@ -25,9 +26,13 @@ _RULES: Final = 4
 _SHORT: Final = {"too few blocks": "grid"}
 
 _MANY_WAVES: Final = 100
+_MANY: Final = 1000
 
 #: Estimates of ncu's below this part are left to the table.
 _WORTH: Final = 0.01
+
+#: By so much of the whole time the pipe of tensor cores is busy with less than it could do.
+_BUSIER: Final = 0.05
 
 _NONE: Final = "-"
 
@@ -36,7 +41,7 @@ def counters_page(found: CounterSummary, top: int) -> Page:
     """The page of a report of ncu, with at most `top` kernels."""
     rows = {row["event_id"]: row for row in found.kernels.to_dicts()}
     shown = found.groups.head(top).to_dicts()
-    name = units.printable(found.meta.path.name)
+    name = found.meta.path.name
     return Page(
         heading=_heading(found),
         health=_health(found.health),
@@ -54,8 +59,7 @@ def _heading(found: CounterSummary) -> list[str]:
     parts = []
     for device in found.devices.iter_rows(named=True):
         capability, sms = device["compute_capability"], device["sm_count"]
-        details = [f"sm_{capability.replace('.', '')}" if capability else "", f"{sms} SMs" if sms else ""]
-        known = ", ".join(detail for detail in details if detail)
+        known = processor(device["name"], capability, sms)
         parts.append((device["name"] or "GPU") + (f", {known}" if known else ""))
     return heading(found.meta, parts)
 
@@ -160,14 +164,36 @@ def _memory(row: Row) -> str:
 def _roofline(row: Row) -> str:
     if row["roof_share"] is None:
         return ""
-    moved = units.size(row["dram_bytes"])
-    if not row["flop"]:
-        return f"{moved} of DRAM traffic and no FLOP; {units.percent(row['roof_share'])} of the memory roof"
+    moved, roof = units.size(row["dram_bytes"]), f"{units.percent(row['roof_share'])} of the {row['bound']} roof"
+    if row["achieved_flop_per_s"] is None:  # no GPU before Ampere counts the work of its tensor cores
+        return f"{moved} of DRAM traffic, unknown work of tensor cores; {roof}"
+    if not row["achieved_flop_per_s"]:
+        return f"{moved} of DRAM traffic and no FLOP; {roof}"
+    integers = units.flop(row["tensor_int_op"], "OP on integers") if row["tensor_int_op"] else ""
+    floats = units.flop(row["flop"]) if row["flop"] or not integers else ""
+    unit = "OP" if integers else "FLOP"
+    achieved, attainable = (units.flop(row[f"{what}_flop_per_s"], unit) for what in ("achieved", "attainable"))
     work = (
-        f"{units.flop(row['flop'])} and {moved} of DRAM traffic, {row['intensity_flop_per_byte']:.3g} FLOP/byte; "
-        f"{units.flop(row['achieved_flop_per_s'])}/s of {units.flop(row['attainable_flop_per_s'])}/s attainable"
+        f"{_joined(floats, integers)} and {moved} of DRAM traffic, "
+        f"{_intensity(row['intensity_flop_per_byte'])} {unit}/byte; {achieved}/s of {attainable}/s attainable"
     )
-    return f"{work}: {units.percent(row['roof_share'])} of the {row['bound']} roof"
+    return f"{work}: {roof}{_tensor(row)}"
+
+
+def _intensity(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.3g}" if value < _MANY else f"{value:,.0f}"
+
+
+def _tensor(row: Row) -> str:
+    """What tensor cores were used for, and how far their pipe was busier than its work needs."""
+    if row["bound"] != "compute" or not (row["precision"] or "").startswith("tensor") or not row["peak_flop_per_s"]:
+        return ""
+    told = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
+    part = row["achieved_flop_per_s"] / row["peak_flop_per_s"]
+    if row["roof_share"] - part <= _BUSIER:
+        return told
+    return f"{told}; their pipe is busy so long for {units.percent(part)} of their peak"
 
 
 def _occupancy(row: Row) -> str:
@@ -197,8 +223,13 @@ def _warps(row: Row) -> str:
         f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
         _told(row, "issue_share", "issues in {} of cycles"),
         f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
-        _told(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] else "",
+        _told(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not _only_moves(row) else "",
     )
+
+
+def _only_moves(row: Row) -> bool:
+    """Whether what the tensor pipe did was no work of tensor cores: it also executes register moves."""
+    return {row["tensor_flop"], row["tensor_int_op"]} == {0}
 
 
 def _waits(stalls: pl.DataFrame) -> str:
@@ -222,12 +253,13 @@ def _accesses(row: Row) -> str:
 def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     """Ours, then the most telling of ncu's; and how many more there are."""
     ours = rows.filter(pl.col("source") == "kanalyze")
-    worth = pl.col("speedup_share").fill_null(1.0) >= _WORTH
+    worth = pl.coalesce("possible_share", "speedup_share").fill_null(1.0) >= _WORTH
     theirs = rows.filter((pl.col("source") == "ncu") & (pl.col("kind") != "information") & worth)
-    estimated = theirs.sort("scope", "speedup_share", descending=[False, True], nulls_last=True, maintain_order=True)
-    shown = [Advice(_worth(row), row["sentence"], row["remedy"] or "") for row in ours.to_dicts()]
+    order = ["scope", "possible_share", "speedup_share"]
+    estimated = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True)
+    shown = [Advice(_worth(row), row["sentence"] + _capped(row), row["remedy"] or "") for row in ours.to_dicts()]
     told = estimated.head(_RULES).to_dicts()
-    shown += [Advice(_worth(row), f"{telling(row['sentence'])} (ncu: {row['rule']})", "") for row in told]
+    shown += [Advice(_worth(row), f"{telling(row['sentence'])} (ncu: {row['rule']}){_capped(row)}", "") for row in told]
     hidden = rows.filter(pl.col("source") == "ncu").height - len(told)
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules: kanalyze show advice" if hidden > 0 else ""
 
@@ -236,8 +268,21 @@ def _worth(row: Row) -> str:
     """What ncu or we estimate: a part of the duration, or of what one unit does."""
     if row["speedup_share"] is None:
         return ""
-    share = units.percent(row["speedup_share"])
-    return share if row["scope"] == "global" else f"({share})"
+    if row["possible_share"] is not None:
+        return units.percent(row["possible_share"])
+    return f"({units.percent(row['speedup_share'])})"
+
+
+def _capped(row: Row) -> str:
+    """That the estimate is more than the roof leaves, where it is."""
+    return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
+
+
+def capped(estimate: float | None, possible: float | None, possible_from: str | None) -> str:
+    """What the roof leaves of a kernel's duration, where that is less than what a rule estimates."""
+    if estimate is None or possible is None or possible_from != "roof":
+        return ""
+    return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
 
 
 def telling(text: str) -> str:

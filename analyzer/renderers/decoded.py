@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from textwrap import wrap
 from typing import TYPE_CHECKING, Final
 
+from kanalyze import outlets
 from kanalyze.decoder.fields import OTHER
-from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ def terminal(names: Sequence[tuple[str, KernelName]], width: int) -> str:
 
 
 def _block(name: str, said: KernelName, width: int) -> str:
-    lines = wrap(printable(name), width, break_on_hyphens=False) or ["(no name)"]
+    lines = wrap(outlets.line(name), width, break_on_hyphens=False) or ["(no name)"]
     fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
     if fields["function"] in {"", name}:
         del fields["function"]
@@ -40,11 +39,10 @@ def _text(field: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return (" × " if field in _SIZES else ", ").join(printable(str(part)) for part in value)
-    return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else printable(str(value))
+        return (" × " if field in _SIZES else ", ").join(outlets.line(str(part)) for part in value)
+    return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else outlets.line(str(value))
 
 
 def as_json(names: Sequence[tuple[str, KernelName]]) -> str:
     """A list with one object per name: the name, and every field; null or an empty list where it does not say."""
-    found = [{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names]
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    return outlets.json([{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names])

@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, located, plain
-from kanalyze.renderers.grid import Grid, Head, Section, of, operation
+from kanalyze.renderers.grid import Grid, Head, Section, number, of, operation, telling_apart
 from kanalyze.renderers.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -25,12 +25,15 @@ _FEWER: Final = 5
 #: The CUDA version of a call's form, which says nothing here.
 _VERSION: Final = re.compile(r"_v\d{4,5}\b")
 #: Folders of the file of a Python function, such as ``train/steps.py(31): step``; and such a function around something.
-_FOLDERS: Final = re.compile(r"[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
+#: It is looked for at the beginning of a word only: to try each letter of a long one would take time with its square.
+_FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
 _AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
 #: nsys' word for overhead of no particular kind, and ours.
 UNNAMED: Final = {"Unknown": "unnamed"}
 #: What stands before the names of ranges in the default domain.
 _DEFAULT_DOMAIN: Final = ":"
+#: What a range's thread did not launch itself.
+_ANY_THREAD: Final = "any thread: GPU busy with what any thread of the process launched meanwhile"
 #: Kernel names among culprits get so much space.
 _SHORT: Final = 40
 
@@ -92,7 +95,7 @@ def without_function(culprit: str) -> str:
 
 def unversioned(call: str) -> str:
     """A call without the version of its interface, as it can be printed."""
-    return units.printable(_VERSION.sub("", call))
+    return _VERSION.sub("", call)
 
 
 def _culprit(row: dict[str, str | None], short: Mapping[str, str], *, several: bool) -> str:
@@ -117,29 +120,31 @@ def ranges(tables: Tables, top: int) -> Section:
     else:
         table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
     table = _steps_together(table)
+    others = bool(table.select((pl.col("process_busy_ns") > pl.col("busy_ns").fill_null(0)).any()).item())
     heads = (
         Head("host time"),
-        Head("count"),
+        Head("count", spare=others),
         Head("median", spare=True),
         Head("on GPU"),
         Head("GPU busy"),
+        *([Head("any thread")] if others else []),
         Head("GPU ops", wide=True),
         Head("range", left=True),
     )
+    times = ("projected_ns", "busy_ns", *(["process_busy_ns"] if others else []))
     rows = [
         (
             units.time(row["total_ns"]),
             units.count(row["count"]),
             known(units.time, row["median_ns"]),
-            *(known(units.time, row[name]) for name in ("projected_ns", "busy_ns")),
+            *(known(units.time, row[name] or None) for name in times),
             known(units.count, row["gpu_ops"]),
             plain(row["range"]) or "(no name)",
         )
         for row in table.head(top).iter_rows(named=True)
     ]
-    return Section(
-        "NVTX RANGES", of(len(rows), table.height, "on GPU: first to last operation"), Grid(heads, rows, cut=True)
-    )
+    remark = of(len(rows), table.height, "on GPU: first to last operation")
+    return Section("NVTX RANGES", remark, Grid(heads, rows, cut=True), _ANY_THREAD if others else "")
 
 
 def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
@@ -147,7 +152,7 @@ def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
     steps = pl.col("range").str.starts_with(_DEFAULT_DOMAIN + STEP_PREFIX).fill_null(value=False)
     if not table.select(steps.any()).item():
         return table
-    sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops")
+    sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops", "process_busy_ns")
     known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums]
     together = table.filter(steps).select(pl.lit(_DEFAULT_DOMAIN + ALL_STEPS).alias("range"), *known)
     others = table.filter(~steps).select("range", "median_ns", *sums)
@@ -155,16 +160,25 @@ def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
     return rows.sort("total_ns", descending=True, maintain_order=True)
 
 
+#: The same of graphs.
+_WHOSE_GRAPH: Final = {"process_id": "process", "device": "GPU", "graph_exec_id": "executable"}
+
+
 def graphs(tables: Tables, top: int) -> Section:
     """CUDA graphs: what a launch costs the host, and how long it takes on the GPU."""
     table = tables["graphs"]
+    # whole graphs are among the kernels, by the program's own numbers where these are known
+    whole = table.get_column("kernels_per_launch").null_count() == table.height
+    numbered = "graph_id" if whole and not table.get_column("graph_id").has_nulls() else "graph"
+    whose = telling_apart(table, (numbered,), _WHOSE_GRAPH)
     heads = (
         Head("launches"),
-        Head("nodes"),
+        Head("nodes", spare=bool(whose)),
         Head("call"),
         Head("span"),
         Head("busy"),
         Head("idle in it", wide=True),
+        *(Head(_WHOSE_GRAPH[column]) for column in whose),
         Head("graph", left=True),
     )
     rows = [
@@ -172,7 +186,8 @@ def graphs(tables: Tables, top: int) -> Section:
             units.count(row["launches"]),
             known(units.count, row["nodes"]),
             *(known(units.time, row[f"{name}_ns"]) for name in ("api_median", "span_median", "busy", "idle")),
-            f"graph {row['graph']}",
+            *(number(row[column]) for column in whose),
+            f"graph {row[numbered]}",
         )
         for row in table.head(min(top, _FEWER)).iter_rows(named=True)
     ]
@@ -204,9 +219,14 @@ def unified_memory(tables: Tables, top: int) -> Section:
     return Section("UNIFIED MEMORY", "again: moved more than once in a direction", Grid(heads, rows))
 
 
+#: What tells memory of one kind on one GPU apart.
+_WHOSE_MEMORY: Final = {"process_id": "process"}
+
+
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     """Memory by kind: the peak, and what came and went; times are counted from `zero_ns`."""
     table = tables["memory"]
+    whose = telling_apart(table, ("memory", "device"), _WHOSE_MEMORY)
     heads = (
         Head("peak"),
         Head("at", spare=True),
@@ -214,6 +234,7 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
         Head("calls"),
         Head("in a loop"),
         Head("held at the end", spare=True),
+        *(Head(_WHOSE_MEMORY[column]) for column in whose),
         Head("memory", left=True),
     )
     rows = [
@@ -224,6 +245,7 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
             units.count(row["allocations"]),
             known(units.count, row["loop_allocations"]),
             known(units.size, row["held_bytes"]),
+            *(number(row[column]) for column in whose),
             f"{row['memory']}, {'host' if row['device'] is None else 'GPU ' + str(row['device'])}",
         )
         for row in table.head(min(top, _FEWER)).iter_rows(named=True)
@@ -231,15 +253,21 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     return Section("MEMORY", of(len(rows), table.height), Grid(heads, rows))
 
 
+#: What tells streams of one number apart, and what the page calls it.
+_WHOSE: Final = {"process_id": "process", "context_id": "context"}
+
+
 def streams(tables: Tables, top: int) -> Section:
     """CUDA streams: how long each was busy, and how long it was alone."""
     table = tables["concurrency"].sort("busy_ns", descending=True)
+    whose = telling_apart(table, ("device", "stream"), _WHOSE)
     heads = (
         Head("busy"),
         Head("alone"),
         Head("with kernels"),
         Head("with copies", spare=True),
         Head("operations", spare=True),
+        *(Head(_WHOSE[column]) for column in whose),
         Head("stream", left=True),
     )
     rows = [
@@ -249,6 +277,7 @@ def streams(tables: Tables, top: int) -> Section:
             units.time(row["overlap_kernel_ns"]),
             units.time(row["overlap_memcpy_ns"]),
             units.count(row["operations"]),
+            *(number(row[column]) for column in whose),
             _stream(row),
         )
         for row in table.head(min(top, _FEWER)).iter_rows(named=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import units
+from kanalyze import outlets, units
 from kanalyze.errors import UnknownNameError
 from kanalyze.renderers.grid import Grid, Head
 from kanalyze.renderers.kernel_names import shorten
@@ -91,7 +91,7 @@ def laid_out(frame: pl.DataFrame) -> Grid:
     cells = [[_text(name, value) for value in frame.get_column(name)] for name in order]
     named = last in _KERNELS and last not in _PHRASES
     cells = [
-        _shortened(texts) if name in _KERNELS and not (named and name == last) else texts
+        texts if named and name == last else [*map(outlets.short, _shortened(texts) if name in _KERNELS else texts)]
         for name, texts in zip(order, cells, strict=True)
     ]
     return Grid(heads, list(zip(*cells, strict=True)), named=named)
@@ -125,7 +125,7 @@ def _quantity(name: str, value: float) -> str:
 
 
 def csv(frame: pl.DataFrame) -> bytes:
-    """Comma-separated values with a header; numbers as they are, missing values empty."""
+    """Comma-separated values with a header; numbers and texts as they are, missing values empty."""
     buffer = io.BytesIO()
     frame.write_csv(buffer)
     return buffer.getvalue()
@@ -135,7 +135,7 @@ def json(frame: pl.DataFrame) -> bytes:
     """A list of objects, one per row; missing values are null."""
     buffer = io.BytesIO()
     frame.write_json(buffer)
-    return buffer.getvalue() + b"\n"
+    return outlets.escaped_json(buffer.getvalue().decode()).encode() + b"\n"
 
 
 def parquet(frame: pl.DataFrame) -> bytes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.units import printable
+import polars as pl
+
+from kanalyze import outlets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _GAP: Final = "  "
 
@@ -57,7 +60,7 @@ class Grid(NamedTuple):
         """The heading line and a line per row; kernel names as `names` shortens them."""
         kept = self._fitting(width)
         heads = [self.heads[column] for column in kept]
-        cells = [[printable(row[column]) for column in kept] for row in self.rows]
+        cells = [[outlets.line(row[column]) for column in kept] for row in self.rows]
         if self.named and names is not None:
             shown = [names.get(row[-1], row[-1]) for row in self.rows]
             cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]
@@ -113,9 +116,24 @@ def of(shown: int, total: int, remark: str = "") -> str:
     return "; ".join(text for text in (part, remark) if text)
 
 
+def telling_apart(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[str]:
+    """Those of `columns` without which rows of the same `names` could not be told apart, the first ones first."""
+    needed: list[str] = []
+    for column in columns:
+        if table.select((pl.col(column).n_unique().over(*names, *needed) > 1).any()).item():
+            needed.append(column)
+    return needed
+
+
+def number(value: int | None) -> str:
+    """An id of a process, thread or device; empty where it is not known."""
+    return "" if value is None else str(value)
+
+
 def operation(name: str) -> str:
     """A memory operation without the brackets that nsys puts around it."""
-    return name.removeprefix("[CUDA ").removesuffix("]") if name.startswith("[CUDA ") else name
+    found = re.fullmatch(r"\[(?:CUDA|HIP) (.*)\]", name)
+    return found[1] if found else name
 
 
 def _cut(text: str, room: int) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
+from kanalyze.outlets import html
 from kanalyze.renderers.frame import laid_out
 from kanalyze.renderers.kernel_names import shorten
 from kanalyze.renderers.page import short_names
@@ -60,13 +60,13 @@ def page(shown: Shown, top: int) -> str:
     found = page_of_any(shown, top)
     names = short_names(found, _NAME)
     title, *parts = found.heading
-    head = f"<b>{escape(title)}</b> <span class='dim'>{escape(' · '.join([*parts, found.health]))}</span>"
-    blocks = [f"<div>{head}</div>", f"<p><b>{escape(found.answer)}</b></p>", *map(_ledger, found.ledgers)]
+    head = f"<b>{html(title)}</b> <span class='dim'>{html(' · '.join([*parts, found.health]))}</span>"
+    blocks = [f"<div>{head}</div>", f"<p><b>{html(found.answer)}</b></p>", *map(_ledger, found.ledgers)]
     blocks += [_section(section, names) for section in found.sections]
     blocks += _findings(found, names)
     blocks += [_chapter(chapter, names[chapter.name]) for chapter in found.chapters]
-    blocks += [f"<p class='dim'>{escape(reason)}</p>" for reason in found.cannot_tell]
-    return f"{_STYLE}<div class='kanalyze'>{''.join(blocks)}</div>"
+    blocks += [f"<p class='dim'>{html(reason)}</p>" for reason in found.cannot_tell]
+    return f"{_STYLE}<div class='kanalyze tex2jax_ignore mathjax_ignore'>{''.join(blocks)}</div>"
 
 
 def table(frame: pl.DataFrame) -> str:
@@ -77,45 +77,46 @@ def table(frame: pl.DataFrame) -> str:
     rest = frame.height - _ROWS
     more = f"<div class='dim'>{rest:,} rows more</div>" if rest > 0 else ""
     empty = "<div class='dim'>no rows</div>" if frame.is_empty() else ""
-    return f"{_STYLE}<div class='kanalyze'>{_grid(grid, short)}{more}{empty}</div>"
+    return f"{_STYLE}<div class='kanalyze tex2jax_ignore mathjax_ignore'>{_grid(grid, short)}{more}{empty}</div>"
 
 
 def _ledger(ledger: Ledger) -> str:
     whole = max(ledger.window_ns, 1)
     pieces = "".join(
-        f"<div title='{escape(share.bucket)} {escape(share.share)}' "
+        f"<div title='{html(share.bucket)} {html(share.share)}' "
         f"style='width:{share.ns / whole:.4%};background:{_COLOURS[share.bucket]}'></div>"
         for share in ledger.shares
     )
     rows = "".join(
-        f"<tr><td class='l'><span class='key' style='background:{_COLOURS[share.bucket]}'></span>{share.bucket}</td>"
-        f"<td>{share.time}</td><td>{escape(share.share)}</td><td class='l dim'>{escape(share.said)}</td></tr>"
+        f"<tr><td class='l'><span class='key' style='background:{_COLOURS[share.bucket]}'></span>"
+        f"{html(share.bucket)}</td>"
+        f"<td>{html(share.time)}</td><td>{html(share.share)}</td><td class='l dim'>{html(share.said)}</td></tr>"
         for share in ledger.shares
     )
     total = f"<tr><td class='l'>total</td><td>{ledger.total}</td><td>100.0 %</td><td></td></tr>"
     return (
-        f"<h4>Where the time went <span class='dim'>{escape(ledger.heading)}</span></h4>"
+        f"<h4>Where the time went <span class='dim'>{html(ledger.heading)}</span></h4>"
         f"<div class='bar'>{pieces}</div><table>{rows}{total}</table>"
     )
 
 
 def _section(section: Section, names: Mapping[str, str]) -> str:
-    remark = f" <span class='dim'>{escape(section.remark)}</span>" if section.remark else ""
-    foot = f"<p class='dim'>{escape(section.foot)}</p>" if section.foot else ""
-    return f"<h4>{escape(section.plain_title)}{remark}</h4>{_grid(section.grid, names)}{foot}"
+    remark = f" <span class='dim'>{html(section.remark)}</span>" if section.remark else ""
+    foot = f"<p class='dim'>{html(section.foot)}</p>" if section.foot else ""
+    return f"<h4>{html(section.plain_title)}{remark}</h4>{_grid(section.grid, names)}{foot}"
 
 
 def _grid(grid: Grid, names: Mapping[str, str]) -> str:
     classes = [" class='l'" if head.left else "" for head in grid.heads]
-    heads = "".join(f"<th{kind}>{escape(head.text)}</th>" for head, kind in zip(grid.heads, classes, strict=True))
+    heads = "".join(f"<th{kind}>{html(head.text)}</th>" for head, kind in zip(grid.heads, classes, strict=True))
     rows = "".join(f"<tr>{_cells(row, classes, names, named=grid.named)}</tr>" for row in grid.rows)
     return f"<table><tr>{heads}</tr>{rows}</table>"
 
 
 def _cells(row: Sequence[str], classes: Sequence[str], names: Mapping[str, str], *, named: bool) -> str:
-    cells = [f"<td{kind}>{escape(units.printable(text))}</td>" for text, kind in zip(row, classes, strict=True)]
+    cells = [f"<td{kind}>{html(text)}</td>" for text, kind in zip(row, classes, strict=True)]
     if named:
-        whole, short = escape(units.printable(row[-1]), quote=True), escape(names.get(row[-1], row[-1]))
+        whole, short = html(row[-1]), html(names.get(row[-1], row[-1]))
         cells[-1] = f"<td{classes[-1]} title='{whole}'>{short}</td>"
     return "".join(cells)
 
@@ -124,31 +125,29 @@ def _findings(found: Page, names: dict[str, str]) -> list[str]:
     if not found.topics:
         return []
     items = "".join(f"<li>{_topic(topic, names)}</li>" for topic in found.topics)
-    remark = "<span class='dim'>time at stake; at most this much can be gained</span>"
+    remark = "<span class='dim'>time at stake: the GPU's time that each takes</span>"
     return [f"<h4>Findings {remark}</h4><ul>{items}</ul>"]
 
 
 def _topic(topic: Topic, names: dict[str, str]) -> str:
     stake = units.time(topic.finding.at_stake_ns)
     finding = topic.finding
-    remedy = escape(f"{finding.remedy} → {finding.table}, {finding.definition}")
-    return f"<b>{stake}</b> {escape(topic.sentence(names))} <span class='dim'>{remedy}</span>"
+    remedy = html(f"{finding.remedy} → {finding.table}, {finding.definition}")
+    return f"<b>{stake}</b> {html(topic.sentence(names))} <span class='dim'>{remedy}</span>"
 
 
 def _chapter(chapter: Chapter, name: str) -> str:
     """What is said of one kernel."""
-    whole = escape(units.printable(chapter.name), quote=True)
-    title = f"<h4><span title='{whole}'>{escape(name)}</span> <span class='dim'>{escape(chapter.launch)}</span></h4>"
-    conclusion = f"<p>{escape(chapter.conclusion)}</p>" if chapter.conclusion else ""
+    whole = html(chapter.name)
+    title = f"<h4><span title='{whole}'>{html(name)}</span> <span class='dim'>{html(chapter.launch)}</span></h4>"
+    conclusion = f"<p>{html(chapter.conclusion)}</p>" if chapter.conclusion else ""
     facts = "".join(
-        f"<tr><td class='l dim'>{escape(label)}</td><td class='l'>{escape(text)}</td></tr>"
-        for label, text in chapter.facts
+        f"<tr><td class='l dim'>{html(label)}</td><td class='l'>{html(text)}</td></tr>" for label, text in chapter.facts
     )
     items = "".join(
-        f"<li><b>{escape(one.worth)}</b> {escape(units.printable(one.sentence))} "
-        f"<span class='dim'>{escape(one.remedy)}</span></li>"
+        f"<li><b>{html(one.worth)}</b> {html(one.sentence)} <span class='dim'>{html(one.remedy)}</span></li>"
         for one in chapter.advice
     )
-    advice = f"<div class='dim'>Advice, {escape(chapter.legend)}</div><ul>{items}</ul>" if items else ""
-    more = f"<div class='dim'>{escape(chapter.more)}</div>" if chapter.more else ""
+    advice = f"<div class='dim'>Advice, {html(chapter.legend)}</div><ul>{items}</ul>" if items else ""
+    more = f"<div class='dim'>{html(chapter.more)}</div>" if chapter.more else ""
     return f"{title}{conclusion}<table>{facts}</table>{advice}{more}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from kanalyze.analyses.instances import Instances
 
 
+#: The instances that medians and shares are of.
+_USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
+
+
 def instances_page(found: Instances, top: int) -> Page:
     """The page of a range's instances: where their time went, and which of them are odd or slowest."""
     sections = []
-    for device in found.spread.get_column("device").unique(maintain_order=True):
-        here = pl.col("device") == device
+    keys = found.spread.select("process_id", "device").unique(maintain_order=True)
+    many = keys.get_column("process_id").n_unique() > 1
+    for process, device in keys.iter_rows():
+        here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
         rows = found.instances.filter(here)
-        usual = rows.filter(~pl.col("warm_up")).height
-        sections += [_spread(found.spread.filter(here), f"GPU {device}, {units.plural(usual, 'instance')}")]
+        usual = rows.filter(_USUAL).height
+        which = units.plural(usual, "instance") if usual == rows.height else f"{usual} usual instances"
+        whose = f", process {process}" if many else ""
+        sections += [_spread(found.spread.filter(here), f"GPU {device}{whose}, {which}")]
         sections += [_slowest(rows, top, found.zero_ns)]
     first = found.instances.item(0, "window") if found.instances.height else ""
     return Page(
@@ -32,8 +40,14 @@ def instances_page(found: Instances, top: int) -> Page:
         sections=sections,
         topics=[],
         cannot_tell=[],
-        more=f"kanalyze summarize {units.printable(found.meta.path.name)} --window '{first}'",
+        more=f"kanalyze summarize {found.meta.path.name} --window '{first}'{_narrowed(found)}",
     )
+
+
+def _narrowed(found: Instances) -> str:
+    """The options that the numbers of the instances hold with."""
+    chosen = {"device": found.scope.device, "process": found.scope.process}
+    return "".join(f" --{name} {value}" for name, value in chosen.items() if value is not None)
 
 
 def _spread(rows: pl.DataFrame, remark: str) -> Section:
@@ -51,7 +65,7 @@ def _spread(rows: pl.DataFrame, remark: str) -> Section:
 
 def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
     """The odd instances first, then the longest."""
-    median = float(rows.filter(~pl.col("warm_up")).select(pl.col("dur_ns").median()).item())
+    median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
     order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False]).head(top)
     heads = (
         Head("instance"),

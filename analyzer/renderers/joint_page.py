@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers.chapters import Advice, Chapter
-from kanalyze.renderers.counters_page import telling
-from kanalyze.renderers.grid import Grid, Head, Section, of
+from kanalyze.renderers.counters_page import capped, telling
+from kanalyze.renderers.grid import Grid, Head, Section, number, of, telling_apart
 from kanalyze.renderers.page import Page, page_of
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def joint_page(found: JointSummary, top: int) -> Page:
     """The page of the report that gives the time, its kernels with what the other tools know of them."""
     page = page_of(found.summary, top)
     base, *others = found.metas
-    given = [units.printable(meta.path.name) for meta in (base, *others) if meta.path.parent != base.path]
+    given = [meta.path.name for meta in (base, *others) if meta.path.parent != base.path]
     first, *rest = page.heading
     return page._replace(
         heading=[
@@ -61,7 +61,7 @@ def _with(others: Sequence[Meta], base: Meta) -> str:
         return f"with {units.plural(len(others), 'report')} of {first.tool}"
     if first.path == first.capture == base.capture:
         return f"with {first.tool}"
-    return f"with {units.printable(first.path.name)} ({first.tool})"
+    return f"with {first.path.name} ({first.tool})"
 
 
 def _share(value: float | None) -> str:
@@ -90,6 +90,9 @@ def _kernels(found: JointSummary, top: int) -> Section:
         ("window_share", _share),
         ("count", _count),
     ]
+    if telling_apart(timed, ("name",), ("device",)):
+        heads += [Head("GPU")]
+        columns += [("device", number)]
     if measured:
         heads += [Head("compute", wide=True), Head("memory"), Head("occupancy", wide=True), Head("of roof", spare=True)]
         columns += [
@@ -100,16 +103,27 @@ def _kernels(found: JointSummary, top: int) -> Section:
     if traced:
         heads += [Head("operator", left=True, wide=True)]
         columns += [("operator", _text)]
+    axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    shaped = bool(telling_apart(timed.head(top), ("name",), axes))
     cells = [
-        (*(say(row[name]) for name, say in columns), row["name"] or "(no name)")
+        (*(say(row[name]) for name, say in columns), *_shape(row, shaped=shaped), row["name"] or "(no name)")
         for row in timed.head(top).iter_rows(named=True)
     ]
+    heads += [Head("grid × block", left=True)] * shaped
     return Section(
         _KERNELS,
         of(len(cells), timed.height, "by launch shape; counters are ncu's" if measured else "by launch shape"),
         Grid((*heads, Head("kernel", left=True)), cells, named=True),
         "; ".join(text for text in (_left_over(found), _little(found)) if text),
     )
+
+
+def _shape(row: Row, *, shaped: bool) -> list[str]:
+    """The launch shape of a row, where rows of one name have several."""
+    if not shaped:
+        return []
+    grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
+    return [f"{_short(grid)} × {_short(block)}" if row["grid_x"] is not None else ""]
 
 
 def _little(found: JointSummary) -> str:
@@ -171,7 +185,11 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
         "",
         [(label, text) for label, text in facts if text],
         [
-            Advice(_worth(one), f"{telling(one['sentence'])} ({one['source']}: {one['rule']})", one["remedy"] or "")
+            Advice(
+                _worth(one),
+                f"{telling(one['sentence'])} ({one['source']}: {one['rule']}){_roof(one)}",
+                one["remedy"] or "",
+            )
             for one in shown
         ],
         f"{units.plural(more, 'further result')}: kanalyze show gains" if more > 0 else "",
@@ -210,6 +228,10 @@ def _worth(row: Row) -> str:
     if row["gain_share"] is not None:
         return units.percent(row["gain_share"])
     return f"({units.percent(row['speedup_share'])})" if row["speedup_share"] is not None else ""
+
+
+def _roof(row: Row) -> str:
+    return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
 
 
 def _joined(*parts: str) -> str:

@@ -16,6 +16,8 @@ from bisect import bisect_left
 from itertools import chain, count
 from typing import TYPE_CHECKING
 
+from kanalyze.decoder.spelling import unmangled
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -72,7 +74,7 @@ _QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename", "noex
 _INTEGERS = {"unsigned", "signed", "long", "short", "int", "char"}
 _GENERIC = {"kernel", "functor", "op", "Op", "run", "type", "Type", "value", "Params"}
 _SHELLS = {"Kernel", "Kernel2", "device_kernel", "_kernel_agent", "func_wrapper_t", "ReduceOp", "enable_sm90_or_later"}
-_SHELLS |= {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel"}
+_SHELLS |= {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "gpu_index_kernel", "kentry"}
 _BOILERPLATE_NAMES = {"array", "Array", "tuple", "C", "Sm", "OpaqueType", "NullType", "device_ptr"}
 _BOILERPLATE_ENDS = ("Metadata", "Calculator", "WithCast", "WithoutCast", "State", "Policy", "Params", "Ex")
 _LAUNCHERS = ("elementwise", "reduce_kernel", "multi_tensor", "ParallelFor", "for_each")
@@ -228,7 +230,7 @@ class _Parser:
 
 def _parse(name: str) -> _Node:
     """The tree of a kernel's name, weighed; signs that cannot be printed are question marks."""
-    text = name if name.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in name)
+    text = "".join(sign if sign.isprintable() else "?" for sign in unmangled(name))
     kernel = _Parser(text[:_LONGEST]).node()
     _weigh_kernel(kernel)
     if scope := [_Word(part, _SCOPE, "::", silent=True) for part in kernel.scope.split("::")[:-1]]:
@@ -388,12 +390,11 @@ def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> No
 
 
 def shorten(names: Sequence[str], width: int) -> list[str]:
-    """For each name, in order, a text of at most `width` characters (at least `NARROWEST` are taken).
+    """For each name, in order, a text of at most `width` characters (`NARROWEST` at least); different names differ.
 
-    A name that fits is returned as it is. Names that differ have texts that differ.
+    A name that fits is returned as it is.
     """
     width = max(width, NARROWEST)
     owners = {name: name for name in names if len(name) <= width and name.isprintable()}
     _settle({name: _parse(name) for name in dict.fromkeys(names) if name not in owners}, width, owners)
-    texts = {name: text for text, name in owners.items()}
-    return [texts[name] for name in names]
+    return [*map({name: text for text, name in owners.items()}.__getitem__, names)]

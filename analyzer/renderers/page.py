@@ -14,6 +14,7 @@ from kanalyze.renderers import sections
 from kanalyze.renderers.kernel_names import shorten
 from kanalyze.renderers.operator_sections import operators
 from kanalyze.renderers.steps_section import steps
+from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,10 @@ _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Se
     ("api", sections.calls),
 )
 
+
+#: Tables of what a GPU did.
+_LEDGER: Final = "ledger"
+_OF_GPU: Final = (_LEDGER, "exposure", "hot_kernels", "copies", "launch_summary")
 
 #: Ranges are NVTX's where nsys records them; of another tool the section has another title.
 _NVTX_TOOL: Final = "nsys"
@@ -98,7 +103,7 @@ class Topic(NamedTuple):
 
     def sentence(self, names: dict[str, str]) -> str:
         """What was found, with kernel names as `names` has them."""
-        said = units.printable(self.finding.text).format(*(names[name] for name in self.finding.names))
+        said = self.finding.text.format(*(names[name] for name in self.finding.names))
         return f"{said} {self.also}".rstrip()
 
 
@@ -136,7 +141,7 @@ def page_of(summary: Summary, top: int) -> Page:
         if name in summary.tables and summary.tables[name].height
     ]
     sections = [_told(name, make(summary.tables, top), summary) for name, make in made]
-    topics, name = _topics(summary.findings), units.printable(summary.meta.path.name)
+    topics, name = _topics(summary.findings), summary.meta.path.name
     hidden = len(topics) - top
     rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
     return Page(
@@ -146,21 +151,30 @@ def page_of(summary: Summary, top: int) -> Page:
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=sections,
         topics=topics[:top],
-        cannot_tell=list(summary.cannot_tell.values()),
+        cannot_tell=_cannot_tell(summary.cannot_tell),
         more=f"{rest}kanalyze show TABLE {name}; `kanalyze tables` lists the tables",
     )
+
+
+def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
+    """Why tables are missing; of those that need a GPU, where the report has nothing of one, that in one sentence."""
+    if _LEDGER not in reasons:
+        return list(reasons.values())
+    missing = [name for name in _OF_GPU if name in reasons]
+    others = [reason for name, reason in reasons.items() if name not in missing]
+    return [f"Without what the GPU did there is no table {', '.join(missing[:-1])} or {missing[-1]}.", *others]
 
 
 def _told(name: str, section: Section, summary: Summary) -> Section:
     """A section in the words of the report's tool, with what the summary has to say about it."""
     title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
-    return section._replace(title=title, foot=summary.remarks.get(name, section.foot))
+    return section._replace(title=worded(title, summary.interface), foot=summary.remarks.get(name, section.foot))
 
 
 def heading(meta: Meta, parts: list[str]) -> list[str]:
     """The parts of the heading: the file's name, the tool, then `parts`."""
     tool = " ".join(part for part in (meta.tool, meta.tool_version) if part)
-    return [units.printable(part) for part in (meta.path.name, tool, *parts)]
+    return [meta.path.name, tool, *parts]
 
 
 def _heading(summary: Summary) -> list[str]:
@@ -168,8 +182,7 @@ def _heading(summary: Summary) -> list[str]:
     models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
     for name, capability, sms, count in models.iter_rows():
         times = f"{count} × " if count > 1 else ""
-        details = [f"sm_{capability.replace('.', '')}" if capability else "", f"{sms} SMs" if sms else ""]
-        known = ", ".join(detail for detail in details if detail)
+        known = processor(name, capability, sms)
         parts.append(f"{times}{name or 'GPU'}" + (f", {known}" if known else ""))
     if meta.driver_version:
         parts.append(f"driver {meta.driver_version}")
@@ -218,7 +231,7 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
             text,
             units.percent(sums[bucket] / max(length, 1)),
             _detail(_culprits(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
-            _NO_DETAIL.get(bucket, ""),
+            worded(_NO_DETAIL.get(bucket, ""), summary.interface),
         )
         for bucket, text in zip(longest, texts, strict=True)
     ]

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kanalyze.analyses.comparison import comparison
+from kanalyze import outlets
 from kanalyze.renderers.counters_page import counters_page
 from kanalyze.renderers.instances_page import instances_page
 from kanalyze.renderers.joint_page import joint_page
 from kanalyze.renderers.page import page_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import TypeAlias
 
     from kanalyze.analyses.counter_summary import CounterSummary
     from kanalyze.analyses.instances import Instances
     from kanalyze.analyses.joint_summary import JointSummary
     from kanalyze.analyses.summary import Summary
-    from kanalyze.renderers.page import Page
+    from kanalyze.renderers.chapters import Chapter
+    from kanalyze.renderers.grid import Grid
+    from kanalyze.renderers.page import Ledger, Page, Topic
 
     Shown: TypeAlias = Summary | Instances | CounterSummary | JointSummary
 
 
 def page_of_any(shown: Shown, top: int) -> Page:
-    """The page of any of them, with at most `top` rows in each table."""
+    """The page of any of them, with at most `top` rows in each table; its texts can be shown, but for kernel names."""
+    return _plain(_page_of_any(shown, top))
+
+
+def _page_of_any(shown: Shown, top: int) -> Page:
     if shown.kind == "counters":
         return counters_page(shown, top)
     if shown.kind == "joint":
@@ -32,7 +37,55 @@ def page_of_any(shown: Shown, top: int) -> Page:
     return page_of(shown, top) if shown.kind == "time" else instances_page(shown, top)
 
 
-def closing(shown: Sequence[Shown]) -> str:
-    """What tells several reports apart; empty for one."""
-    summaries = [one.summary if one.kind == "joint" else one for one in shown]
-    return comparison([one for one in summaries if one.kind == "time"])
+def _plain(page: Page) -> Page:
+    """`page` with every text on one line of printable characters; names of kernels are whole, to be shortened."""
+    return page._replace(
+        heading=[*map(outlets.short, page.heading)],
+        health=outlets.short(page.health),
+        answer=outlets.short(page.answer),
+        ledgers=[*map(_plain_ledger, page.ledgers)],
+        sections=[
+            one._replace(remark=outlets.short(one.remark), foot=outlets.short(one.foot), grid=_plain_grid(one.grid))
+            for one in page.sections
+        ],
+        topics=[*map(_plain_topic, page.topics)],
+        cannot_tell=[*map(outlets.short, page.cannot_tell)],
+        more=outlets.short(page.more),
+        chapters=[*map(_plain_chapter, page.chapters)],
+    )
+
+
+def _plain_ledger(ledger: Ledger) -> Ledger:
+    shares = [
+        share._replace(detail=outlets.short(share.detail), plain=outlets.short(share.plain)) for share in ledger.shares
+    ]
+    return ledger._replace(heading=outlets.short(ledger.heading), shares=shares)
+
+
+def _plain_grid(grid: Grid) -> Grid:
+    names = 1 if grid.named else 0
+    return grid._replace(
+        rows=[(*map(outlets.short, row[: len(row) - names]), *row[len(row) - names :]) for row in grid.rows]
+    )
+
+
+def _plain_topic(topic: Topic) -> Topic:
+    finding = topic.finding
+    text, remedy = outlets.line(finding.text), outlets.line(finding.remedy)
+    return topic._replace(finding=finding._replace(text=text, remedy=remedy), also=outlets.short(topic.also))
+
+
+def _plain_chapter(chapter: Chapter) -> Chapter:
+    return chapter._replace(
+        launch=outlets.short(chapter.launch),
+        conclusion=outlets.short(chapter.conclusion),
+        facts=[(outlets.short(label), outlets.short(text)) for label, text in chapter.facts],
+        advice=[
+            one._replace(
+                worth=outlets.short(one.worth), sentence=outlets.short(one.sentence), remedy=outlets.short(one.remedy)
+            )
+            for one in chapter.advice
+        ],
+        more=outlets.short(chapter.more),
+        legend=outlets.short(chapter.legend),
+    )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-from html import escape
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze import units
+from kanalyze import outlets, units
 from kanalyze.errors import OutputError
 from kanalyze.renderers.kernel_names import shorten
 
@@ -51,7 +50,7 @@ def _draw(figure: Any, found: RoofPoints) -> None:  # noqa: ANN401 - matplotlib 
     axes = figure.subplots()
     rows = found.points.to_dicts()
     axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
-    axes.set_title(f"Roofline of {units.printable(found.title)}", loc="left", fontweight="bold")
+    axes.set_title(outlets.picture(f"Roofline of {found.title}"), loc="left", fontweight="bold")
     axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     if rows:
@@ -61,7 +60,7 @@ def _draw(figure: Any, found: RoofPoints) -> None:  # noqa: ANN401 - matplotlib 
         axes.text(0.5, 0.5, "no kernel did floating-point work", transform=axes.transAxes, ha="center")
     left = f"; {units.plural(found.left_out, 'kernel')} without FLOP left out" if found.left_out else ""
     axes.set_title(
-        f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}",
+        outlets.picture(f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}"),
         loc="right",
         fontsize=8,
         color="#666666",
@@ -89,7 +88,11 @@ def _roofs(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as 
         start = max(low, peak / speed) if speed else low
         axes.plot([start, high], [peak, peak], color="#333333", linewidth=1.4)
         axes.annotate(
-            f"{precision} {units.flop(peak)}/s", (high, peak), (-4, 4), textcoords="offset points", ha="right"
+            outlets.picture(f"{precision} {units.flop(peak, units.operations(precision))}/s"),
+            (high, peak),
+            (-4, 4),
+            textcoords="offset points",
+            ha="right",
         )
     bottom = min(row["achieved_flop_per_s"] for row in rows)
     axes.set(xlim=(low, high), ylim=(bottom / _MARGIN, top * _HEADROOM))
@@ -105,7 +108,11 @@ def _points(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as
         size = max(_LARGEST * row["time_ns"] / longest, _SMALLEST)
         listed = number <= _LISTED
         roof = f", {units.percent(row['roof_share'])} of the roof" if row["roof_share"] is not None else ""
-        label = f"{number}  {name}\n    {units.percent(row['time_ns'] / whole)} of the time{roof}" if listed else None
+        label = (
+            f"{number}  {outlets.picture(name)}\n    {units.percent(row['time_ns'] / whole)} of the time{roof}"
+            if listed
+            else None
+        )
         colour = _COLOURS.get(row["bound"], "#888888")
         axes.scatter(*at, s=size, color=colour, alpha=0.55, edgecolors="white", linewidths=0.8, label=label)
         if listed:
@@ -120,5 +127,5 @@ def _points(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as
 def _page(found: RoofPoints, picture: bytes) -> bytes:
     """The picture in a page of its own, without the heading of a file of SVG."""
     svg = picture[picture.index(b"<svg") :].decode()
-    title = escape(f"Roofline of {units.printable(found.title)}")
+    title = outlets.html(f"Roofline of {found.title}")
     return f'<!doctype html>\n<meta charset="utf-8">\n<title>{title}</title>\n{svg}\n'.encode()

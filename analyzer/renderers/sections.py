@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.grid import Grid, Head, Section, of, operation
+from kanalyze.renderers.grid import Grid, Head, Section, number, of, operation, telling_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,13 +94,13 @@ def _families(table: pl.DataFrame) -> str:
 
 
 def _shape(row: dict[str, int]) -> str:
-    if not row["shapes"]:
+    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 where the tool does not tell
         return ""
-    grid, block = (_dimensions([row[f"{what}_{axis}"] for axis in "xyz"]) for what in ("grid", "block"))
+    grid, block = (dimensions([row[f"{what}_{axis}"] for axis in "xyz"]) for what in ("grid", "block"))
     return f"{grid} × {block}" + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
 
 
-def _dimensions(sizes: list[int]) -> str:
+def dimensions(sizes: list[int]) -> str:
     """A launch dimension without the trailing ones: 4096, or 32,1,8."""
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes.pop()
@@ -133,18 +133,28 @@ def copies(tables: Tables, top: int) -> Section:
     return Section("COPIES", of(len(rows), table.height), Grid(heads, rows, cut=True))
 
 
+_NAMES: Final = ("kernel", "api")
+
+#: What tells launches of one kernel by one call apart, and what the page calls it.
+_WHOSE: Final = {"process_id": "process", "thread_id": "thread", "device": "GPU"}
+
+
 def launches(tables: Tables, top: int) -> Section:
     """The launches that took most host time."""
     table = tables["launch_summary"].sort("charged_api_ns", descending=True)
     hot = tables["hot_kernels"]
     bound = set(hot.filter(pl.col("launch_bound")).get_column("name"))
+    # of another process any row may be; the threads of one matter where a row stands twice
+    whose = telling_apart(table, _NAMES, ("process_id",))
+    whose += telling_apart(table.head(top), (*_NAMES, *whose), ("thread_id", "device"))
     heads = (
         Head("host time"),
-        Head("count"),
+        Head("count", spare=bool(whose)),
         Head("call"),
         Head("queue", spare=True),
         Head("kernel", spare=True),
         Head("", left=True),
+        *(Head(_WHOSE[column]) for column in whose),
         Head("call", left=True, wide=True),
         Head("kernel", left=True),
     )
@@ -156,6 +166,7 @@ def launches(tables: Tables, top: int) -> Section:
             "" if row["queue_median_ns"] is None else units.time(row["queue_median_ns"]),
             units.time(row["kernel_median_ns"]),
             "!" if row["kernel"] in bound else "",
+            *(number(row[column]) for column in whose),
             row["api"] or "(no name)",
             row["kernel"] or "(no name)",
         )

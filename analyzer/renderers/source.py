@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json as json_module
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze import units
+from kanalyze import outlets, units
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,12 +30,12 @@ _HOT: Final = 0.1
 
 def lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:
     """The source lines of a kernel, file by file: rows of `hot_lines`, and the text of files by name."""
-    blocks = [look.paint(units.printable(kernel), _BOLD)]
+    blocks = [look.paint(outlets.line(kernel), _BOLD)]
     head, legend = _frame(rows)
     for (file,), found in rows.partition_by("file", as_dict=True, maintain_order=True).items():
         blocks += [
             "",
-            look.paint(units.printable(str(file)), _BOLD),
+            look.paint(outlets.line(str(file)), _BOLD),
             *_file(found, texts.get(str(file), []), head, look),
         ]
     return "\n".join([*blocks, "", look.paint(legend, _DIM)]) + "\n"
@@ -56,7 +55,7 @@ def _file(rows: pl.DataFrame, text: list[str], head: str, look: Look) -> list[st
     for number in shown:
         if before is not None and number > before + 1:
             lines.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
-        source = units.printable(text[number - 1].expandtabs(4)) if number <= len(text) else ""
+        source = outlets.line(text[number - 1].expandtabs(4)) if number <= len(text) else ""
         lines.append(_line(by_line.get(number), f"{number:>7} {source}", head, look))
         before = number
     return lines
@@ -88,7 +87,7 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
     samples = max(int(rows.get_column("samples").sum()), 1)
     head, legend = _frame(rows)
     blocks = [
-        look.paint(units.printable(kernel), _BOLD),
+        look.paint(outlets.line(kernel), _BOLD),
         look.paint(f"{head}  {column}", _DIM),
     ]
     for row in rows.iter_rows(named=True):
@@ -104,13 +103,13 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
             "ideal_share": ideal,
             "live_registers": row["live_registers"],
         }
-        blocks.append(_line(told, f"  {units.printable((row[column] or '').expandtabs(1))}", head, look))
+        blocks.append(_line(told, f"  {outlets.line((row[column] or '').expandtabs(1))}", head, look))
     return "\n".join([*blocks, "", look.paint(legend, _DIM)]) + "\n"
 
 
 def json(kernel: str, rows: pl.DataFrame) -> str:
     """The rows as they are."""
-    return json_module.dumps({"kernel": kernel, "rows": rows.to_dicts()}, indent=2, ensure_ascii=False) + "\n"
+    return outlets.json({"kernel": kernel, "rows": rows.to_dicts()})
 
 
 def _cut(text: str, width: int) -> str:

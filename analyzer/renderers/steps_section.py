@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.grid import Grid, Head, Section, of
+from kanalyze.renderers.grid import Grid, Head, Section, number, of, telling_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 def steps(tables: Tables, top: int) -> Section:
     """The steps in their order; of many, those that warm up or are odd, then those furthest from the median."""
     table = tables["steps"]
-    length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up") & ~pl.col("odd")
     median = length.filter(usual).median().over("process_id", "device")
     known = table.with_columns(ratio=pl.when(median > 0).then(length / median), away=(length - median).abs())
     marked = pl.col("warm_up") | pl.col("odd")
     chosen = known.sort(marked, "away", descending=True, maintain_order=True).head(top)
     rows = chosen.sort("start_ns", "device", maintain_order=True).iter_rows(named=True)
     several = table.get_column("device").n_unique() > 1
+    ranks = bool(telling_apart(table, ("step", "device"), ("process_id",)))
     heads = (
+        Head("process"),
         Head("step"),
         Head("time"),
         Head("of median"),
@@ -35,7 +37,7 @@ def steps(tables: Tables, top: int) -> Section:
         Head("idle most in", left=True),
         Head("", left=True),
     )
-    cells = [_cells(row, several=several) for row in rows]
+    cells = [(number(row["process_id"]) if ranks else "", *_cells(row, several=several)) for row in rows]
     kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
     shown = [tuple(row[place] for place in kept) for row in cells]
     remark = of(len(cells), table.height, "furthest from the median" if len(cells) < table.height else "")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.renderers.pages import closing
-from kanalyze.units import printable
+from kanalyze import outlets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,18 +25,14 @@ if TYPE_CHECKING:
 _PATHS: Final = ("path", "read_from", "capture")
 
 #: Grows with every change that can break a reader; additions do not count.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 
 def render(shown: Sequence[Shown]) -> str:
     """One JSON object; every table is a list of objects with the columns that `kanalyze tables` lists."""
     found = [content(one) for one in shown]
-    whole = found[0] if len(found) == 1 else _several(found, closing(shown))
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-
-
-def _several(found: list[dict[str, Any]], compared: str) -> dict[str, Any]:
-    return {"schema_version": SCHEMA_VERSION, "reports": found, "comparison": compared}
+    whole = found[0] if len(found) == 1 else {"schema_version": SCHEMA_VERSION, "reports": found}
+    return outlets.json(whole)
 
 
 def content(shown: Shown) -> dict[str, Any]:
@@ -69,7 +63,7 @@ def _meta(meta: Meta) -> dict[str, Any]:
 
 
 def _path(path: Path | None) -> str | None:
-    return None if path is None else printable(str(path))
+    return None if path is None else outlets.line(str(path))
 
 
 def _summary(summary: Summary) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kanalyze import units
 from kanalyze.renderers.grid import LEAST_NAME
 from kanalyze.renderers.page import short_names
-from kanalyze.renderers.pages import closing, page_of_any
+from kanalyze.renderers.pages import page_of_any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,11 +84,9 @@ class Look(NamedTuple):
 
 
 def render(shown: Sequence[Shown], look: Look, top: int) -> str:
-    """A page for each, and a line that compares several, as text that ends with a newline."""
+    """A page for each, as text that ends with a newline."""
     look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
     pages = [_page(page_of_any(one, top), look) for one in shown]
-    if text := closing(shown):
-        pages.append("\n".join([look.paint("COMPARED", _BOLD), *_wrapped(text, look.width)]) + "\n")
     return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
 
 
@@ -123,6 +121,7 @@ def _heading(page: Page, look: Look) -> str:
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
     """`text` in lines of at most `width`; a number stays with its unit."""
     bound = _QUANTITY.sub("\\1\xa0\\2", text)
+    width = max(width, LEAST_NAME)
     lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines]
 
@@ -194,7 +193,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     if not page.ledgers:
         return []
-    lines = ["", _title("FINDINGS", "time at stake; at most this much can be gained", look)]
+    lines = ["", _title("FINDINGS", "time at stake: the GPU's time that each takes", look)]
     if not page.topics:
         return [*lines, f"{_INDENT}Nothing worth a sentence."]
     for topic in page.topics:
@@ -221,7 +220,7 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
     lines += _wrapped(chapter.conclusion, look.width, _INDENT)
     lines += [""] * bool(chapter.facts and chapter.conclusion)
     for label, text in chapter.facts:
-        first, *more = _wrapped(text, look.width - wide - 2 * len(_INDENT))
+        first, *more = _wrapped(text, look.width - wide - 2 * len(_INDENT)) or [""]
         lines.append(f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}{_INDENT}{first}")
         lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
     lines += ["", _INDENT + _title("ADVICE", chapter.legend, Look(look.width - len(_INDENT), look.colour))] * bool(
@@ -230,7 +229,7 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
     for advice in chapter.advice:
         space = look.width - _STAKE - 2
         remedy = (look.paint(line, _DIM) for line in _wrapped(advice.remedy, space))
-        first, *more = [*_wrapped(advice.sentence, space), *remedy]
+        first, *more = [*_wrapped(advice.sentence, space), *remedy] or [""]
         lines.append(f"{look.paint(advice.worth.rjust(_STAKE), _BOLD)}  {first}")
         lines += [" " * (_STAKE + 2) + line for line in more]
     return [*lines, *(look.paint(line, _DIM) for line in _wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json as encoder
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze import units
+from kanalyze import outlets, units
 from kanalyze.renderers.kernel_names import NARROWEST, shorten
-from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +107,7 @@ def _name(row: Row, width: int) -> str:
     if row["kind"] == "rest":
         count, inside = row["nodes"], row["parent"] is not None
         return f"… {units.plural(count, 'more node' if inside else 'smaller node')}"[:width]
-    text = printable(row["name"] or "(no name)").replace(_ENGINE, _AUTOGRAD)
+    text = outlets.line(row["name"] or "(no name)").replace(_ENGINE, _AUTOGRAD)
     if len(text) <= width:
         return text
     if row["kind"] == "python":  # the end of a path and the function tell more than its beginning
@@ -120,7 +118,7 @@ def _name(row: Row, width: int) -> str:
 def json(trees: dict[str | None, pl.DataFrame]) -> str:
     """The nodes as objects that hold those in them, of one window, or of several by their names."""
     found = {name: _nested(tree.to_dicts()) for name, tree in trees.items()}
-    return encoder.dumps(found.get(None, found), indent=2, ensure_ascii=False) + "\n"
+    return outlets.json(found.get(None, found))
 
 
 def _nested(rows: Sequence[Row]) -> list[Row]:

@@ -181,7 +181,8 @@ def test_a_script_that_raises_is_told_with_its_last_line(machine):
     ran = run("collect", "train.py", "-o", "cap", "--with", "nsys", "--python", sys.executable)
     assert ran.status == 2
     script = Path("train.py").absolute()
-    assert ran.error.splitlines()[2:] == [
+    # from Python 3.13 on a line of marks may stand below one of source
+    assert [line for line in ran.error.splitlines()[2:] if line.strip(" ~^")] == [
         "kanalyze: train: the program ended with exit status 1: ValueError: no batch.",
         "    Traceback (most recent call last):",
         f'      File "{script}", line 5, in <module>',

@@ -133,7 +133,7 @@ def test_an_interrupt_ends_it_without_traceback(monkeypatch):
 
     monkeypatch.setattr("kanalyze.cli.tables.emit", interrupted)
     ran = run("tables")
-    assert (ran.status, ran.text) == (1, "")
+    assert (ran.status, ran.text) == (130, "")
     assert ran.error.strip() == "Aborted!"
 
 

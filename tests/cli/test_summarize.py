@@ -111,7 +111,7 @@ def test_json_holds_all_rows_whatever_top_says():
 
 def test_json_says_what_was_looked_at():
     found = content(TWO_GPUS, "--window", "1s..1001.5ms", "--device", "1")
-    assert found["schema_version"] == 1
+    assert found["schema_version"] == 2
     assert found["report"]["path"] == str(TWO_GPUS)
     assert (found["report"]["tool"], found["report"]["tool_version"]) == ("nsys", "2025.3.2")
     expected = {"window": None, "window_start_ns": 10**9, "window_end_ns": 1_001_500_000, "device": 1, "process": None}
@@ -169,7 +169,7 @@ def test_a_window_beyond_all_times_is_no_traceback(text):
     assert ran.status in (0, 2)
 
 
-@pytest.mark.parametrize("text", ["0ns..1ns", "900s..901s"])
+@pytest.mark.parametrize("text", ["0ns..1ns", "1.309s..900s"])
 def test_a_window_in_which_nothing_happened_is_no_trouble(text):
     (window,) = content(ADD, "--window", text)["windows"]
     assert window["busy_ns"] == 0
@@ -279,7 +279,7 @@ def test_output_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch,
     path.write_text("as it was")
     monkeypatch.setattr(Path, step, raising(KeyboardInterrupt()))
     ran = run("summarize", ADD, "-o", path)
-    assert (ran.status, ran.error.strip()) == (1, "Aborted!")
+    assert (ran.status, ran.error.strip()) == (130, "Aborted!")
     assert left_in(tmp_path) == ["page.txt"]
     assert path.read_text() == "as it was"
 

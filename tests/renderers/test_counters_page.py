@@ -68,3 +68,27 @@ def test_the_command_prints_it():
     ran = run("summarize", ADD)
     assert (ran.status, ran.error) == (0, "")
     assert ran.lines == page(ADD).splitlines()
+
+
+MOVES = {
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 4.0,
+    "smsp__warps_active.avg.per_cycle_active": 8.0,
+    "smsp__warps_eligible.avg.per_cycle_active": 1.0,
+}
+
+
+@pytest.mark.parametrize(("work", "told"), [(0, False), (4096, True)])
+def test_the_tensor_pipe_is_told_of_kernels_that_use_tensor_cores(work, told):
+    """It executes register moves, too, of which no kernel is free."""
+    found = measured({**MOVES, "sm__ops_path_tensor_src_bf16_dst_fp32_sparsity_off.sum": work}, names=["k"])
+    text = render([summarize_counters(found)], Look(120), 8)
+    assert ("tensor pipe 4.0 %" in text) == told
+
+
+def test_no_time_is_told_of_kernels_whose_duration_was_not_collected():
+    found = measured(
+        {"gpu__time_duration.sum": 5000, **MOVES}, {"launch__sm_count": 10}, names=["a", "b"], grids=[9, 1]
+    )
+    answer = summarize_counters(found).answer
+    assert "too few blocks 1" in answer
+    assert "0 ns" not in answer

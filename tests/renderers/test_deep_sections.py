@@ -109,10 +109,12 @@ def test_ranges_have_their_time_on_the_host_and_on_the_gpu():
         "median": "44.81 µs",
         "on GPU": "724.2 µs",
         "GPU busy": "572.0 µs",
+        "any thread": "572.0 µs",
         "GPU ops": "68",
         "range": "step",
     }
     assert rows["cross-thread"]["on GPU"] == ""
+    assert rows["cross-thread"]["any thread"] == "7.424 µs"
 
 
 def test_ranges_without_gpu_work_have_a_section_too():

@@ -236,3 +236,17 @@ def test_what_fits_is_unchanged_whatever_stands_beside_it(names, width):
 def test_many_builds_of_one_kernel_stay_apart(name, numbers):
     names = [f"void {name}<{number}, at::native::MulFunctor<float>>(T1 *)" for number in numbers]
     assert len(set(shorten(names, NARROWEST))) == len(numbers)
+
+
+def test_a_mangled_name_is_read():
+    names = [
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN5aiter24add_rmsnorm_quant_kernelIfDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePassEEEEEvv",
+    ]
+    shown = shorten(names, 40)
+    assert len(set(shown)) == len(names)
+    assert all("add_rmsnorm_quant" in text for text in shown[:3])
+    assert "Rmsnorm2dFwd" in shown[3]
+    assert not any("_Z" in text for text in shown)

@@ -30,6 +30,17 @@ def test_counters_alone_are_sized_by_their_own_time():
     assert found.points["time_ns"].max() == kanalyze.counters(ncu)["dur_ns"].max()
 
 
+def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
+    """The first one gives time as well, but ncu measured another capture."""
+    timed = kanalyze.read(SAMPLES / "launch_bound_plain" / "nsys.sqlite")
+    found, alone = roof_points([timed, *every_report(CDIST)]), roof_points(every_report(CDIST))
+    assert alone.points.height > 0
+    assert found.points.equals(alone.points)
+    assert found.title == alone.title
+    twice = roof_points([*every_report(CDIST), *every_report(SAMPLES / "gelu")])
+    assert twice.title.endswith(f", time of {CDIST.name}")
+
+
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(OutputError, match="needs matplotlib") as raised:
@@ -58,6 +69,7 @@ def test_pictures(tmp_path):
         assert (ran.status, ran.error) == (0, "")
         assert path.read_bytes().startswith(begin)
     text = (tmp_path / "roof.svg").read_text()
+    assert 'width="792pt" height="446.4pt" viewBox="0 0 792 446.4"' in text  # in inches 11 by 6.2
     assert "fp32 50.68 TFLOP/s" in text
     assert "2 kernels without FLOP left out" in text
     assert len(re.findall(r'<g id="PathCollection_\d+">', text)) == 3 + 3  # points, and their list

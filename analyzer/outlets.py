@@ -1,0 +1,170 @@
+r"""The one way out for texts that a report or a user brought: one function per format.
+
+Names of kernels, ranges, files and machines are whatever somebody wrote. On a terminal they could move the cursor or
+fill the clipboard, in Markdown and HTML be a link, an image, a mention or a script, in a picture a formula, and in a
+spreadsheet a program. What reaches a format goes through its function here:
+
+=========================  =============================================================================
+:func:`line`               one line for people: terminals, error messages, and what the others begin with
+:func:`lines`              several lines for people, with our own colours
+:func:`markdown`           a text in Markdown; :func:`paragraph` as a block of its own, :func:`code` as code
+:func:`html`               a text between tags, or in a quoted attribute
+:func:`json`               a value as JSON: exact, with what could reach a terminal as ``\u009b``
+:func:`picture`            a text that matplotlib draws
+:func:`spreadsheet`        a column of CSV for a spreadsheet, which must run none of it
+=========================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import json as encoder
+import re
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import polars as pl
+
+#: A text on a page is cut to so many characters: one name must not fill it.
+LONGEST: Final = 1000
+
+#: Letters that are drawn as nothing: fillers of Hangul, and the blank of Braille.
+_INVISIBLE: Final = str.maketrans(dict.fromkeys("\u115f\u1160\u3164\uffa0\u2800", "?"))
+
+#: What may need a look: anything but printable ASCII.
+_ODD: Final = re.compile(r"[^ -~]")
+_ODD_BUT_LINES: Final = re.compile(r"[^ -~\n]")
+
+#: Our own codes for colour, and everything else that is not plain.
+_COLOUR_OR_ODD: Final = re.compile(r"\x1b\[[0-9;]{1,8}m|[^ -~\n]")
+
+#: The planes of Unicode above the first, which JSON escapes as two halves.
+_FIRST_PLANE: Final = 0x10000
+
+#: Words that Markdown, or what GitHub makes of it, takes as they stand: none of its signs, no address, no issue.
+_ACTIVE: Final = re.compile(
+    r"[`*~>\[\]\\|@#$^]|<(?![\d=]|$)|&(?=\S)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:/|www\.|:[\w+-]+:|\bGH-\d"
+    r"|(?<![0-9A-Za-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9A-Za-z])",
+    re.IGNORECASE,
+)
+#: Code of our own within a sentence, and what may stand around a word.
+_CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_AROUND: Final = "()\"',.;:!?"
+
+#: With these a line begins a list or a rule: what may stand before the backslash, and behind it.
+_BLOCK: Final = re.compile(r"\A(\d{0,9})([-+=.)])(?=[-+=\s]|\Z)")
+
+#: What a spreadsheet takes for a formula, in the two widths that it reads.
+_FORMULA: Final = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
+
+
+def line(text: str) -> str:
+    """`text` on one line as it can be shown: a question mark for each character that is not printable.
+
+    Those are controls, which could reach the terminal, signs that turn the direction of writing or take no space, and
+    halves of characters.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _ODD.sub(lambda found: _shown(found[0]), text)
+
+
+def lines(text: str) -> str:
+    """`text` as it can be shown, with its lines and our own codes for colour."""
+    if text.isascii() and _COLOUR_OR_ODD.search(text) is None:
+        return text
+    return _COLOUR_OR_ODD.sub(lambda found: found[0] if len(found[0]) > 1 else _shown(found[0]), text)
+
+
+def _shown(character: str) -> str:
+    return character.translate(_INVISIBLE) if character.isprintable() else "?"
+
+
+def short(text: str) -> str:
+    """:func:`line`, and of a text that is longer than a page has space for the beginning."""
+    plain = line(text[: LONGEST + 1])
+    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+
+
+def code(text: str) -> str:
+    """`text` as code in Markdown, where nothing in it is active; also in a table."""
+    plain = line(text)
+    if not plain.strip():
+        return "(no name)"
+    if "|" in plain:  # which would end a cell, and whose escape shows where there is none
+        return f"<code>{re.sub('[^A-Za-z0-9 ]', lambda found: f'&#{ord(found[0])};', plain)}</code>"
+    if "`" not in plain:
+        return f"`{plain}`"
+    fence = "`" * (max(map(len, re.findall("`+", plain))) + 1)
+    return f"{fence} {plain} {fence}"
+
+
+def markdown(text: str) -> str:
+    """`text` within a line of Markdown: words that would be active there become code, and code of our own stays."""
+    plain, parts, at = line(text), [], 0
+    for found in _CODE.finditer(plain):
+        parts += [_words(plain[at : found.start()]), code(found[1])]
+        at = found.end()
+    return "".join([*parts, _words(plain[at:])]).strip()
+
+
+def paragraph(text: str) -> str:
+    """`text` as a paragraph of Markdown of its own: as :func:`markdown`, and no list or rule."""
+    return _BLOCK.sub(lambda found: f"{found[1]}\\{found[2]}", markdown(text), count=1)
+
+
+def _words(text: str) -> str:
+    """Each word of a text as code, if it would be active otherwise."""
+    return re.sub(r"\S+", lambda found: _word(found[0]), text) if _ACTIVE.search(text) else text
+
+
+def _word(word: str) -> str:
+    if _ACTIVE.search(word) is None:
+        return word
+    bare = word.lstrip(_AROUND)
+    before, bare = word[: len(word) - len(bare)], bare.rstrip(_AROUND)
+    after = word[len(before) + len(bare) :]
+    inner = f"{before}{code(bare)}{after}" if bare else code(word)
+    return inner if _ACTIVE.search(before + after) is None else code(word)
+
+
+def html(text: str) -> str:
+    """`text` between tags, or in an attribute with quotes."""
+    return escape(line(text), quote=True)
+
+
+def json(value: object, indent: int | None = 2) -> str:
+    """A value as JSON that is read back the same, without a character that a terminal would obey; ends with a line."""
+    return escaped_json(encoder.dumps(value, indent=indent, ensure_ascii=False)) + "\n"
+
+
+def escaped_json(document: str) -> str:
+    """JSON that says the same, with every character that is not printable as an escape."""
+    return document if document.isascii() and document.isprintable() else _ODD_BUT_LINES.sub(_escape, document)
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found[0].isprintable():
+        return found[0]
+    number = ord(found[0])
+    if number < _FIRST_PLANE:
+        return f"\\u{number:04x}"
+    number -= _FIRST_PLANE
+    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+
+
+def picture(text: str) -> str:
+    """`text` that matplotlib draws as it stands: a dollar sign begins no formula."""
+    return line(text).replace("$", r"\$")
+
+
+def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` with an apostrophe before each text that a spreadsheet would take for a formula."""
+    import polars as pl  # noqa: PLC0415 - the command line needs `line`, and not polars
+
+    names = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
+    texts = [pl.col(name).cast(pl.String) for name in names]
+    return frame.with_columns(
+        pl.when(text.str.contains(_FORMULA)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
+        for text, name in zip(texts, names, strict=True)
+    )

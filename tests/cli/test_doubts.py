@@ -1,0 +1,190 @@
+"""Whoever prints figures of a report of which something is in doubt says so on standard error, once for each report."""
+
+import gzip
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.cli import _options
+from support.build import call, kernel, report
+from support.command import ADD, REPORTS, SAMPLES, run
+from support.exports import altered
+
+TRACE, GRAPH_NODE = SAMPLES / "mlp_train" / "torch.json.gz", REPORTS / "graph_node.sqlite"
+KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+#: What prints figures of one report.
+ON_TRACES = [
+    ("show", "ops"),
+    ("show", "ops", "--format", "csv"),
+    ("show", "kernels", "--format", "json"),
+    ("show", "ledger"),
+    ("show", "events"),
+    ("show", "steps"),
+    ("tree",),
+    ("tree", "--format", "json"),
+    ("summarize",),
+    ("summarize", "--format", "json"),
+    ("summarize", "--format", "markdown"),
+    ("summarize", "--window", "steps"),
+]
+ON_EXPORTS = [
+    ("show", "kernels"),
+    ("show", "api", "--format", "csv"),
+    ("show", "copies"),
+    ("show", "launches"),
+    ("show", "gaps", "--window", "..2s"),
+    ("show", "devices"),
+    ("summarize",),
+]
+
+
+@pytest.fixture
+def cut(tmp_path):
+    """A trace that ends in the middle of an event."""
+    text = gzip.decompress(TRACE.read_bytes())
+    path = tmp_path / "cut.json"
+    path.write_bytes(text[: len(text) * 2 // 3])
+    return path
+
+
+def the_line(ran, path):
+    """What one line says of the report at `path`, and nothing else is said."""
+    (line,) = ran.said.splitlines()
+    begin, end = f"kanalyze: {path}: not all of this can be trusted: ", f". See `kanalyze show health {path}`"
+    assert line.startswith(begin)
+    assert line.endswith(end)
+    return line.removeprefix(begin).removesuffix(end)
+
+
+@pytest.mark.parametrize("command", ON_TRACES, ids=" ".join)
+def test_of_a_cut_trace_it_is_said_how_much_is_lost(cut, command):
+    ran = run(*command, cut)
+    assert ran.status == 0
+    assert the_line(ran, cut).startswith("1 missing end of the list of events; 1 events that cannot be read; ")
+    assert b"trusted" not in ran.raw
+
+
+@pytest.mark.parametrize("command", ON_EXPORTS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (f"DELETE FROM {KERNEL} WHERE rowid IN (3, 4, 5)", f"3 rows missing from {KERNEL}"),
+        (
+            f'UPDATE {RUNTIME} SET "end" = "end" + 1000000000000 WHERE rowid = 9',
+            "1 host events outside the recording (",
+        ),
+    ],
+    ids=["rows", "call"],
+)
+def test_of_a_small_export_everything_is_told_whatever_is_asked_for(tmp_path, command, statement, told):
+    path = altered(tmp_path, GRAPH_NODE, statement)
+    assert told in the_line(run(*command, path), path)
+
+
+@pytest.mark.parametrize("command", [*ON_TRACES[:3], ("tree",), ("summarize",)], ids=" ".join)
+def test_of_a_report_without_doubts_nothing_is_said(command):
+    assert run(*command, TRACE).said == ""
+
+
+def test_no_doubt_is_said_for_checks_that_found_what_is_usual():
+    rows = kanalyze.health(kanalyze.read(TRACE))
+    assert rows["count"].sum() > 0
+    assert not rows["doubt"].any()
+    assert run("show", "kernels", TRACE).said == ""
+
+
+def test_what_shows_them_does_not_say_where_to_look(cut):
+    assert run("show", "health", cut).said == ""
+    assert run("show", "health", cut, "--format", "csv").said == ""
+
+
+def test_each_report_is_spoken_of_once(cut, tmp_path):
+    other = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {KERNEL} WHERE rowid = 3")
+    for command in (("summarize",), ("show", "joined"), ("verify",)):
+        lines = run(*command, cut, other, cut, other).doubts
+        assert sorted(line.split(": ")[1] for line in lines) == sorted(map(str, (cut, other))), command
+
+
+@pytest.mark.parametrize(
+    "command", [("roofline",), ("show", "joined"), ("show", "kernels"), ("verify",), ("summarize",)]
+)
+def test_of_a_capture_too(tmp_path, command):
+    path = shutil.copytree(SAMPLES / "square", tmp_path / "square")
+    (path / "nsys.sqlite").rename(tmp_path / "whole.sqlite")
+    altered(path, tmp_path / "whole.sqlite", f"DELETE FROM {KERNEL} WHERE rowid = 3").rename(path / "nsys.sqlite")
+    ran = run(*command, path)
+    assert f"1 rows missing from {KERNEL}" in the_line(ran, path)
+
+
+def test_of_counters_in_a_capture_the_file_is_named_that_shows_them(tmp_path):
+    path = shutil.copytree(SAMPLES / "add", tmp_path / "add")
+    for page in path.glob("ncu.*.csv"):
+        text = page.read_text().splitlines(keepends=True)
+        page.write_text("".join(text[:-1]) + text[-1][: len(text[-1]) // 2])
+    for command in (("show", "counters"), ("source",)):
+        ran = run(*command, path, *(("0",) if command == ("source",) else ()))
+        if ran.status == 0:
+            (line,) = ran.doubts
+            file = line.split("`kanalyze show health ")[1].rstrip("`")
+            assert run("show", "health", file, "--format", "csv").text.count(",true")
+
+
+def test_verify_that_fails_says_it_too(cut):
+    ran = run("verify", cut, SAMPLES / "mlp_train" / "nsys.sqlite")
+    assert ran.status in (0, 1)
+    assert f"kanalyze show health {cut}" in ran.said
+
+
+def test_a_command_that_fails_says_only_why(cut):
+    ran = run("show", "kernels", cut, "--sort", "nothing")
+    assert ran.status == 2
+    assert "trusted" not in ran.said
+
+
+def test_a_table_that_was_not_needed_and_cannot_be_read_is_no_error(tmp_path):
+    statements = ("CREATE TABLE x AS SELECT 'no number' AS start, * FROM NVTX_EVENTS", "DROP TABLE NVTX_EVENTS")
+    rename = "ALTER TABLE x RENAME TO NVTX_EVENTS"
+    path = altered(tmp_path, GRAPH_NODE, *statements, rename)
+    ran = run("show", "kernels", path)
+    assert ran.status == 0
+    assert ran.raw
+    (line,) = ran.doubts
+    assert line.startswith(f"kanalyze: not all of it can be read: {path}: damaged at table NVTX_EVENTS")
+    assert line.endswith(f" See `kanalyze show health {path}`")
+
+
+def test_of_a_large_report_only_what_was_read_is_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(_options, "_SMALL_BYTES", 0)
+    statements = f'UPDATE {RUNTIME} SET "end" = start - 7 WHERE rowid = 9', f"DELETE FROM {KERNEL} WHERE rowid = 3"
+    path = altered(tmp_path, GRAPH_NODE, *statements)
+    read = the_line(run("show", "launches", path), path)
+    assert "1 negative durations (7 ns)" in read
+    of_kernels = the_line(run("show", "kernels", path), path)
+    assert "negative durations" not in of_kernels
+    assert f"1 rows missing from {KERNEL}" in of_kernels
+
+
+def test_a_hostile_name_stays_on_its_line(tmp_path):
+    path = tmp_path / "a\n\x1b[31mb.json"
+    event = {"ph": "X", "cat": "evil\n\x1b]0;x\x07", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    fine = {**event, "cat": "cpu_op"}
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [fine, event]}))
+    ran = run("show", "ops", path)
+    assert ran.status == 0
+    assert len(ran.said.splitlines()) == 1
+    assert "\x1b" not in ran.said
+
+
+def test_many_doubts_are_counted():
+    from kanalyze.renderers import doubt_line  # noqa: PLC0415 - beside its only test
+
+    rows = kanalyze.health(report([call("cudaLaunchKernel", 10, 15, correlation=1), kernel(7, 20, correlation=1)]))
+    many = pl.concat([rows.head(9).with_columns(check=pl.format("check {}", pl.int_range(9)), count=2000, ns=None)])
+    assert doubt_line.render("f", many).endswith("; 2,000 check 5; and 3 more. See `kanalyze show health f`")
+    assert doubt_line.render("f", many.clear()) == ""
+    assert doubt_line.command("a b") == "kanalyze show health 'a b'"
+    assert run("show", "kernels", ADD).said == ""

@@ -1,0 +1,173 @@
+"""Closed and full standard streams, Ctrl-C, and little memory: an error or nothing, never a traceback."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from kanalyze.cli import _memory
+from support.command import ADD, command_line, environment
+
+COMMANDS = (
+    ("summarize", ADD),
+    ("summarize", ADD, "--format", "json"),
+    ("show", "kernels", ADD),
+    ("show", "kernels", ADD, "--format", "csv"),
+    ("tree", ADD),
+    ("tables",),
+    ("name", "k<int>(float*)"),
+    ("--help",),
+    ("--version",),
+    ("summarize", "nowhere.sqlite"),
+)
+
+
+def program(*arguments):
+    """The command as it is installed, which ends without cleaning up."""
+    code = "from kanalyze.cli import entry; entry()"
+    return [command_line()[0], "-W", "error", "-c", code, *map(str, arguments)]
+
+
+def shell(redirect, *arguments):
+    line = f'"$@" {redirect}'
+    return subprocess.run(  # noqa: S603 - it starts this very package
+        ["/bin/sh", "-c", line, "sh", *program(*arguments)],
+        capture_output=True,
+        env=environment(),
+        timeout=100,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda some: " ".join(map(str, some))[:30])
+def test_closed_and_full_standard_streams(arguments):
+    usual = shell("", *arguments)
+    assert b"Traceback" not in usual.stderr
+    for redirect in (
+        ">&-",
+        "2>&-",
+        ">&- 2>&-",
+        "</dev/null >&- 2>&-",
+        "<&-",
+        "2>/dev/full",
+        ">/dev/full",
+        "| head -c 1",
+    ):
+        ended = shell(redirect, *arguments)
+        assert b"Traceback" not in ended.stderr, redirect
+        assert b"Exception ignored" not in ended.stderr, redirect
+        expected = {usual.returncode}
+        if redirect.startswith((">", "</dev/null >")) and not usual.returncode:
+            expected = {0, 2} if str(arguments[0]).startswith("--") else {2}  # click says nothing where it cannot
+        assert ended.returncode in expected or redirect.startswith("|"), (redirect, ended)
+        if redirect in ("2>&-", "2>/dev/full", "<&-"):
+            assert ended.stdout == usual.stdout
+
+
+def test_what_is_opened_does_not_get_the_number_of_a_closed_stream(tmp_path):
+    """What the commands say would be written into the report."""
+    report = tmp_path / "add.sqlite"
+    report.write_bytes(ADD.read_bytes())
+    shell(">&- 2>&- <&-", "summarize", report, "--no-cache")
+    assert report.read_bytes() == ADD.read_bytes()
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["usual", "in a child"])
+def test_an_interrupt_while_it_works(tmp_path, limited):
+    trace, page = tmp_path / "trace.json", tmp_path / "page.txt"
+    events = (
+        {"ph": "X", "cat": "cpu_op", "name": f"op{at % 99}", "pid": 1, "tid": 1, "ts": at, "dur": 1}
+        for at in range(400_000)
+    )
+    trace.write_text(json.dumps({"traceEvents": list(events)}))
+    prefix = ["/bin/sh", "-c", f'{"ulimit -v 16000000; " if limited else ""}exec "$@"', "sh"]
+    with subprocess.Popen(  # noqa: S603 - it starts this very package
+        [*prefix, *program("summarize", trace, "--no-cache", "-o", page)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        start_new_session=True,
+    ) as process:
+        time.sleep(0.7)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(60) == 130, said
+    assert said.strip() in (b"Aborted!", b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.json"]
+
+
+# Memory
+
+
+def limited(limit_bytes, *arguments):
+    return subprocess.run(  # noqa: S603 - it starts this very package
+        program(*arguments),
+        capture_output=True,
+        env=environment(),
+        timeout=100,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes)),
+    )
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    path = tmp_path_factory.mktemp("large") / "trace.json"
+    with path.open("w") as file:
+        file.write('{"traceEvents": [')
+        for at in range(200_000):
+            file.write(f'{{"ph":"X","cat":"cpu_op","name":"op{at}","pid":1,"tid":1,"ts":{at},"dur":1}},\n')
+        file.write('{"ph":"X","cat":"cpu_op","name":"op","pid":1,"tid":1,"ts":1,"dur":1}]}')
+    return path
+
+
+@pytest.mark.parametrize("mib", [260, 400, 600, 800, 1000, 1400])
+def test_little_memory_is_an_error_or_enough(large, mib):
+    ended = limited(mib << 20, "summarize", large, "--no-cache")
+    assert ended.returncode in (0, 2), ended.stderr
+    assert b"Traceback" not in ended.stderr
+    assert b"stack backtrace" not in ended.stderr
+    if ended.returncode:
+        assert ended.stdout == b""
+        assert b"[out-of-memory]" in ended.stderr or b"[decoder-ended]" in ended.stderr
+
+
+def test_the_limits_of_control_groups(tmp_path):
+    group = tmp_path / "job" / "step"
+    group.mkdir(parents=True)
+    for folder, limit in ((tmp_path / "job", "1000000"), (group, "max")):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text("600000\n")
+        (folder / "memory.stat").write_text("anon 1\ninactive_file 100000\nactive_file 0\n")
+    assert list(_memory.left_in(tmp_path, "/job/step", "memory.max", "memory.current")) == [500_000]
+
+
+def test_a_report_that_may_not_fit_is_read_in_a_child(tmp_path):
+    report = tmp_path / "x.json.gz"
+    report.write_bytes(b"x" * 1000)
+    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_left", lambda: [100_000]):
+        assert _memory.tight(["summarize", str(report)])
+        assert not _memory.tight(["tables", str(report)])
+    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_left", lambda: [1_000_000]):
+        assert not _memory.tight(["summarize", str(report)])
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGKILL])
+def test_an_end_for_want_of_memory_is_told(number):
+    told = []
+    status = _memory.in_own_process(lambda: os.kill(os.getpid(), number) or 0, told.append)
+    assert (status, len(told)) == (2, 1)
+    assert _memory.in_own_process(lambda: 3, told.append) == 3
+
+
+def test_what_says_that_memory_is_refused():
+    assert _memory.refused(MemoryError())
+    assert _memory.refused(OSError(12, "Cannot allocate memory"))
+    assert not _memory.refused(ValueError("anything"))
+    assert Path("/proc/self").exists()
