@@ -75,7 +75,8 @@ def build(
     plan = planned(compiler, source, arch, flags)
     if plan.cached:
         return plan
-    folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    for place in (folder().parent, folder()):  # a parent that is made on the way has another mode
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder()))
     try:
         binary, depends = scratch / plan.binary.name, scratch / "depends"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kanalyze import outlets
 from kanalyze.collectors import ncu, nsys, process
 from kanalyze.collectors.checks import checks
 from kanalyze.collectors.files import NO_SPACE, discard, entries, full, incomplete
@@ -16,7 +17,6 @@ from kanalyze.collectors.last_words import last_words
 from kanalyze.collectors.manifest import PassRecord, step_record
 from kanalyze.collectors.progress import Event, Progress
 from kanalyze.collectors.torch_pass import RUNNER_FAILED
-from kanalyze.units import printable
 
 if TYPE_CHECKING:
     from kanalyze.collectors.process import Ended, Starter
@@ -108,7 +108,7 @@ class Runner:
         self.progress(Event("begin", step.name))
 
         def tick(elapsed_s: float, line: str) -> None:
-            self.progress(Event("tick", step.name, printable(line), elapsed_s))
+            self.progress(Event("tick", step.name, outlets.line(line), elapsed_s))
 
         try:
             ended = process.run(step.argv, step.log, step.env, limit_s, tick, stdout=step.stdout, starter=self.starter)

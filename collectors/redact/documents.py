@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.names import is_secret
+from kanalyze.collectors.redact.assigned import is_secret
 from kanalyze.collectors.redact.words import words
 from kanalyze.errors import UnknownFormatError
 
@@ -45,11 +45,24 @@ _KEYS: Final = words(
 )
 _OWN: Final = frozenset(("options", "files", "checks", "torch", "kernels", "redacted"))
 
-#: Variables that change how a program runs and whose values are switches, numbers and lists of them.
+#: The key of a build: so much of a digest.
+_BUILD: Final = re.compile(r"[0-9a-f]{24}")
+
+#: Variables that change how a program runs and whose values are switches, numbers, versions and lists of them; four
+#: numbers with dots may be an address.
 _VARIABLE: Final = re.compile(
     r"(?:CUDA|NCCL|TORCH|TRITON|PYTORCH|CUBLAS|CUDNN|NVIDIA|NVCC|OMP|MKL|OPENBLAS)_?\w*|\w*RANK|\w*WORLD_SIZE"
 )
-_VALUE: Final = re.compile(r"[\w.,:=+-]{0,120}")
+_SWITCH: Final = (
+    r"[-+]?\d{1,19}(?:\.\d{1,9})?(?:[kKmMgG][bB]?)?|\d{1,4}(?:\.\d{1,4}){1,2}(?:-\d{1,3}|[af]|\+PTX)?|0x[0-9a-fA-F]{1,16}|(?i:true|false|on|off|yes|no|none|auto|default|all"
+    r"|lazy|eager|info|warn|warning|error|debug|trace|version|abort|init|coll|net|env|graph|tuning|ring|tree|nvls|simple"
+    r"|ll|ll128|close|spread|cores|threads|sockets|static|dynamic|guided|passive|active|pci_bus_id|fastest_first"
+    r"|compute|utility|graphics|video|display|high|highest|medium|native|cudaMallocAsync|sys|phb|pix|pxb|node|loc|nvl"
+    r"|cuda|expandable_segments|max_split_size_mb|garbage_collection_threshold|roundup_power2_divisions|backend"
+    r"|pinned_use_cuda_host_register|pinned_num_register_threads)"
+)
+#: A switch, a number, or a list of them. Any other word may be a name, or a secret.
+_VALUE: Final = re.compile(rf"(?:(?:{_SWITCH})(?:[,:;=]|$)){{0,64}}")
 
 
 def learn(path: Path, names: Names) -> None:
@@ -63,7 +76,15 @@ def learn(path: Path, names: Names) -> None:
     names.folder(git.get("root"))
     for name, value in _part(document, "environment").items():
         names.variable(str(name), str(value))
-    names.text(json.dumps(document))
+    names.text(json.dumps(_without_builds(document)))
+
+
+def _without_builds(value: object) -> object:
+    """The same without the keys of builds in kanalyze's cache, which are digests of what was built."""
+    if isinstance(value, dict):
+        kept = {key: item for key, item in value.items() if key != "key" or not _BUILD.fullmatch(str(item))}
+        return {key: _without_builds(item) for key, item in kept.items()}
+    return [_without_builds(item) for item in value] if isinstance(value, list) else value
 
 
 def redacted(path: Path, texts: Texts) -> bytes:

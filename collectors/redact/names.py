@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.collectors.redact.assigned import is_secret, values
 from kanalyze.collectors.redact.words import words
 
 if TYPE_CHECKING:
@@ -45,10 +46,7 @@ _USER_VARIABLES: Final = words(
 )
 _FOLDER_VARIABLES: Final = frozenset(("HOME", "PWD", "OLDPWD", "USERPROFILE", "VIRTUAL_ENV", "CONDA_PREFIX"))
 
-#: Variables and options whose value is a secret itself.
-_SECRET_NAME: Final = re.compile(
-    r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|PRIVATE|COOKIE|(?:^|[_-])KEY(?:S|[_-]|$)|API[_-]?KEY", re.IGNORECASE
-)
+#: A shorter value of a secret variable is looked for only where it is assigned: it may be a word, or a number.
 _SECRET_AT_LEAST: Final = 8
 
 #: Where a user's name stands in a path, and a host's in a file name or a log.
@@ -57,7 +55,7 @@ _USERS_IN_TEXT: Final = re.compile(
 )
 _HOSTS_IN_TEXT: Final = re.compile(
     r"^([\w.-]+):\d+:\d+ \[\d+\] NCCL |(?:^|[/\\])([\w.-]+?)_\d+\.\d+\.pt\.trace\.json"
-    r"|[\w.+-]+@((?:[\w-]+\.)*[\w-]+):[/~]",
+    r"|(?<![\w.+-])[\w.+-]++@((?:[\w-]+\.)*[\w-]+):[/~]",
     re.MULTILINE,
 )
 #: A variable and its value, in what tools write of an environment: separated by NUL, semicolon or line.
@@ -110,14 +108,18 @@ class Names:
     def variable(self, name: str, value: str) -> None:
         """The environment had `value` for the variable `name`."""
         if is_secret(name):
-            if len(value) >= _SECRET_AT_LEAST and not re.fullmatch(r"[\d.]+|/.*|true|false", value):
-                self.secret(value)
+            self._assigned(value)
         elif name in _HOST_VARIABLES:
             self.host(value)
         elif name in _USER_VARIABLES:
             self.user(value)
         elif name in _FOLDER_VARIABLES:
             self.folder(value)
+
+    def _assigned(self, value: str) -> None:
+        """A secret has this value, which goes wherever it occurs if it can be nothing else."""
+        if len(value) >= _SECRET_AT_LEAST and not re.fullmatch(r"[\d.]+|/.*|true|false", value):
+            self.secret(value)
 
     def environment(self, text: str) -> None:
         """`text` is an environment as tools write it, ``A=1;B=2``."""
@@ -130,6 +132,9 @@ class Names:
             self.user(name)
         for found in _HOSTS_IN_TEXT.findall(text):
             self.host("".join(found))
+        for begin, end in values(text):
+            if not text[begin:end].isalpha():  # which may be any word
+                self._assigned(text[begin:end])
 
     def here(self) -> None:
         """Add this machine and its user: most reports are redacted where they were made."""
@@ -147,11 +152,6 @@ class Names:
         kept = {text.lower() for text in self.keep}
         low = name.lower()
         return len(name) >= _SHORTEST and low not in _GENERIC and low not in kept and not re.fullmatch(r"[\d.:]+", name)
-
-
-def is_secret(name: str) -> bool:
-    """Whether the value of a variable or option of this name is a secret."""
-    return _SECRET_NAME.search(name) is not None
 
 
 def asked(keep: Iterable[str], remove: Iterable[str]) -> Names:

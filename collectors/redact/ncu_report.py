@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.patterns import ADDRESS_HINT, ADDRESSES, ASSIGNED_SECRET, PATH, ROOTS, WINDOWS_PATH
+from kanalyze.collectors.redact.assigned import values
+from kanalyze.collectors.redact.patterns import ADDRESS_HINT, ADDRESSES, PATH, ROOTS, WINDOWS_PATH
 from kanalyze.collectors.redact.protobuf import Layout, is_message, leaves, text_of
 from kanalyze.errors import RedactError
 from kanalyze.protobuf import fields
@@ -135,7 +136,7 @@ class _Mask:
             return self._over("host names and addresses", value)
         if text is None:
             return value
-        if ADDRESS_HINT.search(text) or "/" in text or "\\" in text:
+        if ADDRESS_HINT.search(text) or "=" in text or " " in text or "/" in text or "\\" in text:
             value = self._text(value)
         return self._named(value, shortest=0)
 
@@ -151,7 +152,10 @@ class _Mask:
         """A text with paths, secrets and addresses overwritten."""
         for pattern in (PATH, WINDOWS_PATH):
             value = self._sub("paths", _of_bytes(pattern), value, "folders")
-        value = self._sub("secrets", _of_bytes(ASSIGNED_SECRET), value, 2)
+        made = bytearray(value)
+        for begin, end in values(value.decode("latin-1")):
+            made[begin:end] = self._over("secrets", value[begin:end])
+        value = bytes(made)
         for what, pattern, _ in ADDRESSES:
             value = self._sub(what, _of_bytes(pattern), value)
         return value

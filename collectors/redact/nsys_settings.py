@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.names import is_secret
+from kanalyze.collectors.redact.assigned import is_secret
 from kanalyze.collectors.redact.nsys_tables import SETTINGS, WARNING
 from kanalyze.collectors.redact.sqlite_files import columns_of, quoted
 

@@ -15,9 +15,11 @@ ADDRESSES: Final = (
         "secrets",
         re.compile(
             r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END[^-]*-----|\Z)"
-            r"|\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}"
-            r"|A[KS]IA[0-9A-Z]{16}|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{30,}|npm_\w{30,}|pypi-[\w-]{16,}|dckr_pat_[\w-]{16,}"
-            r"|nvapi-[\w-]{20,}|eyJ[\w-]{10,}\.[\w-]{8,}\.[\w-]*)"
+            r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+            r"|(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,})"
+            r"|A[KS]IA[0-9A-Z]{16}|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{16,}|dckr_pat_[\w-]{16,}"
+            # of a word the first beginning alone is tried: each would go along all that follows
+            r"|nvapi-[\w-]{20,}|(?<![\w-])(?>[\w-]*?eyJ)[\w-]{10,}+\.[\w-]{8,}+(?:\.[\w-]*)?"
         ),
         "[secret]",
     ),
@@ -63,15 +65,7 @@ ADDRESS_HINT: Final = re.compile(
     r"[@.:]|-[0-9a-fA-F-]|gh[pousr]_|github_|hf_|sk-|A[KS]IA|xox|AIza|npm_|pypi-|dckr|nvapi|glpat|eyJ"
 )
 
-#: A variable or option whose name tells that its value is a secret: what comes before the value, and the value.
-ASSIGNED_SECRET: Final = re.compile(
-    r"((?<![A-Za-z])[\w-]*(?:token|secret|passw(?:or)?d|credential|api[_-]?key|private[_-]?key|access[_-]?key)[\w-]*"
-    r"(?:[\"']?\s*[=:]\s*[\"']?|(?<=--[\w-]{5})\s+)|--[\w-]*(?:token|secret|password|key)\s+|\b(?:bearer|basic)\s+)"
-    r"(?![\d.]+(?:[\s,;)\]}]|$)|true\b|false\b|none\b|null\b)([^\s\"',;&]{6,})",
-    re.IGNORECASE,
-)
-
-URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]},;\\]+", re.IGNORECASE)
+URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>)\]},;\\]+", re.IGNORECASE)
 
 #: Pages that tools point to; every other address may be of somebody's own network.
 PUBLIC_URL: Final = re.compile(

@@ -10,10 +10,10 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from kanalyze.collectors.redact.assigned import values
 from kanalyze.collectors.redact.patterns import (
     ADDRESS_HINT,
     ADDRESSES,
-    ASSIGNED_SECRET,
     FILE_NAME,
     FURTHER_FOLDERS,
     NOT_IN_PATH,
@@ -104,6 +104,7 @@ class Texts:
         return found[0]
 
     def _name(self, text: str) -> str:
+        text = self._without_secrets(text, prose=False)
         if "/" in text or "\\" in text:
             text = self._sub("URLs", URL, self._url, text)
             text = self._sub("paths", SOURCE_LINE, r"\g<last>", text)
@@ -113,7 +114,7 @@ class Texts:
         return self._identified(text)
 
     def _free(self, text: str) -> str:
-        text = self._sub("secrets", ASSIGNED_SECRET, r"\1[secret]", text)
+        text = self._without_secrets(text)
         if "/" in text or "\\" in text:
             text = self._sub("URLs", URL, self._url, text)
             text = self._sub("paths", QUOTED_PATH, r"\g<quote>\g<last>\g<quote>", text)
@@ -121,6 +122,15 @@ class Texts:
             text = self._sub("paths", PATH, self._any_path, text)
             text = self._sub("paths", WINDOWS_PATH, self._last, text)
         return self._identified(text)
+
+    def _without_secrets(self, text: str, *, prose: bool = True) -> str:
+        """`text` without the values of secrets that are assigned in it."""
+        parts, at = [], 0
+        for begin, end in values(text, prose=prose):
+            parts += [text[at:begin], "[secret]"]
+            self._counts["secrets"] += 1
+            at = end
+        return "".join([*parts, text[at:]])
 
     def _path(self, text: str) -> str:
         parts = [part for part in _SEPARATORS.split(text) if part]

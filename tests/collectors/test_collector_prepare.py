@@ -38,7 +38,7 @@ def test_a_program_that_fails_without_a_profiler_is_not_run_under_one(stand_ins)
 
 
 def test_one_that_takes_too_long_is_told(stand_ins):
-    program = stand_ins.write("slow", "#!/bin/sh\necho started\nexec sleep 1000\n")
+    program = stand_ins.write("slow", "#!/bin/sh\necho started\nexec sleep 900\n")
     with pytest.raises(CollectError, match="without a profiler it took longer than 1 s, and was stopped") as caught:
         collect(program, output=Path("cap"), prepare=True, timeout_s=1)
     assert caught.value.details == ["started"]
@@ -59,7 +59,7 @@ def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):
     old.parent.mkdir(parents=True)
     old.touch()
     os.utime(old, (0, 0))
-    build = f'#!/bin/sh\necho "Max error: 0"\nif [ -e "$0.ran" ]; then mkdir -p {new.parent}; touch {new}; sleep 1000; fi\ntouch "$0.ran"\n'  # noqa: E501
+    build = f'#!/bin/sh\necho "Max error: 0"\nif [ -e "$0.ran" ]; then mkdir -p {new.parent}; touch {new}; sleep 900; fi\ntouch "$0.ran"\n'  # noqa: E501
     program = stand_ins.write("program", build)
     capture = collect(program, output=Path("cap"), timeout_s=2)
     assert capture.notes == (

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import platform
 import shutil
 
 import pytest
 
+from kanalyze.collectors import machine
 from kanalyze.collectors.redact import redact
 from kanalyze.errors import OutputError, RedactError, ReportNotFoundError, UnknownFormatError
 from support.command import ADD, REPORTS
@@ -80,6 +82,16 @@ def test_a_manifest_may_begin_with_what_was_built(tmp_path):
     redact(path, tmp_path / "out.json")
     made = json.loads((tmp_path / "out.json").read_text())
     assert (made["build"], made["machine"]["host"]) == ({"command": ["nvcc"], "key": "1f"}, None)
+
+
+def test_what_a_capture_says_of_its_machine_is_what_redaction_looks_for(tmp_path, monkeypatch):
+    """The host's name is learned from there, and covered wherever else it stands."""
+    monkeypatch.setattr(platform, "node", lambda: "brontes-17")
+    made = {"schema": 1, "kind": "kanalyze capture", "machine": machine.host(), "options": {"any": "run on brontes-17"}}
+    assert "brontes-17" in made["machine"].values()
+    (tmp_path / "manifest.json").write_text(json.dumps(made))
+    redact(tmp_path / "manifest.json", tmp_path / "out.json")
+    assert "brontes" not in (tmp_path / "out.json").read_text()
 
 
 def test_a_capture_whole(capture, tmp_path):
