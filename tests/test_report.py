@@ -3,7 +3,8 @@
 import pytest
 
 from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.report import Scope, Window
+from kanalyze.report import Scope
+from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, report
 
 

@@ -157,7 +157,7 @@ def report(
 
 
 class Listed:
-    """A list of events as a :class:`kanalyze.report.Source`."""
+    """A list of events as a :class:`kanalyze.source.Source`."""
 
     def __init__(
         self,
@@ -189,6 +189,13 @@ class Listed:
             return self._side(declared)
         rows = {"devices": self._devices, "processes": self._processes}
         return _frame(declared, rows[name]()) if name in rows else declared.empty()
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The table `notes`."""
+        return self.table("notes")
 
     def _of(self, *kinds: str) -> list[tuple[int, Event]]:
         return [(number, event) for number, event in self._events if event.kind in kinds]

@@ -84,13 +84,27 @@ def report_with(table: str) -> Path:
     return known.get(table, REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM)
 
 
+#: What a word on a report's health ends with.
+_OF_HEALTH = " See `kanalyze show health "
+
+
 @dataclass(frozen=True)
 class Ran:
-    """How a command ended and what it wrote."""
+    """How a command ended and what it wrote: on standard error all of it, and what is no word on a report's health."""
 
     status: int
     raw: bytes
-    error: str
+    said: str
+
+    @property
+    def doubts(self) -> list[str]:
+        """The lines on standard error that say what of a report is in doubt."""
+        return [line for line in self.said.splitlines() if _OF_HEALTH in line]
+
+    @property
+    def error(self) -> str:
+        """The other lines there."""
+        return "".join(line for line in self.said.splitlines(keepends=True) if _OF_HEALTH not in line)
 
     @property
     def text(self) -> str:

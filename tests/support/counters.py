@@ -26,10 +26,12 @@ def measured(  # noqa: PLR0913 - what a test may say of kernels
     block: tuple[int, int, int] = (1, 1, 1),
     grids: Sequence[int] = (),
     asked: Selection | None = None,
+    process: int | None = None,
 ) -> Report:
     """A report of kernels with these metrics; called k where `names` does not say.
 
-    `grids` has blocks in x of each kernel; `asked` is what the command of ncu selected.
+    `grids` has blocks in x of each kernel; `asked` is what the command of ncu selected; `process` is the one
+    that launched them all.
     """
     launches = [
         {
@@ -37,6 +39,7 @@ def measured(  # noqa: PLR0913 - what a test may say of kernels
             "event_id": number,
             "name": names[number] if names else "k",
             "device": 0,
+            "process_id": process,
             **dict(zip(("grid_x", "grid_y", "grid_z"), (grids[number], 1, 1) if grids else grid, strict=True)),
             **dict(zip(("block_x", "block_y", "block_z"), block, strict=True)),
         }

@@ -98,7 +98,7 @@ class SlowGaps(SlowModel):
     def _blamed(self, wait, ender, told, place):
         """An instant with its bucket, culprit and range; `told` are all of its gap with bucket and detail."""
         at, bucket, detail = told[place]
-        if bucket == "unknown":
+        if bucket == "unknown" and detail is None:
             return at, bucket, None, None
         launched = wait.launch is not None and at >= wait.launch.start
         around = self.innermost(wait.thread, wait.launch.start if launched else at)

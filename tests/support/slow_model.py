@@ -13,6 +13,7 @@ Written from the text, for reports of a few dozen nanoseconds. Where the text is
 - After the last operation of a device, the process is that of the operation that ended last; of those that
   ended together, the one with the higher event_id.
 - The operation that an interval belongs to is found in the whole report, the user's window only cuts.
+- What is left of a call once it has made a context counts as a call that begins there.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 BUSY = ("kernel", "communication", "memcpy", "memset")
 DEVICE_KINDS = ("kernel", "graph", "memcpy", "memset")
 CALLS_WITHOUT_CONTEXT = ("cuInit", "cudaGetDevice", "cudaGetDeviceCount", "cudaDriverGetVersion")
+CALLS_THAT_TELL = ("cudaMalloc_v3020", "cudaStreamCreate_v3020")
+RECORDING_BEGINS = ("unknown", "recording begins")
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,11 @@ class Item:
 
 @dataclass(frozen=True)
 class Wait:
-    """An idle interval, the call that launched what ended it (if any), and the thread that is walked."""
+    """An idle interval, what ended it and the call that launched that (if any), and the thread that is walked."""
 
     start: int
     end: int
+    ender: Item | None
     launch: Item | None
     thread: tuple[int, int] | None
 
@@ -66,15 +70,19 @@ class Wait:
 class SlowModel:
     """What each instant of each device went to."""
 
-    def __init__(self, events: Sequence[Event], window=(None, None), context_from_ns=10_000_000) -> None:
+    def __init__(
+        self, events: Sequence[Event], window=(None, None), context_from_ns=10_000_000, prompt_ns=50_000
+    ) -> None:
         self.items = [Item(number, event) for number, event in enumerate(events)]
         self.asked = window
-        self.context_from_ns = context_from_ns
+        self.context_from_ns, self.prompt_ns = context_from_ns, prompt_ns
         self.operations = [item for item in self.items if item.event.kind in DEVICE_KINDS]
         self.calls = [item for item in self.items if item.event.kind == "api"]
         self.overheads = [item for item in self.items if item.event.kind == "overhead"]
         self.devices = sorted({item.event.device for item in self.operations})
         self.context_calls = self._context_calls()
+        self.begun_before = self._begun_before()
+        self.unseen = self._unseen()
 
     def ledger(self) -> dict[tuple[int, str, str | None], int]:
         """Nanoseconds by device, bucket and detail."""
@@ -147,10 +155,10 @@ class SlowModel:
         ender = min(enders, key=lambda item: (rank(item.event), item.event_id), default=None)
         launch = None if ender is None else self.launch_of(ender)
         if launch is not None:
-            return Wait(start, end, launch, thread_of(launch))
+            return Wait(start, end, ender, launch, thread_of(launch))
         ended_by = ender or max(real, key=lambda item: (item.end, item.event_id), default=None)
         process = None if ended_by is None else ended_by.event.process
-        return Wait(start, end, None, self._recent_thread(process, end))
+        return Wait(start, end, ender, None, self._recent_thread(process, end))
 
     def _recent_thread(self, process: int | None, instant: int) -> tuple[int, int] | None:
         """The thread of the process's most recent launch, or of its next one."""
@@ -164,49 +172,123 @@ class SlowModel:
         if wait.thread is None:
             return "unknown", None
         doing = self._doing(wait.thread, instant)
-        launch = wait.launch
         for bucket in ("profiler", "loading", "allocation"):
             if bucket in doing:
-                return bucket, doing[bucket]
-        if launch is not None and launch.covers(instant):
-            return "launch", "call"
-        if launch is not None and instant >= launch.end:
-            return ("launch", "latency") if launch.start >= wait.start else ("queued", None)
-        for bucket in ("sync", "api"):
-            if bucket in doing:
-                return bucket, doing[bucket]
-        return "host", None
+                return doing[bucket]
+        submitted = self._submitted(wait, instant)
+        return submitted or doing.get("sync") or doing.get("api") or ("host", None)
 
-    def _doing(self, thread: tuple[int, int], instant: int) -> dict[str, str | None]:
-        """The buckets of all that a thread is in, each with the detail of what started first."""
+    def _submitted(self, wait: Wait, instant: int) -> tuple[str, str | None] | None:
+        """What the launch call says of an instant of the interval; None before it."""
+        launch, unseen = wait.launch, wait.ender in self.unseen
+        if launch is None:
+            return RECORDING_BEGINS if unseen else None
+        if instant < launch.end:
+            return ("launch", "call") if launch.covers(instant) else None
+        if launch.start < wait.start:
+            return "queued", None
+        return RECORDING_BEGINS if unseen else ("launch", "latency")
+
+    def _doing(self, thread: tuple[int, int], instant: int) -> dict[str, tuple[str, str | None]]:
+        """What a thread is in, by the bucket that its name says: as the ledger has what started first."""
         found = {}
         own = [item for item in self.calls + self.overheads if thread_of(item) == thread]
         here = [item for item in own if item.covers(instant)]
-        for item in sorted(here, key=lambda item: (item.start, item.event_id)):
-            bucket, detail = self._host_bucket(item)
-            found.setdefault(bucket, detail)
+        for item in sorted(here, key=lambda item: self._order(item, instant)):
+            bucket, told = self._host_bucket(item, instant)
+            found.setdefault(bucket, told)
         return found
 
-    def _host_bucket(self, item: Item) -> tuple[str, str | None]:
+    def _order(self, item: Item, instant: int) -> tuple[int, bool, int]:
+        made = self.context_calls.get(item)
+        rest = made is not None and made <= instant
+        return (made if rest else item.start), rest, item.event_id
+
+    def _host_bucket(self, item: Item, instant: int) -> tuple[str, tuple[str, str | None]]:
         name = item.event.name
         if item.event.kind == "overhead":
-            return "profiler", name
-        if item in self.context_calls:
-            return "loading", "context"
-        return bucket_of(name), name and re.sub(r"_v\d{4}$", "", name)
+            return "profiler", ("profiler", name)
+        if item in self.context_calls and instant < self.context_calls[item]:
+            return "loading", ("loading", "context")
+        bucket = bucket_of(name)
+        if bucket == "sync" and self._waits_unseen(item):
+            return "sync", RECORDING_BEGINS
+        return bucket, (bucket, name and re.sub(r"_v\d{4}$", "", name))
 
-    def _context_calls(self) -> list[Item]:
-        found = []
+    def _waits_unseen(self, item: Item) -> bool:
+        first = self.begun_before.get(item.event.process)
+        return first is not None and item.start < first and item.event.end - item.start > self.prompt_ns
+
+    def _begun_before(self) -> dict[int, int]:
+        """When anything first ran in each process that was at work before."""
+        found = {}
+        for process in {item.event.process for item in self.operations} & {item.event.process for item in self.calls}:
+            first = min(item.start for item in self.operations if item.event.process == process)
+            cold = [item.start for item in self.context_calls if item.event.process == process]
+            cold += [self._not_in_a_call_since(item) for item in self.overheads if item.event.process == process]
+            loads = [item for item in self.calls if item.event.name == "cuModuleLoadData"]
+            loads += [item for item in self.overheads if item.event.name == "Lazy Function Loading"]
+            cold += [item.start for item in loads if item.event.process == process]
+            begin = min((item for item in self.calls if item.event.process == process), key=lambda item: item.start)
+            cold += [begin.start] if begin.event.name == "cuInit" else []
+            if not any(start is not None and start <= first for start in cold):
+                found[process] = first
+        return found
+
+    def _not_in_a_call_since(self, overhead: Item) -> int | None:
+        """When the last call before a context ended that was made outside of all calls; None for other overheads."""
+        if "context created" not in (overhead.event.name or "") or self._outermost_around(overhead) is not None:
+            return None
+        own = [item.event.end for item in self.calls if thread_of(item) == thread_of(overhead)]
+        return max((end for end in own if end <= overhead.start), default=overhead.start)
+
+    def _unseen(self) -> set[Item]:
+        """The operations that waited for what was launched before the recording began."""
+        found, launches = set(), {}
+        for item in self.operations:
+            launches.setdefault(item.event.process, set()).add(self.launch_of(item))
+        own = [item for item in self.operations if item.event.process in self.begun_before]
+        for item in own:
+            launch = self.launch_of(item)
+            stream = [other for other in own if stream_of(other) == stream_of(item)]
+            first = min(stream, key=lambda item: (item.start, item.event_id))
+            if launch is not None and item is first and item.start - launch.event.end > self.prompt_ns:
+                found.add(item)
+            earliest = min((call.start for call in launches[item.event.process] if call is not None), default=None)
+            if launch is None and not by_driver(item) and earliest is not None and item.start < earliest:
+                found.add(item)
+        return found
+
+    def _context_calls(self) -> dict[Item, int]:
+        """The calls that made contexts, each with the time by which it had."""
+        found = {}
         for process in {item.event.process for item in self.calls}:
             calls = [item for item in self.calls if item.event.process == process]
             overheads = [item for item in self.overheads if item.event.process == process]
             told = [item for item in overheads if "context created" in (item.event.name or "")]
-            found += [self._outermost_around(item) for item in told]
+            for item in told:
+                around = self._outermost_around(item)
+                found[around] = max(item.start, found.get(around, item.start))
             asking = [item for item in calls if needs_context(item.event)]
             if asking and not told:
                 first = min(asking, key=lambda item: (item.start, item.event_id))
-                found += [first] if first.end - first.start >= self.context_from_ns else []
-        return [item for item in found if item is not None]
+                ran = [item.start for item in self.operations if item.event.process == process]
+                made = min([first.end, *ran])
+                if made - first.start >= self.context_from_ns and self._tells(first, calls):
+                    found[first] = made
+        found.pop(None, None)
+        return found
+
+    def _tells(self, call: Item, calls: list[Item]) -> bool:
+        """Whether a long first call can only have made a context."""
+        process, name = call.event.process, call.event.name
+        began = any(item.event.name == "cuInit" and item.start < call.start for item in calls)
+        if name not in CALLS_THAT_TELL and not (name == "cudaFree_v3020" and began):
+            return False
+        work = [item for item in self.operations if item.event.process == process and not by_driver(item)]
+        first = min(work, key=lambda item: (item.start, item.event_id), default=None)
+        launch = None if first is None else self.launch_of(first)
+        return first is None or (launch is not None and first.start - launch.event.end < self.context_from_ns)
 
     def _outermost_around(self, overhead: Item) -> Item | None:
         same = [item for item in self.calls if thread_of(item) == thread_of(overhead)]
@@ -218,6 +300,16 @@ class SlowModel:
 def needs_context(event: Event) -> bool:
     """Whether a call could be the one that makes a context; one without a name could."""
     return event.name not in CALLS_WITHOUT_CONTEXT
+
+
+def by_driver(item: Item) -> bool:
+    """Whether it is a copy of unified memory, which needs no call."""
+    return (item.event.direction or "").startswith("Unified")
+
+
+def stream_of(item: Item) -> tuple[int, int, int | None]:
+    """What tells streams apart."""
+    return item.event.process, item.event.device, item.event.stream
 
 
 def thread_of(item: Item) -> tuple[int, int]:

@@ -121,7 +121,7 @@ class SlowRanges:
         self.graphs = [
             self.launch(event) for _, event in self.events if event.kind == "graph" and device in (None, event.device)
         ]
-        rows = [self._row(one, found, inside) for one, found in inside.items()]
+        rows = [self._row(one, found, inside) | self.of_process(one, work) for one, found in inside.items()]
         return sorted(rows, key=lambda row: (row["projected_start_ns"], -row["projected_ns"], row["event_id"]))
 
     def _row(self, one: Range, work: list[tuple[Event, Event]], inside: dict[Range, object]) -> dict[str, object]:
@@ -145,6 +145,21 @@ class SlowRanges:
             "busy_ns": len({instant for event, _ in work for instant in range(event.start, event.end)}),
             "operations": len(work),
             "whole_graphs": sum(one in self.around(launch) for launch in self.graphs),
+        }
+
+    def of_process(self, one: Range, work: list[tuple[Event, Event | None]]) -> dict[str, object]:
+        """What any thread of its process launched while a range was open."""
+        ran = [
+            event
+            for event, launch in work
+            if launch is not None
+            and launch.process == one.event.process
+            and one.start <= launch.start
+            and one.end >= launch.end
+        ]
+        return {
+            "process_busy_ns": len({instant for event in ran for instant in range(event.start, event.end)}),
+            "process_operations": len(ran),
         }
 
     def kernels(self) -> dict[tuple[object, ...], dict[str, float]]:

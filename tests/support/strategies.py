@@ -13,6 +13,7 @@ FEWER = settings(max_examples=settings.default.max_examples // 2)
 PROCESSES = st.sampled_from([1, 1, 1, 2, 3])
 THREADS = st.sampled_from([1, 1, 2])
 DEVICES = st.sampled_from([0, 0, 1, 2])
+STREAMS = st.sampled_from([7, 7, 7, 8])
 CORRELATIONS = st.none() | st.integers(1, 4)
 STARTS = st.integers(0, 40)
 
@@ -30,10 +31,14 @@ CALL_NAMES = st.sampled_from(
         "cudaMemcpy_v3020",
         "cudaEventRecord_v3020",
         "cudaGetDevice",
+        "cuInit",
+        "cudaStreamCreate_v3020",
         None,
     ]
 )
-OVERHEADS = st.sampled_from(["CUPTI buffer flush", "CUPTI buffer request", "CUDA context created"])
+OVERHEADS = st.sampled_from(
+    ["CUPTI buffer flush", "CUPTI buffer request", "CUDA context created", "Lazy Function Loading"]
+)
 KERNELS = st.sampled_from(["gemm", "softmax", "ncclDevKernel_AllReduce", None])
 DIRECTIONS = st.sampled_from(["Host-to-Device", "Device-to-Host", "Unified Host-to-Device"])
 
@@ -41,7 +46,7 @@ DIRECTIONS = st.sampled_from(["Host-to-Device", "Device-to-Host", "Unified Host-
 @st.composite
 def operations(draw, process, starts, correlations):
     start, dur = draw(starts), draw(DURATIONS)
-    keys = {"process": process, "device": draw(DEVICES), "correlation": draw(correlations)}
+    keys = {"process": process, "device": draw(DEVICES), "correlation": draw(correlations), "stream": draw(STREAMS)}
     kind = draw(st.sampled_from([kernel, memcpy, graph, memset]))
     if kind is kernel:
         keys["name"] = draw(KERNELS)
@@ -64,6 +69,15 @@ def overheads(draw):
 
 
 @st.composite
+def contexts(draw):
+    """A call, and the profiler's word that a context was made in it."""
+    keys = {"process": draw(PROCESSES), "thread": draw(THREADS)}
+    start, made, rest = draw(st.integers(0, 10)), draw(st.integers(0, 8)), draw(st.integers(0, 8))
+    making = call(draw(CALL_NAMES), start, start + made + rest, **keys)
+    return [making, overhead("CUDA context created", start + made, start + made + draw(st.integers(0, rest)), **keys)]
+
+
+@st.composite
 def launched(draw):
     """A call and the operations that it launched, soon after it began, as a rule."""
     process, correlation = draw(PROCESSES), st.just(draw(st.integers(1, 4)))
@@ -78,6 +92,7 @@ GROUPS = st.one_of(
     PROCESSES.flatmap(lambda process: operations(process, STARTS, CORRELATIONS)).map(lambda event: [event]),
     PROCESSES.flatmap(lambda process: calls(process, CORRELATIONS)).map(lambda event: [event]),
     overheads().map(lambda event: [event]),
+    contexts(),
 )
 
 

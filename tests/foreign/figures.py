@@ -1,0 +1,129 @@
+"""What a foreign report holds, by plain SQL or plain JSON: nothing of kanalyze is imported here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+from contextlib import closing, suppress
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+#: What a file is by how it begins.
+_GZIP, _SQLITE, _NCU = b"\x1f\x8b", b"SQLite format 3\0", b"NVR\0"
+
+#: nsys' tables of what ran on a GPU. A graph traced whole has no kernels; it keeps the device busy all the same.
+_BUSY = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": "kernel",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "copy",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "set",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "graph",
+}
+_CATEGORIES = {
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "Memcpy": "copy",
+    "gpu_memset": "set",
+    "Memset": "set",
+}
+
+Work = tuple[str, object, int, int]
+
+
+def figures(path: Path) -> dict[str, Any] | None:
+    """Counts and sums of kernels, copies and memsets, and the busy time of each device, in ns.
+
+    None of a file that holds no time line (a report of ncu) or cannot be read so.
+    """
+    with path.open("rb") as file:
+        start = file.read(16)
+    if start.startswith(_SQLITE):
+        work = _of_nsys(path)
+    elif start.startswith(_NCU) or path.suffix in {".csv", ".nsys-rep", ".qdrep", ".ncu-rep"}:
+        return None
+    else:
+        work = _of_trace(path, compressed=start.startswith(_GZIP))
+    return None if work is None else _summed(work)
+
+
+def _summed(work: Iterable[Work]) -> dict[str, Any]:
+    sums: dict[str, int] = {f"{kind}{what}": 0 for kind in ("kernel", "copy", "set") for what in ("_count", "_ns")}
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for kind, device, begin, end in work:
+        if kind in {"kernel", "copy", "set"}:
+            sums[f"{kind}_count"] += 1
+            sums[f"{kind}_ns"] += end - begin
+        spans.setdefault(str(device), []).append((begin, end))
+    return sums | {"busy_ns": {device: _union(found) for device, found in sorted(spans.items())}}
+
+
+def _union(spans: list[tuple[int, int]]) -> int:
+    total, reached = 0, None
+    for begin, end in sorted(spans):
+        if end <= begin:
+            continue
+        if reached is None or begin > reached:
+            total += end - begin
+        elif end > reached:
+            total += end - reached
+        reached = end if reached is None else max(reached, end)
+    return total
+
+
+def _of_nsys(path: Path) -> list[Work] | None:
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as database:
+        try:
+            return _rows(database)
+        except sqlite3.DatabaseError:
+            return None
+
+
+def _rows(database: sqlite3.Connection) -> list[Work]:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    gpus: dict[tuple[int, int], int] = {}
+    if "TARGET_INFO_CUDA_DEVICE" in tables:  # an event has the ordinal of its process
+        with suppress(sqlite3.OperationalError):
+            gpus = {(pid, own): gpu for gpu, own, pid in database.execute(
+                "SELECT gpuId, cudaId, pid FROM TARGET_INFO_CUDA_DEVICE"
+            )}  # fmt: skip
+    work: list[Work] = []
+    for table, kind in _BUSY.items():
+        if table not in tables:
+            continue
+        columns = {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+        process = "globalPid" if "globalPid" in columns else "0"
+        for begin, end, device, owner in database.execute(f'SELECT start, "end", deviceId, {process} FROM {table}'):
+            pid = (owner or 0) >> 24 & 0xFFFFFF
+            work.append((kind, gpus.get((pid, device), device), begin, end))
+    return work
+
+
+def _of_trace(path: Path, *, compressed: bool) -> list[Work] | None:
+    content = path.read_bytes()
+    try:
+        text = (gzip.decompress(content) if compressed else content).decode("utf-8", "replace")
+        told = json.loads(text, strict=False, parse_float=Decimal)
+    except (OSError, EOFError, ValueError):
+        return None
+    events = told.get("traceEvents") if isinstance(told, dict) else told
+    return list(_events(events)) if isinstance(events, list) else None
+
+
+def _events(events: list[Any]) -> Iterator[Work]:
+    for event in events:
+        kind = _CATEGORIES.get(event.get("cat", "")) if isinstance(event, dict) and event.get("ph") == "X" else None
+        if kind is None:
+            continue
+        args = event.get("args") or {}
+        device = args.get("device", event.get("pid"))
+        begin, length = _ns(event["ts"]), _ns(event.get("dur", 0))
+        yield kind, device, begin, begin + length
+
+
+def _ns(microseconds: object) -> int:
+    return int((Decimal(str(microseconds)) * 1000).to_integral_value(ROUND_HALF_EVEN))

@@ -1,0 +1,248 @@
+"""Every command and every table of kanalyze over reports of other projects: no traceback, no hang, each figure equal.
+
+``python tests/foreign/run.py FOLDER`` looks in FOLDER, at any depth and under any names, for the files that list.tsv
+names by their SHA-256, and runs what can be run on each. list.tsv says where each is public (repository, commit,
+path; ``!`` goes into an archive) and what it must give: counts and sums of kernels, copies and memsets and the busy
+time of each device, as figures.py tells them without kanalyze. The files themselves are no part of this repository.
+
+``--record INDEX`` writes list.tsv anew from a table with the columns path, repo, commit, path_in_repo, sha256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from figures import figures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LIST = Path(__file__).parent / "list.tsv"
+HEAD = ("repository", "commit", "path", "bytes", "sha256", "expected")
+
+#: Files that hold no time line, or none that can be told without kanalyze: only that nothing breaks is checked.
+NO_FIGURES = "-"
+#: A trace of another program than torch.profiler: an error that says so, with status 2.
+REFUSED = "refused"
+
+#: Statuses of a command: done, a gate that failed, bad input.
+STATUSES = (0, 1, 2)
+LONGEST_S = 600
+
+
+def commands(path: str, place: str) -> list[list[str]]:
+    """The command lines to run on a file, but for `show`."""
+    pages = [["summarize", path, "--format", form] for form in ("terminal", "markdown", "json")]
+    return [
+        *pages,
+        ["summarize", path, "--window", "+0.1ms..+50ms"],
+        ["tree", path],
+        ["roofline", path],
+        ["source", path, "kernel"],
+        ["verify", path, path],
+        ["redact", path, "-o", f"{place}/redacted{''.join(Path(path).suffixes[-2:])}"],
+        ["show", "gaps", path, "--format", "csv", "--top", "50"],
+        ["show", "health", path, "--format", "json"],
+    ]
+
+
+def check(path: Path) -> dict[str, Any]:
+    """What went wrong on a file, what could be run, and the figures that kanalyze gives of it."""
+    import kanalyze  # noqa: PLC0415 - the parent does without
+    from kanalyze.errors import KanalyzeError  # noqa: PLC0415
+
+    failures: list[str] = []
+    ran = 0
+    with tempfile.TemporaryDirectory() as place:
+        for line in commands(str(path), place):
+            status, said = _command(line)
+            ran += 1
+            if status not in STATUSES or "Traceback" in said or "panicked" in said:
+                failures.append(f"{' '.join(line[:2])}: status {status}: {said[-400:]}")
+    try:
+        report = kanalyze.read(path)
+    except KanalyzeError as error:
+        return {"failures": failures, "ran": ran, "refused": str(error)}
+    for name, make in _tables(report):
+        ran += 1
+        try:
+            make()
+        except KanalyzeError:
+            continue
+        except Exception:  # noqa: BLE001 - whatever it is, it is what is looked for
+            failures.append(f"{name}: {traceback.format_exc()[-600:]}")
+    return {"failures": failures, "ran": ran, "figures": _figures(report)}
+
+
+def _command(line: list[str]) -> tuple[object, str]:
+    from kanalyze.cli import main  # noqa: PLC0415
+
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with patch.object(sys, "argv", ["kanalyze", *line]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            return end.code or 0, err.getvalue()
+        except BaseException:  # noqa: BLE001 - as above
+            return "traceback", traceback.format_exc()
+    return 0, err.getvalue()
+
+
+def _tables(report: Any) -> Iterator[tuple[str, Callable[[], object]]]:
+    from kanalyze import catalog  # noqa: PLC0415
+
+    for name in catalog.names():
+        for by in (None, *catalog.table(name).groupings):
+            options = {} if by is None else {"by": by}
+            yield f"{name} {by or ''}", lambda name=name, options=options: catalog.make(report, name, **options)
+
+
+def _figures(report: Any) -> dict[str, Any]:
+    import polars as pl  # noqa: PLC0415
+
+    import kanalyze  # noqa: PLC0415
+    from kanalyze.errors import KanalyzeError  # noqa: PLC0415
+
+    found: dict[str, Any] = {}
+    for kind, name in (("kernel", "kernel"), ("memcpy", "copy"), ("memset", "set")):
+        lengths = report.kind(kind).get_column("dur_ns")
+        found |= {f"{name}_count": len(lengths), f"{name}_ns": int(lengths.sum())}
+    try:
+        ledger = kanalyze.ledger(report)
+    except KanalyzeError:
+        return found | {"busy_ns": {}}
+    busy = ledger.filter(pl.col("bucket").cast(pl.String).is_in(["kernel", "communication", "memcpy", "memset"]))
+    sums = busy.group_by("device").agg(pl.col("ns").sum()).sort("device")
+    return found | {"busy_ns": {str(device): ns for device, ns in sums.iter_rows()}}
+
+
+def verdict(expected: str, result: dict[str, Any]) -> list[str]:
+    """What is wrong with a file's result."""
+    wrong = list(result["failures"])
+    if expected == REFUSED:
+        return wrong if "refused" in result else [*wrong, "is read, and should be refused"]
+    if "refused" in result:
+        return [*wrong, f"refused: {result['refused']}"]
+    told = json.loads(expected) if expected != NO_FIGURES else {}
+    given = result["figures"]
+    if "busy_ns" in told and not any(told["busy_ns"].values()):
+        told = told | {"busy_ns": given["busy_ns"]}  # nothing ran: no ledger, or one without time
+    return [
+        *wrong,
+        *(f"{name}: {given[name]} instead of {value}" for name, value in told.items() if given[name] != value),
+    ]
+
+
+@contextmanager
+def _quiet_cache() -> Iterator[dict[str, str]]:
+    """An environment whose cache of read traces is a folder of its own."""
+    with tempfile.TemporaryDirectory() as place:
+        yield {**os.environ, "XDG_CACHE_HOME": place, "COLUMNS": "100"}
+
+
+def one(path: Path) -> dict[str, Any]:
+    """The result of a file, from a process of its own that may take :data:`LONGEST_S`."""
+    with _quiet_cache() as environment:
+        begin = time.monotonic()
+        try:
+            ended = subprocess.run(
+                [sys.executable, __file__, "--worker", str(path)],
+                capture_output=True, text=True, timeout=LONGEST_S, env=environment, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"failures": [f"took more than {LONGEST_S} s"], "ran": 0, "refused": "", "seconds": LONGEST_S}
+    took = time.monotonic() - begin
+    if ended.returncode:
+        said = f"ended with {ended.returncode}: {ended.stderr[-600:]}"
+        return {"failures": [said], "ran": 0, "refused": said, "seconds": took}
+    return {**json.loads(ended.stdout.splitlines()[-1]), "seconds": took}
+
+
+def by_digest(folder: Path, wanted: set[str]) -> dict[str, Path]:
+    """The files below `folder` by their SHA-256, those that are wanted."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest in wanted:
+            found[digest] = path
+    return found
+
+
+def listed() -> list[dict[str, str]]:
+    """The rows of list.tsv."""
+    with LIST.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def record(index: Path) -> None:
+    """Write list.tsv from the index of a folder; what is expected comes from figures.py alone."""
+    rows = []
+    with index.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
+            path = index.parent / row["path"]
+            if row["tool"] == "nsys-rep" or not path.exists():
+                continue  # needs nsys to be exported
+            found = figures(path)
+            expected = NO_FIGURES if found is None else json.dumps(found, separators=(",", ":"))
+            told = REFUSED if row["tool"] == "chrome-other" else expected
+            rows.append((row["repo"], row["commit"], row["path_in_repo"], path.stat().st_size, row["sha256"], told))
+    with LIST.open("w", encoding="utf-8", newline="") as file:
+        file.write("\n".join("\t".join(map(str, row)) for row in (HEAD, *sorted(rows))) + "\n")
+
+
+def main() -> int:
+    """Run what the command line asks for; status 1 where anything is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="where the files are")
+    parser.add_argument("--jobs", type=int, default=1, help="files at once")
+    parser.add_argument("--only", default="", help="files whose repository or path holds this")
+    parser.add_argument("--record", type=Path, help="write list.tsv from this index")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        print(json.dumps(check(given.worker)))
+        return 0
+    if given.record:
+        record(given.record)
+        return 0
+    rows = [row for row in listed() if given.only in f"{row['repository']}/{row['path']}"]
+    files = by_digest(given.folder, {row["sha256"] for row in rows})
+    here = [(row, files[row["sha256"]]) for row in rows if row["sha256"] in files]
+    broken = ran = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        results = pool.map(one, [path for _, path in here])
+        for (row, path), result in zip(here, results, strict=True):
+            wrong = verdict(row["expected"], result)
+            ran += result["ran"]
+            broken += bool(wrong)
+            print(
+                f"{'WRONG' if wrong else 'ok':5} {result['seconds']:6.1f} s {result['ran']:4} {path.name}", flush=True
+            )
+            for text in wrong:
+                print("      " + text.replace("\n", "\n      "))
+    print(
+        f"{len(here)} of {len(rows)} files of {len({row['repository'] for row, _ in here})} repositories: "
+        f"{ran} commands and tables, {broken} files wrong, {len(rows) - len(here)} not there"
+    )
+    return 1 if broken or not here else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Damaged reports of every format: an error, the same tables, or others with a word; and never anything else."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from fuzz import damage_bytes, damage_texts
+from fuzz.cases import DAMAGE, SEEDS, TOLD, cases
+from fuzz.run import Found, run
+
+CASES = 120
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("form", SEEDS)
+def test_damage_ends_in_an_error_or_a_word(form):
+    if form == "ncu rep":
+        pytest.importorskip("ncu_report")
+    found = Found()
+    run(form, 0, CASES, found)
+    assert sum(found.counts.values()) == CASES
+    assert not found.bad
+    assert not [key for key in found.silent if key[:2] in TOLD]
+    outcomes = Counter(outcome for _, _, outcome in found.counts.elements())
+    assert outcomes["error"] + outcomes["word"] > 0
+
+
+@pytest.mark.parametrize("form", SEEDS)
+def test_a_number_is_always_the_same_damage(form, tmp_path):
+    for number, case in zip(range(len(DAMAGE[form])), cases(form), strict=False):
+        written = []
+        for run_of in ("first", "second"):
+            folder = tmp_path / f"{number}{run_of}"
+            folder.mkdir()
+            path = case.write(folder)
+            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            written.append([file.read_bytes() for file in files])
+        assert written[0] == written[1], case
+
+
+@pytest.mark.parametrize("how", [*damage_bytes.BYTES])
+def test_bytes_are_damaged(how):
+    data = bytes(range(256)) * 20
+    made = [damage_bytes.BYTES[how](random.Random(seed), data) for seed in range(20)]
+    assert sum(one != data for one in made) >= len(made) - 1
+
+
+@pytest.mark.parametrize("how", [*damage_texts.TREES])
+def test_trees_are_damaged(how):
+    text = b'{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": 2, "args": {"a": [1, 2]}}], "schemaVersion": 1}'
+    made = [damage_texts.damage_json(random.Random(seed), text, how) for seed in range(40)]
+    assert len(set(made)) > len(made) // 4

@@ -1,0 +1,233 @@
+"""What a report holds of its file: until it is closed, or nobody holds it; of many reports, few files."""
+
+import gc
+import shutil
+import sqlite3
+import weakref
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from click.exceptions import Exit
+
+import kanalyze
+from kanalyze import catalog
+from kanalyze.analyses._pooled import pooled
+from kanalyze.cli import kanalyze as command
+from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, UnreadableReportError
+from kanalyze.readers import read, sqlite_connection
+from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.nsys_report import NsysTables
+from support.build import kernel
+from support.build import report as built
+from support.command import ADD, ADD_UM, SAMPLES, TORCH
+
+
+def open_files(folder):
+    """The files in `folder` that this process has open."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the folder's own is closed by now
+            target = entry.readlink()
+            found += [target.name] if target.is_relative_to(folder) else []
+    return sorted(found)
+
+
+@pytest.fixture
+def export(tmp_path):
+    return Path(shutil.copy(ADD_UM, tmp_path / "run.sqlite"))
+
+
+@pytest.fixture
+def _no_collector():
+    """Nothing but counting of references: a cycle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_report_is_closed_at_the_end_of_its_block(export):
+    with kanalyze.read(export) as report:
+        assert kanalyze.kernels(report).height
+        assert open_files(export.parent) == ["run.sqlite"]
+    assert open_files(export.parent) == []
+
+
+def test_an_error_in_the_block_closes_it_and_comes_through(export):
+    with pytest.raises(UnknownNameError), kanalyze.read(export) as report:
+        report.narrow(device=report.devices.height)
+    assert open_files(export.parent) == []
+
+
+def test_to_close_again_is_no_error(export):
+    report = kanalyze.read(export)
+    report.close()
+    report.close()
+    with report:
+        pass
+    assert open_files(export.parent) == []
+
+
+def test_what_was_read_stays_after_closing(export):
+    with kanalyze.read(export) as report:
+        before = kanalyze.kernels(report)
+        part = report.narrow(window="400ms..480ms")
+    assert kanalyze.kernels(report).equals(before)
+    assert part.kind("kernel").height == report.kind("kernel").height
+    assert report.kinds
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda report: report.kinds,
+        lambda report: report.kind("kernel"),
+        lambda report: report.table("streams"),
+        kanalyze.kernels,
+        kanalyze.summarize,
+        lambda report: report.narrow(device=0),
+        lambda report: report.narrow(window="..1s").kind("kernel"),
+    ],
+)
+@pytest.mark.parametrize("path", [ADD, SAMPLES / "add", TORCH, SAMPLES / "add" / "ncu.details.csv"])
+def test_to_ask_for_more_after_closing_is_an_error_that_says_so(path, ask):
+    report = kanalyze.read(path)
+    report.close()
+    with pytest.raises(ClosedReportError) as caught:
+        ask(report)
+    assert str(caught.value).startswith(f"{path}: the report is closed, and '")
+    assert caught.value.remedy == "Ask before, or read it again."
+
+
+def test_a_notebook_says_that_a_report_is_closed(export):
+    report = kanalyze.read(export)
+    report.close()
+    assert "the report is closed" in report._repr_html_()
+
+
+def test_a_part_and_its_report_are_closed_together(export):
+    report = kanalyze.read(export)
+    part = report.narrow(window="400ms..480ms", device=0)
+    part.close()
+    with pytest.raises(ClosedReportError):
+        report.kind("sync")
+    assert open_files(export.parent) == []
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("narrow", [{}, {"window": "400ms..480ms"}, {"device": 0, "window": "..1s"}])
+def test_a_report_that_nobody_holds_is_closed_without_the_collector(export, narrow):
+    report = kanalyze.read(export)
+    part = report.narrow(**narrow)
+    page = kanalyze.summarize(part)
+    assert open_files(export.parent) == ["run.sqlite"]
+    del report
+    assert kanalyze.ledger(part).equals(page.tables["ledger"])
+    del part
+    assert open_files(export.parent) == []
+
+
+@pytest.mark.usefixtures("_no_collector")
+@pytest.mark.parametrize("path", [ADD_UM, SAMPLES / "mlp_train" / "nsys.sqlite", TORCH])
+def test_no_table_holds_a_report_that_nobody_else_holds(path):
+    made = set()
+    for name in catalog.names():
+        report = kanalyze.read(path)
+        with suppress(KanalyzeError):
+            catalog.make(report, name)
+            made.add(name)
+        held = weakref.ref(report.source)
+        del report
+        assert held() is None, name
+    assert len(made) > 20
+
+
+@pytest.mark.parametrize("folder", ["add", "mlp_train"])
+def test_what_joins_reports_lets_go_of_them(folder):
+    reports = every_report(SAMPLES / folder)
+    assert len(reports) > 1
+    for name in (name for name in catalog.names() if catalog.table(name).together):
+        catalog.make(reports[0], name, *reports[1:])
+    kanalyze.summarize(*reports)
+    held = [weakref.ref(report) for report in reports]
+    del reports
+    gc.collect()
+    assert [reference() for reference in held] == [None] * len(held)
+
+
+def test_a_hundred_reports_that_are_held_keep_few_files_open(export):
+    reports = []
+    for number in range(100):
+        reports.append(kanalyze.read(shutil.copy(export, export.with_name(f"run{number}.sqlite"))))
+        assert reports[-1].kinds
+    assert len(open_files(export.parent)) == sqlite_connection.MOST_OPEN
+    expected = kanalyze.kernels(kanalyze.read(export))
+    assert all(kanalyze.kernels(report).equals(expected) for report in reports)
+    assert len(open_files(export.parent)) == sqlite_connection.MOST_OPEN
+    reports.clear()
+    assert open_files(export.parent) == []
+
+
+def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch):
+    monkeypatch.setattr(sqlite_connection, "MOST_OPEN", 1)
+    first = kanalyze.read(export)
+    other = kanalyze.read(ADD)
+    assert other.kinds
+    assert open_files(export.parent) == []
+    shutil.copy(ADD, export)
+    with pytest.raises(UnreadableReportError, match="it changed since it was first read"):
+        kanalyze.kernels(first)
+    export.unlink()
+    with pytest.raises(UnreadableReportError, match="No such file"):
+        kanalyze.kernels(first)
+
+
+def test_what_is_no_report_is_not_held_open(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database:
+        database.execute("CREATE TABLE other (a)")
+        database.commit()
+    with pytest.raises(KanalyzeError):
+        read(tmp_path / "other.sqlite")
+    assert open_files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["summarize", "{0}"],
+        ["summarize", "{0}", "{1}"],
+        ["show", "kernels", "{0}"],
+        ["show", "kernels", "{0}", "--window", "step#*"],
+        ["show", "joined", "{0}", "{1}"],
+        ["verify", "{0}", "{1}"],
+        ["roofline", "{0}"],
+        ["tree", "{0}"],
+        ["source", "{0}", "1"],
+    ],
+)
+def test_a_command_closes_what_it_opens(export, arguments, monkeypatch):
+    opened, begin = [], NsysTables.__init__
+    monkeypatch.setattr(NsysTables, "__init__", lambda self, database: opened.append(self) or begin(self, database))
+    paths = (export, Path(shutil.copy(ADD, export.with_name("add.sqlite"))))
+    with suppress(KanalyzeError, Exit):
+        command([argument.format(*paths) for argument in arguments], standalone_mode=False)
+    assert len(opened) == len([argument for argument in arguments if argument.startswith("{")])
+    assert open_files(export.parent) == []
+
+
+def test_a_report_made_by_hand_is_closed_too():
+    with built([kernel(0, 1)]) as report:
+        pass
+    with pytest.raises(ClosedReportError, match="made by hand: the report is closed"):
+        report.kind("kernel")
+
+
+def test_reports_that_are_looked_at_as_one_are_let_go_of():
+    reports = [built([kernel(0, 10)]), built([kernel(0, 20)])]
+    assert pooled(reports) is pooled(reports)
+    assert pooled(reports).kind("kernel").height == 2
+    held = [weakref.ref(report) for report in reports]
+    reports.clear()
+    gc.collect()
+    assert [reference() for reference in held] == [None, None]

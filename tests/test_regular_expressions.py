@@ -1,0 +1,47 @@
+# ruff: noqa: SLF001 - patterns are private
+"""Patterns that texts of a report meet: four times the text takes no more than its share of time."""
+
+import time
+
+import pytest
+
+from kanalyze.readers import ncu_module, trace_loose
+from kanalyze.renderers import deep_sections, frame, terminal
+
+TRIED = [
+    (deep_sections._FOLDERS, "a"),
+    (deep_sections._FOLDERS, "a/"),
+    (deep_sections._AROUND, " in a"),
+    (deep_sections._AROUND, " in a.py(1): "),
+    (deep_sections._VERSION, "_v"),
+    (frame._PHRASE, " on "),
+    (terminal._QUANTITY, "1 "),
+    (ncu_module._LINK, "@url:"),
+    (ncu_module._LINK, "@url:\\\\"),
+    (trace_loose._NAME, b"\n"),
+    (trace_loose._NAME, b'\n"name": "a",'),
+    (trace_loose._NAME, b'\n"name": "a",\n\n\n\n'),
+    (trace_loose._NAME, b'", "pid": 1, "tid": '),
+    (trace_loose._NO_NUMBER, b'"\\'),
+    (trace_loose._HALF, b"\\ud8"),
+    (trace_loose._ESCAPE, b"\\"),
+]
+
+
+def cost(pattern, text):
+    def once():
+        begun = time.process_time()
+        pattern.sub(text[:0], text)
+        return time.process_time() - begun
+
+    return min(once() for _ in range(3))
+
+
+@pytest.mark.parametrize(("pattern", "piece"), TRIED, ids=[f"{of.pattern[:20]!r} {piece!r}" for of, piece in TRIED])
+def test_four_times_the_text_takes_no_more_than_its_share(pattern, piece):
+    size = 24_000 // len(piece)
+    assert cost(pattern, piece * 4 * size) < 10 * max(cost(pattern, piece * size), 0.002)
+
+
+def test_backslashes_without_an_end_are_no_exponent():
+    assert ncu_module._LINK.sub("", "@url:" + "\\" * 60) == "@url:" + "\\" * 60

@@ -1,0 +1,54 @@
+"""Tests that hold nothing fail."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.shares import cases, holds, some
+
+
+def test_a_loop_over_something_goes_over_all_of_it():
+    assert some(number for number in range(3)) == [0, 1, 2]
+
+
+def test_a_loop_over_nothing_fails():
+    with pytest.raises(AssertionError, match="a loop over nothing"):
+        some([])
+
+
+@pytest.mark.parametrize(
+    ("most", "share", "message"), [(9, 0.05, None), (0, 0.05, "0 of 160 examples"), (9, 5, " of 160")]
+)
+def test_a_property_without_cases_fails(most, share, message):
+    @cases(share)
+    @settings(max_examples=40, deadline=None, database=None)
+    @given(st.integers(0, 9), st.integers())
+    def asks(number, _):
+        if holds(number and number <= most):
+            assert number > 0
+
+    if message is None:
+        asks()
+    else:
+        with pytest.raises(AssertionError, match=message):
+            asks()
+
+
+def test_a_property_that_never_says_fails():
+    @cases(0.1)
+    @given(st.integers())
+    def asks(number):
+        assert number == number + 0
+
+    with pytest.raises(AssertionError, match="no example said"):
+        asks()
+
+
+def test_what_fails_in_an_example_comes_through():
+    @cases(0.1)
+    @given(st.integers())
+    def asks(number):
+        assert holds(number == number + 1)
+
+    with pytest.raises(AssertionError, match="holds"):
+        asks()
