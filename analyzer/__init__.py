@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from kanalyze.errors import KanalyzeError
     from kanalyze.notebook import read_all
     from kanalyze.readers import read
-    from kanalyze.report import Report, Window
+    from kanalyze.report import Report
+    from kanalyze.window import Window
 
 __all__ = [
     "KanalyzeError",
@@ -120,7 +121,8 @@ _PLACES = {
     "kanalyze.analyses.summary": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.notebook": ("read", "read_all", "summarize"),
-    "kanalyze.report": ("Report", "Window"),
+    "kanalyze.report": ("Report",),
+    "kanalyze.window": ("Window",),
 }
 _HOMES = {name: module for module, names in _PLACES.items() for name in names}
 

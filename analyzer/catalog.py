@@ -24,7 +24,6 @@ _NO_TABLE: Final = (
     "counter_summary",
     "roof_points",
     "joint_summary",
-    "comparison",
     "instances",
     "repeats",
 )

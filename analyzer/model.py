@@ -303,7 +303,12 @@ DEVICES = Table(
     (
         Column("device", pl.Int64, "The GPU's number on the machine."),
         Column("name", pl.String, "Marketing name.", nullable=True),
-        Column("compute_capability", pl.String, "Major and minor, such as 9.0.", nullable=True),
+        Column(
+            "compute_capability",
+            pl.String,
+            "Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.",
+            nullable=True,
+        ),
         Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
         Column("memory_bytes", pl.Int64, "Device memory.", nullable=True),
         Column("memory_bandwidth_bytes_per_s", pl.Int64, "Peak bandwidth of the device memory.", nullable=True),

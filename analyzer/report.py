@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from threading import RLock
-from typing import TYPE_CHECKING, Final, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from weakref import WeakValueDictionary
 
 import polars as pl
 
-from kanalyze import named_ranges
-from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze import exact, named_ranges
+from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.frames import stacked
-from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, READER_TABLES
-from kanalyze.units import parse_time_ns
+from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
+from kanalyze.source import Kept
+from kanalyze.window import Window, lasting, relative
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from kanalyze.schema import Table
+    from kanalyze.source import Source
 
-#: Times are 64-bit nanoseconds, and differences of them must be, too: some 146 years.
-_LATEST_NS: Final = (1 << 62) - 1
+#: What analyses add up of a table, and what they only take differences of.
+_SUMMED: Final = {
+    EVENTS.name: ("dur_ns",),
+    "copy_detail": ("size_bytes",),
+    "memory_detail": ("size_bytes",),
+    "fault_detail": ("faults",),
+    "instructions": ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors"),
+}
+_SINGLE: Final = {
+    EVENTS.name: ("start_ns",),
+    "memory_detail": ("pool_size_bytes", "pool_used_bytes"),
+}
 
 #: Tools whose times do not start with the recording: those of the machine, or of the Unix epoch.
 _OTHER_CLOCKS: Final = ("torch.profiler",)
 
 #: The key of a kind's events among the tables that were read.
-_EVENTS_OF: Final = "events:{}"
+_EVENTS_OF: Final = "{} events"
 
 
 @dataclass(frozen=True)
@@ -72,81 +85,6 @@ class Meta:
         return self.tool == "ncu"
 
 
-class Source(Protocol):
-    """What a reader gives: tables of :mod:`kanalyze.model`, read when they are asked for, several at once."""
-
-    @property
-    def kinds(self) -> Iterable[str]:
-        """The kinds of events that the report records at all."""
-
-    def events(self, kind: str) -> pl.DataFrame:
-        """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
-
-    def table(self, name: str) -> pl.DataFrame:
-        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """A part of the report's time, ``[start_ns, end_ns)``; None leaves a side open.
-
-    `name` is the range that it is an instance of, where it was asked for by name; `group` is what all windows that were
-    asked for with it are called together, where their names do not say.
-    """
-
-    start_ns: int | None = None
-    end_ns: int | None = None
-    name: str | None = None
-    group: str | None = field(default=None, compare=False)
-
-    @property
-    def empty(self) -> bool:
-        """Whether it has no duration, as a range may that began and ended within one tick of the clock."""
-        return self.start_ns is not None and self.end_ns is not None and self.end_ns <= self.start_ns
-
-    @classmethod
-    def parse(cls, text: str, first_ns: int = 0) -> Window:
-        """The window that `text` names: ``120ms..250ms``, ``..1.5s``, ``300us..``, ``+10ms..+20ms``.
-
-        A time with a plus sign is counted from `first_ns` on.
-
-        Raises:
-            BadWindowError: No ``..``, a time without unit, or an end that is not after the start.
-        """
-        start, dots, end = text.partition("..")
-        if not dots:
-            raise BadWindowError.of(text, "there is no '..' between start and end")
-        window = cls(_side_ns(text, start, first_ns), _side_ns(text, end, first_ns))
-        if window.start_ns is not None and window.end_ns is not None and window.end_ns <= window.start_ns:
-            raise BadWindowError.of(text, "the end is not after the start")
-        return window
-
-
-def _side_ns(text: str, side: str, first_ns: int) -> int | None:
-    if not side.strip():
-        return None
-    found = parse_time_ns(side)
-    if found is None:
-        raise BadWindowError.of(text, f"{side.strip()!r} is not a time with a unit (ns, us, ms or s)")
-    found += first_ns if _relative(side) else 0
-    if abs(found) > _LATEST_NS:
-        raise BadWindowError.of(text, f"{side.strip()!r} is later than any time of a report")
-    return found
-
-
-def _relative(side: str) -> bool:
-    """Whether a side of a window is counted from the report's first event on."""
-    return side.lstrip().startswith("+")
-
-
-def _lasting(text: str, windows: list[Window]) -> list[Window]:
-    """The `windows` that have a duration, of all those that `text` names."""
-    lasting = [window for window in windows if not window.empty]
-    if not lasting:
-        raise BadWindowError.empty(text, len(windows))
-    return lasting
-
-
 class Where(TypedDict, total=False):
     """The part of a report that an analysis looks at; every analysis takes these as keywords.
 
@@ -178,20 +116,39 @@ class Report:
     """The tables of one report. Holds no analysis and prints nothing.
 
     `meta` says where it came from, `scope` which part of it is looked at. Tables are read when first asked for and
-    kept; a narrowed report shares them.
+    kept; a narrowed report shares them. `answers` is what analyses found out about it and others build on.
+
+    A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
+
+    Raises:
+        ClosedReportError: From whatever reads a table that was not read before the report was closed.
     """
 
     meta: Meta
     source: Source = field(repr=False)
     scope: Scope = field(default_factory=Scope)
-    _tables: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
-    _whole: dict[int | None, Report] = field(default_factory=dict, repr=False)
-    _reading: dict[str, RLock] = field(default_factory=dict, repr=False)
+    _kept: Kept = field(default_factory=Kept, repr=False)
+    _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary, repr=False)
+    answers: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
+    _part_of: list[Report] = field(default_factory=list, init=False, repr=False)
+
+    def __enter__(self) -> Self:
+        """The report, which is closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the report's file, for all parts of it, too; what was read before stays. To do so again is no error."""
+        self._kept.close()
+        self.source.close()
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of events that the report records, in the order of :data:`kanalyze.model.KINDS`."""
-        present = set(self.source.kinds)
+        present = self._kept.value("kinds", lambda: {*self.source.kinds}, self.meta.path)
         return tuple(kind for kind in KINDS if kind in present)
 
     def kind(self, kind: str) -> pl.DataFrame:
@@ -206,7 +163,8 @@ class Report:
 
     def _events(self, kind: str) -> pl.DataFrame:
         """All events of one kind, of every process."""
-        return self._cached(_EVENTS_OF.format(kind), lambda: EVENTS.check(self.source.events(kind)))
+        name = _EVENTS_OF.format(kind)
+        return self._kept.value(name, lambda: self._checked(EVENTS, self.source.events(kind)), self.meta.path)
 
     def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
         """Columns of all events of some kinds of the processes in scope, at least one kind, one after the other.
@@ -218,7 +176,7 @@ class Report:
         if self.scope.process is None:
             at = 0
             for kind, part in parts.items():
-                self._tables[_EVENTS_OF.format(kind)] = part.with_columns(together.slice(at, part.height))
+                self._kept.put(_EVENTS_OF.format(kind), part.with_columns(together.slice(at, part.height)))
                 at += part.height
         return together
 
@@ -242,7 +200,8 @@ class Report:
             raise UnknownNameError.of("table", name, READER_TABLES)
         if name == EVENTS.name:
             return pl.concat([EVENTS.empty(), *(self.seen(kind) for kind in self.kinds)])
-        return self._cached(name, lambda: READER_TABLES[name].check(self.source.table(name)))
+        declared = READER_TABLES[name]
+        return self._kept.value(name, lambda: self._checked(declared, self.source.table(name)), self.meta.path)
 
     @property
     def events(self) -> pl.DataFrame:
@@ -273,7 +232,8 @@ class Report:
         """The same report, looked at through a window, on one device, or for one process; see :class:`Where`.
 
         Raises:
-            BadWindowError: The window's text cannot be understood, or names several instances of a range.
+            BadWindowError: The window's text cannot be understood, names several instances of a range, or is a time
+                before or after the recording.
             UnknownNameError: The report knows no such device, process or range.
         """
         window, device, process = where.get("window"), where.get("device"), where.get("process")
@@ -291,15 +251,19 @@ class Report:
         self._whole.setdefault(self.scope.process, self.whole)
         found = replace(self, scope=scope)
         wanted = found.window(window) if isinstance(window, str) else window
-        return found if wanted is None else replace(found, scope=replace(scope, window=wanted))
+        found = found if wanted is None else replace(found, scope=replace(scope, window=wanted))
+        _ = found.whole  # which it holds from now on, so that all parts of it have the same
+        return found
 
     @property
     def whole(self) -> Report:
         """The same report at all times and on all devices; the same one for every part of it, process by process."""
         if self.scope.window is None and self.scope.device is None:
             return self
-        everything = replace(self, scope=Scope(process=self.scope.process))
-        return self._whole.setdefault(self.scope.process, everything)
+        if not self._part_of:  # its parts hold the whole, and never the other way: what nobody holds goes at once
+            everything = replace(self, scope=Scope(process=self.scope.process))
+            self._part_of.append(self._whole.setdefault(self.scope.process, everything))
+        return self._part_of[0]
 
     def window(self, text: str) -> Window:
         """The window that `text` names: two times, or a range of the processes in scope; see :class:`Where`.
@@ -311,7 +275,7 @@ class Report:
         found = self.instances(text)
         if len(found) > 1:
             raise BadWindowError.several(text, named_ranges.parsed(text)[0], [str(one.name) for one in found])
-        return _lasting(text, found)[0]
+        return lasting(text, found)[0]
 
     def windows(self, text: str) -> list[Window]:
         """The :meth:`instances` that `text` names, without those that have no duration: nothing happens in them.
@@ -320,34 +284,39 @@ class Report:
             BadWindowError: The text cannot be understood, or nothing that it names has a duration.
             UnknownNameError: The report has ranges, but none of that name, or not so many.
         """
-        return _lasting(text, self.instances(text))
+        return lasting(text, self.instances(text))
 
     def instances(self, text: str) -> list[Window]:
         """Every window that `text` names; several where it is a range that occurs more than once, or ``name#*``.
 
         ``steps`` is every step of the framework's profiler, ``step:5`` the one with that number; a range that is
-        really called so comes first.
+        really called so comes first. With a device in scope, only ranges of the processes that used it count.
 
         Raises:
             BadWindowError: The text cannot be understood.
             UnknownNameError: The report has ranges or steps, but none of that name, or not so many.
         """
         try:
-            return [self._times(text)]
+            times = self._times(text)
         except BadWindowError:
-            ranges = named_ranges.named(self.kind("range"), self.table("range_detail"))
+            ranges = self._of_device(named_ranges.named(self.kind("range"), self.table("range_detail")))
             if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
                 group = named_ranges.STEPS if named_ranges.parsed(text)[0] == named_ranges.STEPS else None
-                return [Window(*step, group) for step in steps]
+                return [Window(start, end, name, group, process) for start, end, name, process in steps]
             if ranges.is_empty() or not text:  # a range need not have a name, but then it cannot be asked for by one
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
             found = named_ranges.instances(ranges, name)
             if found.is_empty() and ".." in text:
                 raise
+        else:
+            if not self.meta.timeless:
+                times.refuse_outside(text, self.meta.path, self._spans(), self.zero_ns)
+            return [times]
         if found.is_empty():
             raise UnknownNameError.of("range", name, named_ranges.names(ranges))
-        instances = [Window(start, end, name) for start, end in found.select("start", "end").iter_rows()]
+        sides = found.select("start", "end", "process_id")
+        instances = [Window(start, end, name, None, process) for start, end, process in sides.iter_rows()]
         if which in ("", named_ranges.EVERY):
             many = len(instances) > 1
             return [replace(one, name=f"{name}#{number}" if many else name) for number, one in enumerate(instances, 1)]
@@ -357,14 +326,36 @@ class Report:
 
     def _times(self, text: str) -> Window:
         """The window between two times."""
-        relative = any(map(_relative, text.split("..")))
-        return Window.parse(text, self.first_ns if relative else 0)
+        return Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
+
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """First and last instants of what was recorded: as the tool says it, then of each kind of events.
+
+        A clock of the recording's own begins with it, at 0.
+        """
+        if self.meta.end_ns is not None:
+            yield 0, max(self.meta.end_ns, 0)
+        own = self.meta.tool not in _OTHER_CLOCKS
+        for kind in self.kinds:
+            end = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).max()
+            first, last = self._events(kind).select(pl.col("start_ns").min(), end.alias("end")).row(0)
+            if first is not None:
+                yield min(first, 0) if own else first, max(first, last)
 
     def steps(self) -> pl.DataFrame:
         """The steps of the framework's profiler, of the processes in scope; see :func:`kanalyze.named_ranges.steps`."""
         # before torch 1.11 every range is an operator
         of_ranges = named_ranges.steps(self.kind("range"))
-        return of_ranges if of_ranges.height else named_ranges.steps(self.kind("op"))
+        return self._of_device(of_ranges if of_ranges.height else named_ranges.steps(self.kind("op")))
+
+    def _of_device(self, ranges: pl.DataFrame) -> pl.DataFrame:
+        """Those of `ranges` (with process_id) of the processes that used the device in scope; all where none did."""
+        device = self.scope.device
+        if device is None or ranges.is_empty():
+            return ranges
+        used = [self.kind(kind).filter(pl.col("device") == device).get_column("process_id") for kind in DEVICE_KINDS]
+        own = ranges.filter(pl.col("process_id").is_in(pl.concat(used).unique().implode()))
+        return own if own.height else ranges
 
     @property
     def first_ns(self) -> int:
@@ -377,15 +368,33 @@ class Report:
         """What people count the report's times from: its first event where its clock does not start with it, else 0."""
         return self.first_ns if self.meta.tool in _OTHER_CLOCKS else 0
 
+    def was_read(self, kind: str) -> bool:
+        """Whether the events of one kind were read before."""
+        return self._kept.has(_EVENTS_OF.format(kind))
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The table `notes`, as far as it can be told without reading more than was read before."""
+        if self._kept.has(NOTES.name):
+            return self.table(NOTES.name)
+        return NOTES.check(self.source.notes_of_read())
+
     def release(self, name: str) -> None:
         """Let go of a table that was read; it is read again when it is asked for."""
-        self._tables.pop(name, None)
+        self._kept.release(name)
+
+    def _checked(self, table: Table, read: pl.DataFrame) -> pl.DataFrame:
+        """A table as it was read.
+
+        Raises:
+            DamagedReportError: Its numbers are so large that sums of them would not fit 64 bits.
+        """
+        frame = table.check(read)
+        wrong = exact.too_large(frame, _SUMMED.get(table.name, ()), _SINGLE.get(table.name, ()))
+        if wrong is None and table is EVENTS and (end := exact.last_end(frame)) > exact.LARGEST:
+            wrong = f"an event ends at {end:,} ns"
+        if wrong is not None:
+            raise DamagedReportError.at(self.meta.path, f"the table {table.name}", f"{wrong}, more than any report has")
+        return frame
 
     def _process_ids(self) -> list[int]:
         return self.processes.get_column("process_id").unique().sort().to_list()
-
-    def _cached(self, key: str, read: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        with self._reading.setdefault(key, RLock()):
-            if key not in self._tables:
-                self._tables[key] = read()
-            return self._tables[key]
