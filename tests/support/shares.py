@@ -11,10 +11,6 @@ from functools import wraps
 _counted = {"examples": 0, "cases": 0}
 
 
-#: So often examples are drawn before there are too few cases.
-_ROUNDS = 4
-
-
 def some(values):
     """The `values` as a list, which is not empty."""
     found = [*values]
@@ -30,23 +26,16 @@ def holds(case):
 
 
 def cases(share):
-    """Fail a property test, around whose `given` this stands, if fewer than this share of its examples had a case.
-
-    Few examples may have few cases by chance: then others are drawn, up to three times, and all of them together need a
-    quarter of the share.
-    """
+    """Fail a property test, around whose `given` this stands, if fewer than this share of its examples had a case."""
 
     def decorate(test):
         @wraps(test)
         def run(*arguments, **fixtures):
             _counted.update(examples=0, cases=0)
-            for _ in range(_ROUNDS):
-                test(*arguments, **fixtures)
-                examples, found = _counted["examples"], _counted["cases"]
-                assert examples, "no example said whether it had a case"
-                if found >= share * examples:
-                    return
-            assert found >= share / _ROUNDS * examples, f"{found} of {examples} examples had a case, not {share:.0%}"
+            test(*arguments, **fixtures)
+            examples, found = _counted["examples"], _counted["cases"]
+            assert examples, "no example said whether it had a case"
+            assert found >= share * examples, f"{found} of {examples} examples had a case, not {share:.0%}"
 
         return run
 
