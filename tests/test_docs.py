@@ -17,10 +17,10 @@ from kanalyze.analyses._calls import bucket_of
 from kanalyze.analyses.instances import compare
 from kanalyze.analyses.ledger import BUCKETS
 from kanalyze.analyses.summary import TABLES, WINDOWS
+from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.summary_json import SCHEMA_VERSION, content, render
 from support import examples
-from support.shares import some
 
 ROOT = examples.ROOT
 TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
@@ -28,6 +28,7 @@ REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
 
 README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs/cli.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 ERRORS = (ROOT / "docs/errors.md").read_text()
 FINDINGS = (ROOT / "docs/findings.md").read_text().partition("\n# ")[0]  # the second part measures, it defines none
@@ -84,33 +85,21 @@ def modules():
     return [module for module in every if not module.name.endswith("__main__")]
 
 
-# README.md
+# README.md and docs/cli.md
 
 
-def test_readme_has_two_commands_and_the_page():
-    fences = re.findall(r"^```(\w*)\n", README, flags=re.MULTILINE)
-    assert fences.count("sh") == 2
-    assert "kanalyze summarize sample_reports/add" in examples.commands(README)
+def test_readme_has_two_commands_and_the_page_that_the_first_prints():
+    first, second = re.findall(r"^```sh\n(.*)\n```$", README, flags=re.MULTILINE)
+    assert first.endswith(f".venv/bin/{examples.commands(README)[0]}")
+    assert "pytest" in second
 
 
-def test_readme_lists_every_table():
-    assert sorted(first_column(sections(README)["Tables"])) == sorted(catalog.names())
+def test_every_table_is_in_one_list_of_the_commands_page():
+    assert sorted(first_column(sections(COMMANDS)["Which table"])) == sorted(catalog.names())
 
 
-def test_readme_lists_every_page_of_docs():
-    linked = set(re.findall(r"\(docs/([\w-]+\.(?:md|ipynb))\)", README))
-    assert linked == {path.name for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".ipynb")}
-
-
-LINK = re.compile(r"\]\(([^)#]+)(?:#[\w-]*)?\)")
-
-
-@pytest.mark.parametrize(
-    "path", some(path for path in examples.FILES if LINK.search(path.read_text())), ids=lambda path: path.name
-)
-def test_links_lead_somewhere(path):
-    for target in some(LINK.findall(path.read_text())):
-        assert target.startswith("https://") or (path.parent / target).exists(), target
+def test_every_command_is_in_the_list_of_commands():
+    assert sorted(first_column(COMMANDS.partition("## ")[0])) == [f"kanalyze {name}" for name in command_line.list_commands(None)]
 
 
 # docs/tables.md

@@ -1,0 +1,96 @@
+"""Documentation pages lead somewhere: links, anchors, the index, and the commands that they name."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from kanalyze import catalog
+from kanalyze.cli import kanalyze as command_line
+from support.shares import some
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def ids(path):
+    return str(path.relative_to(ROOT))
+
+
+def prose(path: Path) -> str:
+    """A page without what is fenced in it: what programs print is no link and no command to try."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+# Links
+
+
+@pytest.mark.parametrize("path", some(path for path in PAGES if LINK.search(prose(path))), ids=ids)
+def test_links_lead_to_files_and_headings_that_exist(path):
+    for link in some(LINK.findall(prose(path))):
+        if link.startswith("https://"):
+            continue
+        target, _, anchor = link.partition("#")
+        found = path.parent / target if target else path
+        assert found.exists(), link
+        assert not anchor or anchor in anchors(found), link
+
+
+def test_every_page_of_docs_is_in_the_index_once():
+    listed = re.findall(r"^- \[([^\]]+)\]\(\1\): \S", (DOCS / "index.md").read_text(), flags=re.MULTILINE)
+    there = {path.name for path in DOCS.iterdir() if path.suffix in (".md", ".ipynb")}
+    assert sorted(listed) == sorted(there - {"index.md"})
+
+
+def test_readme_leads_to_the_index_and_stays_short():
+    readme = (ROOT / "README.md").read_text()
+    assert "(docs/index.md)" in readme
+    assert len(readme.splitlines()) < 220
+
+
+# Commands in the text
+
+#: What a manifest says of its kind, which is no command.
+KIND = "kanalyze capture"
+
+
+def named(path: Path) -> list[str]:
+    """The commands of kanalyze that a page gives in backquotes, or in lines of their own, with their arguments."""
+    text = prose(path).replace("\\|", "|")
+    inline = re.findall(r"`(kanalyze [a-z][^`]*)`", text)
+    found = [*inline, *re.findall(r"^ {4}(kanalyze [a-z].*)$", text, flags=re.MULTILINE)]
+    return [" ".join(command.split()) for command in found if command != KIND]
+
+
+def words(command: str) -> list[str]:
+    """What follows `kanalyze` on a command line, as a shell has it: no comment, and nothing that is the program's."""
+    return shlex.split(command.partition(" -- ")[0], comments=True)[1:]
+
+
+@pytest.mark.parametrize("path", some(path for path in PAGES if named(path)), ids=ids)
+def test_commands_in_the_text_have_the_options_and_tables_that_they_name(path):
+    context = click.Context(command_line)
+    for command in some(named(path)):
+        name, *arguments = words(command)
+        known = command_line.get_command(context, name)
+        options = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        used = {argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
+        assert used <= options | {"--help"}, command
+        if name == "show" and arguments and arguments[0] != "TABLE":
+            assert set(arguments[0].split("|")) <= set(catalog.names()), command
+
+
+def test_a_command_that_does_not_exist_would_be_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("See `kanalyze show nothing\\|kernels REPORT`, or\n\n    kanalyze collect x -- --its-own  # so\n")
+    assert [words(command) for command in named(page)] == [["show", "nothing|kernels", "REPORT"], ["collect", "x"]]
