@@ -1,11 +1,12 @@
 # Parts of .ci/run, in the environment that CONTRIBUTING.md sets up; `make check BIN=` takes the tools on the path.
 BIN ?= .venv/bin/
+COVERED ?= tests/readers tests/cli
 BIG ?= build/big.sqlite
 
-.PHONY: help check test docs bench
+.PHONY: help check test docs coverage bench
 
 help:
-	@echo 'make check|test|docs|bench: CONTRIBUTING.md says what each does'
+	@echo 'make check|test|docs|coverage|bench: CONTRIBUTING.md says what each does'
 
 check:
 	$(BIN)ruff check .
@@ -19,6 +20,12 @@ test:
 docs:
 	$(BIN)python tests/support/examples.py
 	$(BIN)pytest -n auto tests/test_docs.py tests/test_links.py
+
+# errors and readers, the least covered first, and the whole package
+coverage:
+	$(BIN)pytest -n auto --cov --cov-report= $(COVERED)
+	$(BIN)coverage report --include='*/errors*,*/readers/*'
+	@echo "the whole package: $$($(BIN)coverage report --format=total) %"
 
 bench: $(BIG)
 	$(BIN)python benchmarks/run.py $(BIG)

@@ -1,0 +1,72 @@
+"""The Makefile, the workflow and the issue form call what there is."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kanalyze.cli import kanalyze as command_line
+
+ROOT = Path(__file__).parents[1]
+CI = (ROOT / ".ci/run").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()
+FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
+
+TARGETS = ("check", "test", "docs", "coverage", "bench")
+
+
+def recipe(target: str) -> list[str]:
+    """What `make` would run for a target, with the tools on the path."""
+    make = shutil.which("make")
+    if not make:
+        pytest.skip("no make here")
+    command = [make, "--dry-run", "--no-print-directory", target, "BIN="]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
+
+
+def test_make_check_runs_the_linters_of_ci_as_ci_does():
+    for command in recipe("check"):
+        assert f".venv/bin/{command}" in CI
+
+
+def test_make_test_runs_what_the_second_command_of_the_readme_runs():
+    (command,) = recipe("test")
+    assert f".venv/bin/{command}\n" in (ROOT / "README.md").read_text()
+
+
+def test_make_coverage_measures_what_ci_measures():
+    run, report, _ = recipe("coverage")
+    assert f".venv/bin/{run}\n.venv/bin/{report}\n" in CI
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_target_runs_files_that_exist_and_is_described(target):
+    for path in re.findall(r"(?<!\S)(?:tests|benchmarks|\.ci)/[\w/.]+", "\n".join(recipe(target))):
+        assert (ROOT / path).exists(), path
+    assert f"| `make {target}` |" in CONTRIBUTING
+
+
+def test_every_target_is_tested():
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE)[1].split()
+    assert set(phony) == {"help", *TARGETS}
+
+
+def test_the_workflow_runs_ci_with_pinned_actions_and_every_python_of_the_classifiers():
+    assert re.search(r"^ +- run: \.ci/run$", WORKFLOW, flags=re.MULTILINE)
+    uses = re.findall(r"uses: (\S+)", WORKFLOW)
+    assert uses
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in uses)
+    pythons = re.findall(r"^ +(3\.\d+)$", WORKFLOW, flags=re.MULTILINE)
+    classified = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert sorted(pythons) == sorted(classified)
+    assert pythons[-1] == classified[0]  # `python` is the oldest, which README.md's commands name
+
+
+def test_the_issue_form_asks_for_doctor_and_a_redacted_report():
+    named = set(re.findall(r"`kanalyze ([a-z]+)", FORM))
+    assert {"doctor", "redact"} <= named
+    assert named <= set(command_line.list_commands(None))
