@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from polars._typing import PolarsDataType
 
@@ -246,14 +246,15 @@ def single_valued(values: pl.Series) -> bool:
     return values.dtype.is_integer() and values.min() == values.max()
 
 
-def stacked(parts: list[pl.DataFrame]) -> pl.DataFrame:
-    """One frame of `parts`, at least one, which are emptied: a column at a time, so that little is in memory twice.
+def stacked(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
+    """One frame of `parts`, at least one: a column at a time, so that little is in memory twice.
 
-    Columns with one integer only, or nothing at all, become literals, which take no memory.
+    That is so if nobody else holds the parts, as where they come from a generator. Columns with one integer only, or
+    nothing at all, become literals, which take no memory.
     """
-    names = parts[0].columns
-    columns = {name: [part.get_column(name) for part in parts] for name in names}
-    parts.clear()
+    each = zip(*(part.get_columns() for part in parts), strict=True)
+    columns = {first.name: [first, *others] for first, *others in each}
+    names = [*columns]
     frame = pl.DataFrame([pl.concat(columns.pop(names[0]), rechunk=True)])
     others: list[pl.Series | pl.Expr] = []
     for name in names[1:]:

@@ -167,18 +167,12 @@ class Report:
         return self._kept.value(name, lambda: self._checked(EVENTS, self.source.events(kind)), self.meta.path)
 
     def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
-        """Columns of all events of some kinds of the processes in scope, at least one kind, one after the other.
-
-        The tables of the kinds become parts of it, so that it is in memory once.
-        """
-        parts = {kind: self.kind(kind) for kind in kinds}
-        together = stacked([part.select(columns) for part in parts.values()])
-        if self.scope.process is None:
-            at = 0
-            for kind, part in parts.items():
-                self._kept.put(_EVENTS_OF.format(kind), part.with_columns(together.slice(at, part.height)))
-                at += part.height
-        return together
+        """Columns of all events of some kinds of the processes in scope, at least one kind, one after the other."""
+        if self.scope.process is not None:
+            return stacked(self.kind(kind).select(columns) for kind in kinds)
+        for kind in kinds:
+            self._events(kind)
+        return self._kept.stacked([_EVENTS_OF.format(kind) for kind in kinds], columns)
 
     def seen(self, kind: str) -> pl.DataFrame:
         """The events of one kind in scope: of its processes and device, overlapping the window; whole, not clipped."""
@@ -381,6 +375,10 @@ class Report:
     def release(self, name: str) -> None:
         """Let go of a table that was read; it is read again when it is asked for."""
         self._kept.release(name)
+
+    def holds(self, name: str) -> bool:
+        """Whether a table of :data:`kanalyze.model.READER_TABLES` was read before, and is still kept."""
+        return self._kept.has(name)
 
     def _checked(self, table: Table, read: pl.DataFrame) -> pl.DataFrame:
         """A table as it was read.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kanalyze.errors import ClosedReportError, UnreadableReportError
+from kanalyze.frames import stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import polars as pl
@@ -42,6 +44,7 @@ class Kept:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._values: dict[str, Any] = {}
+        self._stacks: dict[tuple[str, ...], pl.DataFrame] = {}
         self._reading: dict[str, RLock] = {}
         self._closed = False
 
@@ -52,7 +55,7 @@ class Kept:
             ClosedReportError: It was not read before the report at `path` was closed.
             UnreadableReportError: The operating system does not let us read it any more.
         """
-        with self._reading.setdefault(name, RLock()):
+        with self._lock(name):
             if name not in self._values:
                 if self._closed:
                     raise ClosedReportError.of(path, name)
@@ -63,17 +66,36 @@ class Kept:
             found: T = self._values[name]
             return found
 
+    def _lock(self, name: str) -> RLock:
+        """Held while a value is read or changed."""
+        return self._reading.setdefault(name, RLock())
+
     def has(self, name: str) -> bool:
         """Whether a value was read, and is still kept."""
         return name in self._values
 
-    def put(self, name: str, value: object) -> None:
-        """Keep another form of the same value."""
-        self._values[name] = value
+    def stacked(self, names: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
+        """Columns of some values, which are frames that were read, one after the other; made once.
+
+        What is kept of each value then points into it, so that both take the memory of one.
+        """
+        key = (*names, *columns)
+        with ExitStack() as locks:
+            for name in sorted(names):
+                locks.enter_context(self._lock(name))
+            if key not in self._stacks:
+                self._stacks[key] = stack = stacked(self._values[name].select(columns) for name in names)
+                at = 0
+                for name in names:
+                    height = self._values[name].height
+                    self._values[name] = self._values[name].with_columns(stack.slice(at, height))
+                    at += height
+            return self._stacks[key]
 
     def release(self, name: str) -> None:
         """Let go of a value; it is read again when it is asked for."""
-        self._values.pop(name, None)
+        with self._lock(name):
+            self._values.pop(name, None)
 
     def close(self) -> None:
         """Read nothing any more."""

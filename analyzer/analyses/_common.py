@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial, update_wrapper, wraps
 from threading import RLock
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, TypeVarTuple
@@ -73,17 +72,6 @@ class Remembered(Generic[T]):
         """Let go of the answer; it is computed again if it is asked for again."""
         with self._lock:
             report.answers.pop(self, None)
-
-    @contextmanager
-    def found_elsewhere(self, report: Report) -> Iterator[Callable[[T], T]]:
-        """While an answer comes up with something else: who asks for it meanwhile waits, and gets that one."""
-
-        def keep(answer: T) -> T:
-            kept: T = report.answers.setdefault(self, answer)
-            return kept
-
-        with self._lock:
-            yield keep
 
 
 def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:

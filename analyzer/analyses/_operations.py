@@ -35,7 +35,7 @@ def operations(report: Report) -> pl.DataFrame:
     """
     kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds] or ["kernel"]
     work = report.of_kinds(kinds, "event_id", "name", "start_ns", "dur_ns").rename({"start_ns": "start"})
-    told = stacked([_buckets(report, kind) for kind in kinds])
+    told = stacked(_buckets(report, kind) for kind in kinds)
     work = pl.concat([work, told], how="horizontal").select(_OPERATION)
     if not work.get_column("event_id").is_sorted():
         work = work.sort("event_id")

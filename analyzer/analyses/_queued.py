@@ -33,7 +33,7 @@ _STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
 def streams(report: Report) -> pl.DataFrame:
     """The stream of each row of :func:`operations`: columns context_id and stream."""
     needed = ("event_id", "context_id", "stream")
-    parts = stacked([report.kind(kind).select(needed) for kind in DEVICE_KINDS])
+    parts = stacked(report.kind(kind).select(needed) for kind in DEVICE_KINDS)
     parts = parts if parts.get_column("event_id").is_sorted() else parts.sort("event_id")
     return parts.select("context_id", "stream")
 

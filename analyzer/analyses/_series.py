@@ -111,7 +111,7 @@ def _coded(report: Report) -> pl.DataFrame:
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
     barred = names_that(report, _is_cut)
-    line = stacked(list(in_threads(partial(_told, report, barred), list(slices(work)))))
+    line = stacked(in_threads(partial(_told, report, barred), list(slices(work))))
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))

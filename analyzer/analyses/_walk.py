@@ -5,22 +5,30 @@ Definitions: definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses._beginnings import BEGINS
+from kanalyze.analyses._blame import PARTS, blamed, cut_by_ranges, walks_for_blame
 from kanalyze.analyses._common import THREAD, once_per_report, total
 from kanalyze.analyses._context import unrecorded_contexts
 from kanalyze.analyses._cuts import late_time, launch_times, walks
+from kanalyze.analyses._gap_sums import coded, of_each_gap
 from kanalyze.analyses._host import labels
 from kanalyze.analyses._operations import exclusive_operations
 from kanalyze.analyses._overlay import touched
 from kanalyze.frames import rows_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.analyses._blame import Blamed
     from kanalyze.analyses._cuts import Batch, Cut, Cuts, Walk
     from kanalyze.analyses._lanes import Lanes
     from kanalyze.report import Report
@@ -37,6 +45,15 @@ _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"row": pl.UInt32, "launch_ns": pl.Int64}
 _WAITED: Final = pl.col("launch_ns") > 0
 _QUEUED: Final = {"row": pl.UInt32, "queued_ns": pl.Int64}
+
+#: What tells idle time by name apart, and the sums of it.
+_KEYS: Final = ("bucket", "culprit", "range")
+_SUMS: Final[dict[str, DataType | DataTypeClass]] = {
+    **{key: PARTS[key] for key in _KEYS},
+    "ns": pl.Int64,
+    "gaps": pl.Int64,
+    "longest_ns": pl.Int64,
+}
 
 
 @dataclass
@@ -65,6 +82,10 @@ class Walked:
     def unrecorded_ns(self) -> int:
         """The length of `unrecorded`: part of the bucket `host`."""
         return sum(map(intervals.length, self.unrecorded))
+
+    def merged(self) -> Walked:
+        """The same with one part of waits, and one of queued waits, each sorted by row."""
+        return replace(self, waits=[_by_row(self.waits, _WAITS)], queued=[_by_row(self.queued, _QUEUED)])
 
     def include(self, other: Walked) -> None:
         """Add what was found of the same device in another batch."""
@@ -131,21 +152,101 @@ class Walked:
         self.queued.append(by_row.select(*_QUEUED).filter(pl.col("queued_ns") > 0))
 
 
+class _Walks:
+    """The walks of a report: that for the ledger, and that with names, which tells the ledger, too.
+
+    It does not hold the report, which holds it.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is walked yet."""
+        self.names_wanted = False
+        self._lock = RLock()
+        self._walked: dict[int, Walked] | None = None
+        self._names: dict[int, pl.DataFrame] | None = None
+
+    def walked(self, report: Report) -> dict[int, Walked]:
+        """What :func:`walked` gives."""
+        with self._lock:
+            if self._walked is None and self.names_wanted:
+                self.names(report)
+            if self._walked is None:
+                self._walked = {walk.device: _walked(walk) for walk in walks(report, reading=[exclusive_operations])}
+            return self._walked
+
+    def names(self, report: Report) -> dict[int, pl.DataFrame]:
+        """What :func:`named_idle` gives."""
+        with self._lock:
+            if self._names is None:
+                found = {walk.device: _walked_by_name(walk) for walk in walks_for_blame(report)}
+                self._names = {device: sums for device, (sums, _) in found.items()}
+                if self._walked is None:
+                    self._walked = {device: walk for device, (_, walk) in found.items()}
+            return self._names
+
+
 @once_per_report
+def _walks(report: Report) -> _Walks:
+    del report
+    return _Walks()
+
+
+def want_names(report: Report) -> None:
+    """Have both :func:`walked` and :func:`named_idle` come of one walk, whichever is asked for first."""
+    _walks(report).names_wanted = True
+
+
 def walked(report: Report) -> dict[int, Walked]:
     """The walk of every device in scope.
 
     The cause of an interval is looked for in the whole report, and only then is it cut by the window.
     """
-    found: dict[int, Walked] = {}
-    for walk in walks(report, reading=[exclusive_operations]):  # which the ledger is made of, too
-        found[walk.device] = unwalked(walk)
-        for part in walk.of_batches(_walked_batch, walk.idle):
-            found[walk.device].include(part)
-    return found
+    return _walks(report).walked(report)
 
 
-def unwalked(walk: Walk) -> Walked:
+def named_idle(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time of every device in scope by name: columns bucket, culprit, range, ns, gaps and longest_ns."""
+    return _walks(report).names(report)
+
+
+def _walked(walk: Walk) -> Walked:
+    found = _unwalked(walk)
+    for part in walk.of_batches(_walked_batch, walk.idle):
+        found.include(part)
+    return found.merged()
+
+
+def _walked_by_name(walk: Walk) -> tuple[pl.DataFrame, Walked]:
+    missing = (walk.high - walk.low) - (walk.ended - walk.begun)
+    unknown = pl.DataFrame([("unknown", None, None, missing, 1, missing)], schema=_SUMS, orient="row")
+    parts, found = [unknown.filter(pl.col("ns") > 0)], _unwalked(walk)
+    for sums, part in walk.of_batches(_batch_by_name, walk.idle.with_row_index("gap")):
+        parts.append(sums)
+        found.include(part)
+    together = pl.concat(parts).group_by(_KEYS)
+    sums = together.agg(pl.col("ns").sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
+    return sums, found.merged()
+
+
+def _batch_by_name(batch: Batch) -> tuple[pl.DataFrame, Walked]:
+    cuts, found = cut_by_ranges(batch), Walked()
+    found.add(batch.walk.report, cuts)
+    return _summed(blamed(batch, cuts)), found
+
+
+def _summed(parts: Blamed) -> pl.DataFrame:
+    """The sums over gaps of what :func:`blamed` gives."""
+    together = pl.concat([parts.often, parts.once])
+    numbered, size = coded(together, _KEYS)
+    each = of_each_gap(parts.often.get_column("gap"), numbered.head(parts.often.height), size)
+    longest = pl.col("ns").max().alias("longest_ns")
+    sums = pl.concat([each, numbered.tail(parts.once.height)]).group_by("code")
+    found = sums.agg(pl.col("ns").sum(), pl.len().alias("gaps"), longest, pl.col("at").first())
+    told = found.with_columns(together.select(pl.col(_KEYS).gather(found.get_column("at"))))
+    return told.select(pl.col(name).cast(dtype) for name, dtype in _SUMS.items())
+
+
+def _unwalked(walk: Walk) -> Walked:
     """What is found of a device before its batches are walked: the part of its window that was not recorded."""
     return Walked([_row("unknown", None, (walk.high - walk.low) - (walk.ended - walk.begun))])
 
@@ -192,11 +293,7 @@ def launch_waits(report: Report) -> pl.DataFrame:
 
     Sorted by row; sums to the ledger's `launch` bucket.
     """
-    parts = [pl.DataFrame(schema=_WAITS)]
-    for device in walked(report).values():
-        parts += device.waits
-        device.waits.clear()  # nobody else asks for them, and a large report has no room for them twice
-    return pl.concat(parts).sort("row")  # of each row there is one, since an operation ends one interval
+    return _by_row([part for device in walked(report).values() for part in device.waits], _WAITS)
 
 
 @once_per_report
@@ -205,8 +302,11 @@ def queued_waits(report: Report) -> pl.DataFrame:
 
     Sorted by row; sums to the ledger's `queued` bucket.
     """
-    parts = [pl.DataFrame(schema=_QUEUED)]
-    for device in walked(report).values():
-        parts += device.queued
-        device.queued.clear()  # as in launch_waits
-    return pl.concat(parts).sort("row")  # as in launch_waits
+    return _by_row([part for device in walked(report).values() for part in device.queued], _QUEUED)
+
+
+def _by_row(parts: list[pl.DataFrame], schema: Mapping[str, DataTypeClass]) -> pl.DataFrame:
+    """Parts of waits in one, sorted by row; of each row there is one, since an operation ends one interval."""
+    if len(parts) == 1 and parts[0].get_column("row").is_sorted():
+        return parts[0]  # a large report has no room for it twice
+    return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("row")

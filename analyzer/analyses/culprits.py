@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses._blame import IDLE, PARTS, blamed, cut_by_ranges, host_culprits, walks_for_blame
+from kanalyze.analyses._blame import IDLE, host_culprits
 from kanalyze.analyses._common import THREAD, analysis, once_per_report, require
-from kanalyze.analyses._gap_sums import coded, of_each_gap
 from kanalyze.analyses._host import threads
-from kanalyze.analyses._walk import Walked, unwalked, walked
+from kanalyze.analyses._walk import named_idle, walked
+from kanalyze.analyses._windows import windows
 from kanalyze.frames import parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from polars.datatypes import DataType, DataTypeClass
-
-    from kanalyze.analyses._blame import Blamed
-    from kanalyze.analyses._cuts import Batch, Walk
     from kanalyze.report import Report
 
 TABLE: Final = Table(
@@ -62,13 +58,12 @@ def culprits(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations at all.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    tables, found = [TABLE.empty()], {}
-    with walked.found_elsewhere(report) as keep:  # the ledger needs the same walk
-        for walk in walks_for_blame(report):
-            table, found[walk.device] = _of_device(walk)
-            tables.append(table)
-        keep(found)
-    return pl.concat(tables).sort(
+    lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
+    tables = [
+        sums.with_columns(device=pl.lit(device), share=pl.col("ns") / max(lengths[device], 1))
+        for device, sums in named_idle(report).items()
+    ]
+    return pl.concat([TABLE.empty(), *map(TABLE.select, tables)]).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
 
@@ -88,44 +83,3 @@ def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
             sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
             found[device] = sums.with_columns(pl.col("culprit", "range").cast(pl.String))
     return found
-
-
-_KEYS: Final = ("bucket", "culprit", "range")
-
-_SUMS: Final[dict[str, DataType | DataTypeClass]] = {
-    **{key: PARTS[key] for key in _KEYS},
-    "ns": pl.Int64,
-    "gaps": pl.Int64,
-    "longest_ns": pl.Int64,
-}
-
-
-def _of_device(walk: Walk) -> tuple[pl.DataFrame, Walked]:
-    missing = (walk.high - walk.low) - (walk.ended - walk.begun)
-    unknown = pl.DataFrame([("unknown", None, None, missing, 1, missing)], schema=_SUMS, orient="row")
-    parts, found = [unknown.filter(pl.col("ns") > 0)], unwalked(walk)
-    for sums, part in walk.of_batches(_of_batch, walk.idle.with_row_index("gap")):
-        parts.append(sums)
-        found.include(part)
-    together = pl.concat(parts).group_by(_KEYS)
-    total = together.agg(pl.col("ns").sum(), pl.col("gaps").sum(), pl.col("longest_ns").max())
-    share = pl.col("ns") / max(walk.high - walk.low, 1)
-    return TABLE.select(total.with_columns(pl.lit(walk.device).alias("device"), share.alias("share"))), found
-
-
-def _of_batch(batch: Batch) -> tuple[pl.DataFrame, Walked]:
-    cuts, found = cut_by_ranges(batch), Walked()
-    found.add(batch.walk.report, cuts)
-    return _summed(blamed(batch, cuts)), found
-
-
-def _summed(parts: Blamed) -> pl.DataFrame:
-    """The sums over gaps of what :func:`blamed` gives."""
-    together = pl.concat([parts.often, parts.once])
-    numbered, size = coded(together, _KEYS)
-    each = of_each_gap(parts.often.get_column("gap"), numbered.head(parts.often.height), size)
-    longest = pl.col("ns").max().alias("longest_ns")
-    sums = pl.concat([each, numbered.tail(parts.once.height)]).group_by("code")
-    found = sums.agg(pl.col("ns").sum(), pl.len().alias("gaps"), longest, pl.col("at").first())
-    told = found.with_columns(together.select(pl.col(_KEYS).gather(found.get_column("at"))))
-    return told.select(pl.col(name).cast(dtype) for name, dtype in _SUMS.items())

@@ -38,7 +38,7 @@ from kanalyze.analyses._platform import interface
 from kanalyze.analyses._queued import ended_last
 from kanalyze.analyses._shapes import kernel_shapes, shape_numbers
 from kanalyze.analyses._steady import steady_parts
-from kanalyze.analyses._walk import walked
+from kanalyze.analyses._walk import walked, want_names
 from kanalyze.analyses._windows import windows
 from kanalyze.analyses.findings import ranked
 from kanalyze.errors import CannotTellError
@@ -220,9 +220,11 @@ def _settle(report: Report) -> None:
     It is one of the largest; what it took is free again when the calls are read, and what reading took after that.
     """
     if many(report.kind("kernel").height):
+        held = report.holds(KERNEL_CONFIG.name)
         shape_numbers(report)
         told_graphs(report)
-        report.release(KERNEL_CONFIG.name)
+        if not held:  # else who asked for it before may ask again when the report is closed
+            report.release(KERNEL_CONFIG.name)
         at_once(report, _FIRST)
         give_back()
 
@@ -230,7 +232,8 @@ def _settle(report: Report) -> None:
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables that the report allows, and for the others why not."""
     everything = _MAKERS | _MORE
-    # the walk for the culprits serves the ledger, too, and takes longest; what needs neither comes beside it
+    want_names(report)
+    # the walk takes longest, and what does not need it comes beside it
     order = sorted(everything, key=lambda name: (name != "culprits", name in _MAKERS))
     tables, reasons, made = {}, {}, []
     makers = [partial(_table_or_reason, make=everything[name]) for name in order]

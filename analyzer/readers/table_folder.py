@@ -94,8 +94,8 @@ class TableFolder:
         types, rows = dict.fromkeys(columns, pl.Int64), range(self.last_row(table))
         scan = self._scan(table, columns)
         parts = [rows[start : start + _ROWS_AT_ONCE] for start in rows[::_ROWS_AT_ONCE]] or [rows]
-        made = [transform(self._read(table, scan, types, part)) for part in parts]
-        return stacked(made) if len(made) > 1 else made[0]
+        made = (transform(self._read(table, scan, types, part)) for part in parts)
+        return stacked(made) if len(parts) > 1 else next(made)
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A column of text, in row order, as String; null where a value is none, or the table lacks the column."""

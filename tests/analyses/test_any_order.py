@@ -1,0 +1,177 @@
+"""Every table of a report, asked twice and in any order, before the page and after it: each is what it is alone."""
+
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kanalyze import catalog, frames
+from kanalyze.analyses import _common, _cuts
+from kanalyze.analyses._queued import ended_last
+from kanalyze.analyses._walk import launch_waits, named_idle, queued_waits, walked, want_names
+from kanalyze.analyses.culprits import culprits
+from kanalyze.analyses.ledger import ledger
+from kanalyze.analyses.summary import summarize
+from kanalyze.errors import CannotTellError
+from kanalyze.frames import stacked
+from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
+from kanalyze.readers import read
+from kanalyze.report import Report
+from support.command import ADD_UM
+
+REPORTS = Path(__file__).parents[1] / "reports"
+SAMPLES = {name: REPORTS / f"{name}.sqlite" for name in ("findings", "graph_node", "two_gpus", "torch")}
+SAMPLES |= {"add_um": ADD_UM, "trace": REPORTS / "torch" / "with_modules.json.gz"}
+SAMPLES |= {"ncu": REPORTS / "ncu" / "add.details.csv"}
+COLUMNS = ("event_id", "name", "start_ns", "dur_ns")
+
+
+def opened(name):
+    return read(SAMPLES[name], cache=False)
+
+
+def page(report):
+    told = summarize(report)
+    tables = {key: table.write_json() for key, table in told.tables.items()}
+    return told.answer, tables, told.findings, told.cannot_tell, told.not_recorded, told.remarks
+
+
+def asked(report, name):
+    """A table, as a text, or why there is none."""
+    try:
+        return page(report) if name == "page" else catalog.make(report, name).write_json()
+    except CannotTellError as reason:
+        return str(reason)
+
+
+def questions(name):
+    together = {one for one in catalog.names() if catalog.table(one).together}
+    return [one for one in catalog.names() if one not in together] + ["page"] * (name != "ncu")
+
+
+@cache
+def alone(name):
+    """Each of them of a report of which nothing else was asked."""
+    return {one: asked(opened(name), one) for one in questions(name)}
+
+
+@pytest.fixture(params=[False, True], ids=["small", "as-if-large"])
+def _size(request, monkeypatch):
+    if request.param:
+        monkeypatch.setattr(_common, "_MANY", 0)
+        monkeypatch.setattr(_common, "_MANY_ON_HOST", 0)
+        monkeypatch.setattr(frames, "_MANY_ROWS", 0)
+
+
+@pytest.mark.usefixtures("_size")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_table_twice_in_any_order(name, request):
+    expected, report = alone(name), opened(name)
+    number = sum(map(ord, request.node.name))  # another one for each report and size
+    order = pl.Series([*expected, *expected]).shuffle(seed=number).to_list()
+    assert [one for one in order if asked(report, one) != expected[one]] == []
+
+
+@pytest.mark.usefixtures("_size")
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "ncu"])
+def test_every_table_after_the_page(name):
+    expected, report = alone(name), opened(name)
+    assert page(report) == expected["page"]
+    assert [one for one in reversed(expected) if asked(report, one) != expected[one]] == []
+
+
+@pytest.mark.parametrize("waits", [launch_waits, queued_waits])
+def test_waits_that_were_let_go_of_are_found_again(waits):
+    report = opened("torch")
+    first = waits(report)
+    assert first.height > 100 or waits is queued_waits
+    waits.forget(report)
+    assert waits(report).equals(first)
+    assert sum(part.height for walk in walked(report).values() for part in walk.waits) == launch_waits(report).height
+
+
+@pytest.mark.parametrize("name", ["torch", "graph_node"])
+def test_asking_for_several_kinds_again_changes_none_of_them(name):
+    report = opened(name)
+    kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds]
+    first = report.of_kinds(kinds, *COLUMNS)
+    frames_of = {kind: report.kind(kind) for kind in kinds}
+    assert report.of_kinds(kinds, *COLUMNS).equals(first)
+    assert all(report.kind(kind) is frame for kind, frame in frames_of.items())
+    assert all(opened(name).kind(kind).equals(frame) for kind, frame in frames_of.items())
+    assert first.equals(pl.concat([frame.select(COLUMNS) for frame in frames_of.values()]))
+
+
+def test_other_columns_of_the_same_kinds():
+    report, fresh = opened("torch"), opened("torch")
+    for columns in (COLUMNS, ("device", "start_ns"), COLUMNS):
+        found = report.of_kinds(DEVICE_KINDS[:1], *columns)
+        assert found.equals(fresh.kind(DEVICE_KINDS[0]).select(columns))
+
+
+@pytest.mark.parametrize("order", [(ledger, culprits), (culprits, ledger)])
+def test_one_walk_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
+    walks, find = [], _cuts.idle_intervals
+    monkeypatch.setattr(_cuts, "idle_intervals", lambda *given: walks.append(given) or find(*given))
+    report = opened("torch")
+    want_names(report)
+    tables = {table: table(report) for table in order}
+    assert len(walks) == 1
+    for table, found in tables.items():
+        assert found.equals(table(opened("torch")))
+
+
+def test_names_are_found_after_a_walk_without_them():
+    report, fresh = opened("torch"), opened("torch")
+    before = walked(report)
+    assert culprits(report).equals(culprits(fresh))
+    assert walked(report) is before
+    assert {device: sums.get_column("ns").sum() for device, sums in named_idle(report).items()} == {
+        device: sum(rows.get_column("ns").sum() for rows in walk.rows) for device, walk in before.items()
+    }
+
+
+@pytest.mark.parametrize("let_go", [launch_waits, queued_waits, ended_last])
+def test_what_is_let_go_of_after_the_report_was_closed(let_go):
+    report = opened("torch")
+    summarize(report)
+    found = let_go(report)
+    report.close()
+    let_go.forget(report)
+    again = let_go(report)
+    assert _equal(again, found)
+
+
+def _equal(left, right):
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return left.equals(right)
+
+
+def test_what_was_read_before_the_page_of_a_large_report_is_there_after_it(monkeypatch):
+    monkeypatch.setattr(_common, "_MANY", 0)
+    report = opened("torch")
+    config = report.table(KERNEL_CONFIG.name)
+    summarize(report)
+    report.close()
+    assert report.table(KERNEL_CONFIG.name).equals(config)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_the_page_lets_go_of_what_it_alone_read(before, monkeypatch):
+    released = []
+    monkeypatch.setattr(_common, "_MANY", 0)
+    monkeypatch.setattr(Report, "release", lambda _, name: released.append(name))
+    report = opened("torch")
+    if before:
+        report.table(KERNEL_CONFIG.name)
+    summarize(report)
+    assert released == ([] if before else [KERNEL_CONFIG.name])
+
+
+def test_stacking_leaves_the_parts_to_who_holds_them():
+    parts = [pl.DataFrame({"a": [1, 2], "b": [3, 3]}), pl.DataFrame({"a": [4], "b": [3]})]
+    made = [stacked(parts), stacked(part for part in parts)]
+    assert all(one.equals(pl.concat(parts)) for one in made)
+    assert len(parts) == 2
