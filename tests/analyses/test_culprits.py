@@ -131,6 +131,27 @@ def test_the_outermost_call_is_at_the_side_not_one_inside_it():
     assert ("host", "between cudaMalloc and cudaLaunchKernel", None, 20, 1, 20) in rows(report(events))
 
 
+def test_the_sides_of_one_thread_are_its_own_whatever_others_call_later():
+    events = [
+        call("cuModuleLoadData", 0, 1, correlation=9),
+        call(LAUNCH, 5, 10, correlation=1),
+        kernel(10, 20, correlation=1),
+        call("cudaEventQuery_v3020", 200, 201),
+        call("cudaGetDevice", 210, 211),
+        call("cudaMemcpyAsync_v3020", 25, 30, thread=2),
+        call(LAUNCH, 50, 55, correlation=2),
+        kernel(55, 60, correlation=2),
+        call(LAUNCH, 90, 95, correlation=3, thread=2),
+        kernel(95, 99, correlation=3),
+    ]
+    found = rows(report(events).narrow(window=Window(0, 99)))
+    assert [row[1:] for row in found if row[0] == "host"] == [
+        ("between cudaLaunchKernel and cudaLaunchKernel", None, 30, 1, 30),
+        ("between cudaMemcpyAsync and cudaLaunchKernel", None, 30, 1, 30),
+        ("between cuModuleLoadData and cudaLaunchKernel", None, 4, 1, 4),
+    ]
+
+
 # What submitted work waited for
 
 

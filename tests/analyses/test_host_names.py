@@ -89,6 +89,36 @@ def test_an_operator_around_a_function_does_not_name_it():
     assert host_time(waiting(*events)) == [("mine/op.py(3): forward", None, 70), ("MyFunction", None, 20)]
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "told"),
+    [
+        (20, 59, [("aten::mm in train.py(31): step", 39), ("train.py(31): step", 1)]),
+        (20, 60, [("train.py(31): step", 40)]),
+        (20, 80, [("train.py(31): step", 40), ("aten::mm", 20)]),
+        (21, 60, [("aten::mm in train.py(31): step", 39), ("train.py(31): step", 1)]),
+    ],
+)
+def test_an_operator_is_in_a_function_that_it_shares_a_side_with_only_if_it_is_shorter(begin, end, told):
+    events = [python("train.py(31): step", 20, 60), op("aten::mm", begin, end)]
+    inside = [(culprit, ns) for culprit, _, ns in host_time(waiting(*events)) if not culprit.startswith("between")]
+    assert inside == told
+
+
+def test_of_things_that_start_together_the_longest_is_at_the_side():
+    together = [op(f"aten::op{number}", 60, 60 + number) for number in range(30)]
+    found = host_time(waiting(op("aten::to", 10, 50), *together))
+    assert ("between aten::to and aten::op29", None, 10) in found
+
+
+def test_of_things_that_last_as_long_an_annotation_is_at_the_side_then_the_first_operator():
+    times = [(60, 70), (90, 99), (75, 85)]  # they are to be sorted
+    together = [op(f"aten::op{number}", *times[number % 3]) for number in range(300)]
+    found = host_time(waiting(op("aten::to", 10, 50), *together))
+    assert ("between aten::to and aten::op0", None, 10) in found
+    found = host_time(waiting(op("aten::to", 10, 50), *together, nvtx("forward", 60, 70)))
+    assert ("between aten::to and forward", None, 10) in found
+
+
 def test_without_the_programs_own_functions_the_innermost_one_counts():
     events = [
         python("torch/utils/data/_utils/pin_memory.py(1): _pin", 0, 120),

@@ -238,6 +238,12 @@ def test_dashes_by_the_ten_thousand():
     assert re.fullmatch(r"(?:-+\n)+", texts().free(("-" * 500 + "\n") * 100))
 
 
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_an_empty_value_is_behind_its_quote(quote):
+    text = f"Authorization: Bearer {quote}"
+    assert list(values(text)) == [(len(text), len(text))]
+
+
 def test_everything_in_this_file_is_checked():
     assert len(list(itertools.chain.from_iterable(map(spellings, PLANTED.values())))) == 6 * len(PLANTED)
     assert REPORTS.is_dir()

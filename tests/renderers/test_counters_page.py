@@ -64,6 +64,32 @@ def test_launches_of_one_kernel_are_one_line():
     assert found.answer.startswith("3 kernels, 2 different, 50 ns in all, each measured alone.")
 
 
+def utilised(compute, memory, ns):
+    """A kernel with these shares of the two peaks, in percent."""
+    return {
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed": compute,
+        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory,
+        "gpu__time_duration.sum": ns,
+    }
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((10, 30, 20), "memory-bound 1 (30 ns), latency-bound 1 (20 ns), compute-bound 1 (10 ns)"),
+        ((30, 10, 20), "compute-bound 1 (30 ns), latency-bound 1 (20 ns), memory-bound 1 (10 ns)"),
+        ((20, 20, 20), "compute-bound 1 (20 ns), latency-bound 1 (20 ns), memory-bound 1 (20 ns)"),
+    ],
+)
+def test_what_holds_kernels_back_is_told_by_time_then_by_name(times, told):
+    shares = [(80, 10), (10, 80), (10, 10)]
+    kernels = [utilised(*share, ns) for share, ns in zip(shares, times, strict=True)]
+    found = summarize_counters(measured(*kernels, names=["a", "b", "c"]))
+    assert found.answer.endswith(f"By what holds them back: {told}.")
+    by_time = sorted(range(3), key=lambda number: -times[number])  # of equal times the first comes first
+    assert found.groups.rows() == [(number, 1, times[number]) for number in by_time]
+
+
 def test_the_command_prints_it():
     ran = run("summarize", ADD)
     assert (ran.status, ran.error) == (0, "")
