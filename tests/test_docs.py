@@ -99,7 +99,9 @@ def test_every_table_is_in_one_list_of_the_commands_page():
 
 
 def test_every_command_is_in_the_list_of_commands():
-    assert sorted(first_column(COMMANDS.partition("## ")[0])) == [f"kanalyze {name}" for name in command_line.list_commands(None)]
+    assert sorted(first_column(COMMANDS.partition("## ")[0])) == [
+        f"kanalyze {name}" for name in command_line.list_commands(None)
+    ]
 
 
 # docs/tables.md

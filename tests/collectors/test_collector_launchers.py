@@ -115,6 +115,13 @@ def test_a_program_that_starts_no_python_has_no_torch_pass(files, command):
     assert wanted_passes(work, Options()) == ("nsys", "ncu")
 
 
+@pytest.mark.parametrize(("lines", "seen"), [(6_552, True), (6_554, False)])
+def test_of_a_script_of_the_shell_the_first_64_kib_are_looked_through(tmp_path, lines, seen):
+    script = tmp_path / "long.sh"
+    script.write_text("./tool 12\n" * lines + "python x\n")
+    assert launchers.starts_python("bash", [str(script)], b"") == seen
+
+
 def test_a_script_of_the_shell_that_starts_python_is_collected_but_for_the_torch_pass(stand_ins):
     program = stand_ins.write("train", "#!/bin/sh\nfalse && python train.py\necho 'Max error: 0'\n")
     capture = collect(program, output=Path("cap"))

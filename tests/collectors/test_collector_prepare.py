@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect, dry_run, process
+from kanalyze.collectors import collect, dry_run, extension_locks, process
 from kanalyze.errors import CollectError
 
 COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
@@ -50,6 +50,22 @@ def test_a_dry_run_has_it_before_the_passes(stand_ins):
     at = lines.index("# without a profiler")
     assert lines[at + 1] == f"{program} 'a b'"
     assert lines[at + 2] == "# nsys"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ({"TORCH_EXTENSIONS_DIR": "/e", "XDG_CACHE_HOME": "/c"}, "/e"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/torch_extensions"),
+        ({"HOME": "/home/someone"}, "/home/someone/.cache/torch_extensions"),
+    ],
+)
+def test_extensions_are_built_where_torch_is_told_to(monkeypatch, chosen, found):
+    for name in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    assert extension_locks.folder() == Path(found)
 
 
 def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):

@@ -216,6 +216,21 @@ def test_a_file_that_was_cut_is_damaged(share, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["cut.sqlite"]
 
 
+@pytest.mark.parametrize(("off", "damaged"), [(0, True), (1, False)])
+def test_the_number_of_pages_is_believed_where_the_header_says_that_it_is_of_the_last_writer(off, damaged, tmp_path):
+    raw = bytearray(ADD.read_bytes())
+    raw[28:32] = (int.from_bytes(raw[28:32], "big") + 1).to_bytes(4, "big")
+    raw[92:96] = (int.from_bytes(raw[24:28], "big") + off).to_bytes(4, "big")
+    source, target = tmp_path / "add.sqlite", tmp_path / "out.sqlite"
+    source.write_bytes(raw)
+    if damaged:
+        with pytest.raises(DamagedReportError, match="the file ends after"):
+            redact(source, target)
+    else:
+        redact(source, target)
+        assert kanalyze.read(target).kind("kernel").height == kanalyze.read(ADD).kind("kernel").height > 0
+
+
 def test_another_database_is_refused(tmp_path):
     with closing(sqlite3.connect(tmp_path / "other.sqlite")) as database, database:
         database.execute("CREATE TABLE mine (x TEXT)")

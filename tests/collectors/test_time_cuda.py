@@ -1,5 +1,6 @@
 """Timing: the distribution, and what is done in which order on a GPU that a stand-in plays."""
 
+import re
 import statistics
 import sys
 from types import SimpleNamespace
@@ -62,6 +63,9 @@ def test_a_notebook_shows_a_table_and_a_bar_for_each_mode():
         "30.0",
         "60.0",
     ]
+    tops, heights = (re.findall(rf' {side}="([0-9.]+)"', shown)[-24:] for side in ("y", "height"))
+    assert len(tops) == 24
+    assert {float(top) + float(height) for top, height in zip(tops, heights, strict=True)} == {60.0}
     assert timing(5)._repr_html_().endswith("</svg>")
 
 
