@@ -186,7 +186,7 @@ class _Run:
                 lambda elapsed_s, line: self.progress(Event("tick", "compile", line, elapsed_s)),
                 starter=self.starter,
             )
-            self.progress(Event("end", "compile", "failed" if ended.status else "done", ended.seconds))
+            self.progress(Event("end", "compile", "done" if ended.status == 0 else "failed", ended.seconds))
             if ended.status != 0:
                 said = log.read_text(encoding="utf-8", errors="replace").splitlines()
                 late = [f"nvcc took longer than {ended.seconds:.0f} s, and was stopped"] if ended.timed_out else []

@@ -100,6 +100,21 @@ def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
         collect("x.cu", output=Path("cap"), timeout_s=1)
 
 
+def test_the_compiler_is_a_step_of_the_progress(stand_ins, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.process._GRACE_S", 0.3)
+    stand_ins.make("nvcc")
+    stand_ins.mode("nvcc", "hangs")
+    Path("x.cu").write_text("int main() {}\n")
+    told = []
+    with pytest.raises(CompileError):
+        collect("x.cu", output=Path("cap"), timeout_s=1, progress=told.append)
+    told = [event for event in told if event.kind != "tick"]
+    assert [(event.kind, event.step, event.text) for event in told] == [
+        ("begin", "compile", ""),
+        ("end", "compile", "failed"),
+    ]
+
+
 def test_without_nvcc_a_source_cannot_be_compiled(stand_ins):
     if shutil.which("nvcc"):
         pytest.skip("nvcc is where every system has its programs")
