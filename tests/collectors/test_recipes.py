@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.collectors.recipes import CYCLE_FIELDS, RECIPES, SWITCH_FIELDS, Cycle, Switches
@@ -47,6 +47,7 @@ def test_a_count_for_a_recipe_without_steps_is_refused():
         RECIPES["plain"].with_changes({"active": 3, "wait": 1})
 
 
+@example({"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "skip_first": 0})  # the least of each
 @given(st.fixed_dictionaries({name: st.integers(-2, 3) for name in CYCLE_FIELDS}))
 def test_a_cycle_has_an_active_step_and_no_negative_count(counts):
     possible = counts["active"] >= 1 and min(counts.values()) >= 0

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
@@ -12,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 from kanalyze import read_all
 from kanalyze.errors import ExportError
-from kanalyze.readers import ncu_module, ncu_program, ncu_runs, read
+from kanalyze.readers import ncu_errors, ncu_module, ncu_program, ncu_runs, read
 from kanalyze.readers.ncu_blocks import is_cut
 from support.command import SAMPLES
 
@@ -114,6 +115,12 @@ def test_a_report_newer_than_the_module_is_refused(monkeypatch, tmp_path):
     with pytest.raises(ExportError, match=r"the module ncu_report 2025\.1\.0 cannot read it: unsupported") as caught:
         read(tmp_path / REPORTS[0].name)
     assert "pip install --upgrade ncu-report" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("length", "told"), [(200, "x" * 200), (201, "x" * 199 + "…")])
+def test_of_a_long_line_that_a_program_says_the_beginning_is_told(length, told):
+    said = ncu_errors.refused(Path("a.ncu-rep"), "ncu", ["first", "", "x" * length])
+    assert str(said).partition("\n")[0] == f"a.ncu-rep: ncu cannot read it: first; {told}."
 
 
 def test_of_a_report_that_the_module_cannot_read_the_pages_beside_it_are_read(monkeypatch):

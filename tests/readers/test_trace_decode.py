@@ -90,6 +90,12 @@ def test_times_of_an_epoch_are_exact_in_every_style(starts, digits):
     assert sorted(found) == sorted((int(start * 1000), 1000) for start in written)
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_length_that_a_float_would_round_is_exact_beside_times_of_an_epoch(sign):
+    written = f'{{"cat": "cpu_op", "ts": 1700000000000000.001, "dur": {sign}8796093022208.0009}}'
+    assert nanoseconds(written) == [(1_700_000_000_000_000_001, int(f"{sign}8796093022208001"))]
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [

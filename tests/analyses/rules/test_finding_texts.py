@@ -37,6 +37,11 @@ def test_a_literal_is_what_a_format_gives_back():
     assert literal(BRACES).format("kernel") == BRACES
 
 
+@pytest.mark.parametrize(("length", "said"), [(400, "{" * 400), (401, "{" * 399 + "…")])
+def test_of_a_long_name_a_sentence_has_the_beginning(length, said):
+    assert literal("{" * length).format() == said
+
+
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
     assert braces.drop("sentence").rows() == usual.drop("sentence").rows()
