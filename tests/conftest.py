@@ -8,11 +8,13 @@ hypothesis draws the same examples in every run, so that a change that fails is 
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
 settings.register_profile("longer", deadline=None, max_examples=500)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
+# whether something fails, and not how simply: tests/mutation asks no more
+settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
 settings.load_profile("ci")
 
 GOLD = Path(__file__).parent / "gold"

@@ -75,8 +75,8 @@ def _top(path: str) -> set[int]:
     return _tops[path]
 
 
-def outcome(one: Mutant, tests: list[str]) -> str:
-    """`killed` if a test fails on the mutant, or runs without an end; else `survived`."""
+def outcome(one: Mutant, tests: list[str]) -> tuple[str, str]:
+    """`killed` if a test fails on the mutant, or runs without an end, else `survived`; and what killed it."""
     file = ROOT / one.path
     whole = file.read_bytes()
     try:
@@ -94,19 +94,26 @@ def outcome(one: Mutant, tests: list[str]) -> str:
             *_OPTIONS,
             *tests,
         ]
-        status = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=_PATIENCE_S, check=False).returncode
+        ran = subprocess.run(
+            command, cwd=ROOT, capture_output=True, timeout=_PATIENCE_S, check=False, encoding="utf-8", errors="replace"
+        )
     except subprocess.TimeoutExpired:
-        return "killed"
+        return "killed", f"no end within {_PATIENCE_S} s"
     finally:
         file.write_bytes(whole)
-    return "survived" if status == 0 else "killed"
+    if ran.returncode == 0:
+        return "survived", ""
+    failed = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return "killed", failed[0] if failed else f"status {ran.returncode}"
 
 
 _OPTIONS = (
     "--import-mode=importlib",
     "-m",
     "not slow",
-    "--hypothesis-seed=0",
+    "--hypothesis-profile=mutants",
+    "-o",
+    "timeout=0",
     "-W",
     "ignore::pytest.PytestCacheWarning",
 )
@@ -134,11 +141,10 @@ def main() -> None:
         for one, tests in chosen:
             ended = "equivalent" if one.name in same else known.get((one.name, one.line))
             if ended is None:
-                ended = outcome(one, within(tests, seen["seconds"], asked.most_seconds))
+                ended, by = outcome(one, within(tests, seen["seconds"], asked.most_seconds))
+                row = {"name": one.name, "line": one.line, "kind": one.kind, "outcome": ended, "by": by}
                 with asked.results.open("a") as file:
-                    file.write(
-                        json.dumps({"name": one.name, "line": one.line, "kind": one.kind, "outcome": ended}) + "\n"
-                    )
+                    file.write(json.dumps(row) + "\n")
             table[room][ended] += 1
             if ended == "survived":
                 print(f"{one.path}:{one.line}: {one.old} → {one.new}", flush=True)
