@@ -1,6 +1,6 @@
 # Parts of .ci/run, in the environment that CONTRIBUTING.md sets up; `make check BIN=` takes the tools on the path.
 BIN ?= .venv/bin/
-COVERED ?= tests/readers tests/cli
+COVERED ?= tests/readers tests/cli tests/test_errors.py
 BIG ?= build/big.sqlite
 
 .PHONY: help check test docs coverage bench

@@ -387,3 +387,53 @@ def test_whatever_is_wrong_with_a_page_is_told_or_left_out(tmp_path_factory, kin
         report = read(folder)
         summarize_counters(report)
         report.table("instructions")
+
+
+# Pages that lack something
+
+
+@pytest.mark.parametrize("heading", ["Section Name", "Metric Unit", "Metric Value"])
+def test_a_page_without_a_heading_is_damaged(tmp_path, heading):
+    path = write(tmp_path / "k.csv", page(DURATION).replace(f'"{heading}"', '"Other"'))
+    with pytest.raises(DamagedReportError, match=f"its headings: no column '{heading}'"):
+        read(path)
+
+
+def test_a_page_whose_rows_have_no_number_is_damaged(details):
+    with pytest.raises(DamagedReportError, match="the column ID: no row has a number there"):
+        details(DURATION.replace('"0","1","app"', '"x","1","app"'))
+
+
+def test_a_page_without_the_columns_of_rules_has_metrics_and_no_results(tmp_path):
+    text = "\n".join([HEAD.partition(',"Rule Name"')[0], DURATION.removesuffix(","), ""])
+    report = read(write(tmp_path / "k.csv", text))
+    assert (report.table("metrics").height, report.table("rule_results").height) == (1, 0)
+
+
+def test_a_page_of_sources_under_any_name_needs_another_page(tmp_path):
+    shutil.copy(SAMPLES / "add" / "ncu.source.csv", tmp_path / "mine.csv")
+    with pytest.raises(UnknownFormatError, match="page of sources, which tells no counters") as raised:
+        read(tmp_path / "mine.csv")
+    assert "--page details" in raised.value.remedy
+
+
+def test_instructions_of_several_runs_are_of_the_kernels_of_their_run(tmp_path):
+    for source in (SAMPLES / "square").glob("ncu*.csv"):
+        shutil.copy(source, tmp_path)
+    shutil.copy(SAMPLES / "square" / "manifest.json", tmp_path)
+    first, second = (read(SAMPLES / "square" / f"{name}.details.csv") for name in ("ncu", "ncu-2"))
+    moved = second.table("instructions").with_columns(pl.col("event_id") + first.kernel_config.height)
+    assert moved.height
+    assert_frame_equal(read(tmp_path).table("instructions"), pl.concat([first.table("instructions"), moved]))
+
+
+def test_a_raw_page_with_a_column_of_the_launch_behind_the_metrics_says_the_same(tmp_path):
+    rows = pl.read_csv(SAMPLES / "add_parallel" / "ncu.raw.csv", infer_schema=False)
+    rows.write_csv(tmp_path / "usual.csv", quote_style="always")
+    last = [*(column for column in rows.columns if column != "Device"), "Device"]
+    rows.select(last).write_csv(tmp_path / "moved.csv", quote_style="always")
+    usual, moved = (read(tmp_path / f"{name}.csv") for name in ("usual", "moved"))
+    assert usual.table("metrics").height
+    order = ["event_id", "metric"]
+    assert_frame_equal(usual.table("metrics").sort(order), moved.table("metrics").sort(order))
+    assert_frame_equal(usual.kernel_config, moved.kernel_config)

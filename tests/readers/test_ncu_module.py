@@ -14,7 +14,7 @@ from polars.testing import assert_frame_equal
 from kanalyze import read_all
 from kanalyze.errors import ExportError
 from kanalyze.readers import ncu_errors, ncu_module, ncu_program, ncu_runs, read
-from kanalyze.readers.ncu_blocks import is_cut
+from kanalyze.readers.ncu_blocks import is_cut, is_sound
 from support.command import SAMPLES
 
 REPORTS = sorted(SAMPLES.glob("*/ncu*.ncu-rep"))
@@ -223,3 +223,43 @@ def test_an_ncu_that_cannot_read_it_is_quoted(monkeypatch, tmp_path):
 )
 def test_links_in_messages_are_printed_as_ncu_prints_them(message, expected):
     assert ncu_module.plain(message) == expected
+
+
+def test_ncu_on_the_path_comes_first_then_the_newest_installed(tmp_path, monkeypatch):
+    for version in ("2024.3.2", "2025.3.1", "2025.10.0"):
+        folder = tmp_path / "nsight-compute" / version
+        folder.mkdir(parents=True)
+        (folder / "ncu").write_text("#!/bin/sh\n")
+        (folder / "ncu").chmod(0o755 if version != "2025.10.0" else 0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ncu_program, "_USUAL", ())
+    assert ncu_program.find() is None
+    monkeypatch.setattr(ncu_program, "_USUAL", (str(tmp_path / "nsight-compute" / "*" / "ncu"),))
+    assert ncu_program.find() == tmp_path / "nsight-compute" / "2025.3.1" / "ncu"
+    monkeypatch.setenv("PATH", str(tmp_path / "nsight-compute" / "2024.3.2"))
+    assert ncu_program.find() == tmp_path / "nsight-compute" / "2024.3.2" / "ncu"
+
+
+def test_an_ncu_that_cannot_be_started_is_told(tmp_path):
+    program = tmp_path / "ncu"
+    program.write_text("no program")
+    program.chmod(0o644)
+    with pytest.raises(ExportError, match="Permission denied"):
+        ncu_program.printed(tmp_path / "k.ncu-rep", "raw", program)
+
+
+def test_a_message_that_ends_behind_its_block_is_not_sound(tmp_path):
+    whole, path = REPORTS[0].read_bytes(), tmp_path / "k.ncu-rep"
+    size = int.from_bytes(whole[4:8], "little")
+    # the header, one block whose head says that 8 bytes follow, and a message of 9 in them
+    path.write_bytes(whole[: 8 + size] + (2).to_bytes(4, "little") + b"\x28\x08" + (9).to_bytes(4, "little") + b"abcd")
+    assert not is_sound(path)
+    path.write_bytes(whole[: 8 + size] + (2).to_bytes(4, "little") + b"\x28\x08" + (4).to_bytes(4, "little") + b"abcd")
+    assert is_sound(path)
+
+
+def test_a_block_larger_than_any_is_not_sound(tmp_path):
+    whole, path = REPORTS[0].read_bytes(), tmp_path / "k.ncu-rep"
+    size = int.from_bytes(whole[4:8], "little")
+    path.write_bytes(whole[: 8 + size] + (6).to_bytes(4, "little") + b"\x28\xff\xff\xff\xff\x0f" + bytes(100))
+    assert not is_sound(path)

@@ -104,3 +104,13 @@ def test_what_says_that_there_is_no_value(text):
 )
 def test_scaling_of_units_is_undone(unit, expected):
     assert base_unit(unit) == expected
+
+
+@pytest.mark.parametrize("text", ["16.897", "1.6.896x", "16896"])
+def test_a_known_value_that_is_not_written_so_decides_nothing(text):
+    with pytest.raises(AmbiguousError):
+        separators(pl.Series(["16.896"]), [(text, 16896)])
+
+
+def test_a_known_value_decides_between_two_readings():
+    assert separators(pl.Series(["16.896"]), [("16.896", 16896)]) == COMMA

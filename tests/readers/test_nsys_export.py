@@ -533,3 +533,7 @@ def test_a_cache_that_others_may_write_to_is_not_used(cache, report):
     assert f"its export cannot be written to {cache} (somebody else owns it, or may write to it)." in ran.said
     cache.chmod(0o700)
     assert run("summarize", report).status == 0
+
+
+def test_the_version_of_a_program_that_is_not_there_is_none(tmp_path):
+    assert nsys_program.version(tmp_path / "nsys") == ""

@@ -149,3 +149,11 @@ def test_a_damaged_list_of_compiled_kernels_is_told(capture, text):
     message, remedy = refused(run("show", "compiled", capture))
     assert message.startswith(f"{capture / 'compiled.json'}: damaged at the rows of kernels")
     assert remedy.endswith("[report-damaged]")
+
+
+def test_a_capture_of_torch_alone_is_read_as_its_trace(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"schema": 1}')
+    trace = shutil.copy(SAMPLES / "mlp_train" / "torch.json.gz", tmp_path)
+    report = kanalyze.read(tmp_path)
+    assert (report.meta.path, report.meta.capture, str(report.meta.read_from)) == (tmp_path, tmp_path, str(trace))
+    assert kanalyze.ops(report).equals(kanalyze.ops(kanalyze.read(trace)))

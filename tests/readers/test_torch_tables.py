@@ -1,5 +1,7 @@
 """Tiny traces in, whole tables out."""
 
+from decimal import Decimal
+
 import polars as pl
 import pytest
 
@@ -423,3 +425,48 @@ def test_every_entry_is_accounted_for(tables):
         {"check": "events of other devices and tools", "count": 1, "ns": 2500, "effect": "no table holds them"},
     ]  # fmt: skip
     assert table("processes") == [{"process_id": 4000, "name": "python3", "cuda_ordinal": 0, "device": 0}]
+
+
+# Rare traces
+
+
+def test_calls_of_two_processes_that_ran_nothing_keep_their_processes(tables):
+    table = tables(call("cudaSetDevice", 0, 1, 1), call("cudaSetDevice", 5, 1, 2, pid=5000))
+    assert [row["process_id"] for row in table("api")] == [4000, 5000]
+
+
+def test_a_call_of_mtia_that_is_drawn_on_the_accelerator_too_counts_once(tables):
+    drawn = {"ph": "M", "name": "process_name", "pid": 7, "tid": 0, "args": {"name": "MTIA 0"}}
+    calls = [x("mtia_runtime", "runFunction", 0, 5, {"correlation": 1}, pid) for pid in (4000, 7)]
+    table = tables(drawn, *calls)
+    assert [(row["process_id"], row["dur_ns"]) for row in table("api")] == [(4000, 5000)]
+    assert counted(table.report)["events of other devices and tools"] == 1
+
+
+def test_a_gpu_of_amd_is_called_by_its_target(tables):
+    gpu = {"id": 0, "name": "AMD Instinct MI250X", "warpSize": 64, "computeMajor": 9, "computeMinor": 0}
+    table = tables(kernel("gemm", 0, 5, 1), deviceProperties=[gpu])
+    assert table.report.devices.get_column("compute_capability").to_list() == ["gfx90a"]
+
+
+def test_limits_of_a_gpu_that_cannot_be_are_missing_and_counted(tables):
+    gpu = {"id": 0, "name": "NVIDIA H200", "warpSize": -32, "maxThreadsPerBlock": 1024}
+    report = tables(kernel("gemm", 0, 5, 1), deviceProperties=[gpu]).report
+    assert report.devices.select("threads_per_warp", "max_threads_per_block").row(0) == (None, 1024)
+    assert counted(report)["limits of GPUs that are missing or cannot be"] == 1
+
+
+@pytest.mark.parametrize(("correlation", "blocks"), [({"correlation": 7}, 64), ({}, 4096)], ids=["known", "unknown"])
+def test_work_items_are_blocks_where_the_call_of_a_kernel_is_known(tables, correlation, blocks):
+    gpu = {"id": 0, "name": "AMD Instinct MI250X", "warpSize": 64, "computeMajor": 9, "computeMinor": 0}
+    launch = x("cuda_runtime", "hipExtModuleLaunchKernel", 0, 5, correlation)
+    work = x("kernel", "gemm", 10, 5, {**KERNEL, **correlation, "grid": [4096, 1, 1], "block": [64, 1, 1]}, 0, 7)
+    (config,) = tables(launch, work, deviceProperties=[gpu])("kernel_config")
+    assert (config["grid_x"], config["block_x"]) == (blocks, 64)
+
+
+def test_a_time_below_a_microsecond_beside_times_of_an_epoch_is_exact(tables):
+    epoch, first = Decimal("1700000000000000.125"), Decimal("0.125")
+    table = tables(x("cpu_op", "later", epoch, Decimal("2.500")), x("cpu_op", "first", first, Decimal("1.000")))
+    times = [(row["start_ns"], row["dur_ns"]) for row in table("op")]
+    assert times == [(125, 1000), (1_700_000_000_000_000_125, 2500)]

@@ -151,6 +151,14 @@ def test_a_folder_that_others_may_write_to_is_not_used(cache, trace, decoded, ma
     assert sorted(path.name for path in cache.iterdir()) == before
 
 
+def test_a_file_in_place_of_the_folder_is_left_alone(cache, trace, decoded):
+    cache.parent.mkdir()
+    cache.write_text("mine")
+    same(kanalyze.read(trace), kanalyze.read(trace))
+    assert len(decoded) == 2
+    assert cache.read_text() == "mine"
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
 @pytest.mark.parametrize("what", ["cache", "entry"])
 def test_what_somebody_else_owns_is_not_used(cache, trace, decoded, what):

@@ -1,0 +1,102 @@
+"""What errors say where it depends on what was found: reasons, counts, endings; the whole text, and its remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors.errors import CompileError, InterruptedCaptureError, WorkloadError
+from kanalyze.errors import BadWindowError, CannotTellError, CollectError, OutOfMemoryError, OutputError
+
+FOLDER, SOURCE = Path("run"), Path("k.cu")
+FIRST, SECOND, THIRD = (f"k.cu({line}): error: expected a declaration" for line in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("errors", "log", "said", "more"),
+    [
+        ([FIRST], ["nvcc warning", FIRST], FIRST, ""),
+        ([FIRST, SECOND], [FIRST, SECOND], FIRST, " 1 error more came after it."),
+        ([FIRST, SECOND, THIRD], [FIRST, SECOND, THIRD], FIRST, " 2 errors more came after it."),
+        ([], ["", "  nvcc fatal: no input files "], "nvcc fatal: no input files", ""),
+        ([], [], "nvcc said nothing", ""),
+    ],
+)
+def test_a_source_that_does_not_compile(errors, log, said, more):
+    error = CompileError.of(SOURCE, errors, log)
+    assert str(error) == f"k.cu: does not compile: {said}"
+    assert error.remedy == f"Correct the source, or give nvcc what it needs after --nvcc.{more}"
+    assert list(error.details) == log
+
+
+@pytest.mark.parametrize(
+    ("folder", "kept"),
+    [
+        (FOLDER, "What was finished before is in run."),
+        (None, "Nothing was finished, and nothing was kept."),
+    ],
+)
+def test_a_run_that_was_stopped(folder, kept):
+    error = InterruptedCaptureError.during("ncu", folder)
+    assert (str(error), error.remedy, error.exit_status) == ("stopped during ncu.", kept, 130)
+
+
+def test_a_run_of_which_every_pass_failed_shows_what_the_last_one_said():
+    error = CollectError.every_pass_failed(["nsys: exit status 1", "ncu: no GPU"], iter(["line 1", "line 2"]))
+    assert str(error) == "nothing was collected: nsys: exit status 1; ncu: no GPU."
+    assert error.details == ["line 1", "line 2"]
+    assert "`kanalyze doctor`" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "remedy"),
+    [
+        (
+            CollectError.impossible({"nsys": "not found", "ncu": "no GPU"}, ["install nsys", "take another machine"]),
+            "nothing can be collected here (nsys: not found; ncu: no GPU).",
+            "To get it: install nsys; or: take another machine.",
+        ),
+        (
+            CollectError.profiler_busy("another one is on"),
+            "nothing can be profiled here: another one is on.",
+            "End the other profiler first; under `kanalyze collect`, --recipe own leaves the profiler to the program.",
+        ),
+        (
+            CollectError.no_steps(FOLDER, "nothing was recorded"),
+            "run: nothing was recorded.",
+            "Call capture.step() at the end of each step.",
+        ),
+        (
+            CollectError.not_all_written(FOLDER, ["torch.json.gz: disk full", "compiled.json: disk full"]),
+            "run: not all of it could be written: torch.json.gz: disk full; compiled.json: disk full.",
+            "See what is there.",
+        ),
+        (
+            OutOfMemoryError.of(Path("big.sqlite"), "9.0 GB", "2.0 GB", "`ulimit -v`"),
+            "big.sqlite: needs about 9.0 GB of memory, and `ulimit -v` leaves 2.0 GB.",
+            OutOfMemoryError.anywhere().remedy,
+        ),
+        (
+            BadWindowError.several("step", "step", [f"step#{number}" for number in range(1, 1235)]),
+            "--window 'step': 1,234 ranges have that name.",
+            "Choose one of them, step#1 to step#1234; `summarize --window step#*` compares all.",
+        ),
+        (
+            CannotTellError.without_time("joined", [Path("a.ncu-rep"), Path("b.ncu-rep")]),
+            "a.ncu-rep, b.ncu-rep: cannot tell joined, because no report gives the time of the program.",
+            "Give a report of nsys or torch.profiler of the same program with it, or a folder of `kanalyze collect`.",
+        ),
+        (
+            OutputError.without_package("The plot", "matplotlib", "plot"),
+            "The plot needs matplotlib, which is not installed.",
+            "Install it: pip install 'kanalyze[plot]'.",
+        ),
+        (
+            WorkloadError.not_runnable(Path("my program")),
+            "my program: neither a .cu file nor a Python script, and not executable.",
+            "If it is a program, make it executable: `chmod +x 'my program'`.",
+        ),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, Exception) else "",
+)
+def test_an_error_says_what_was_found_and_what_to_do(error, said, remedy):
+    assert (str(error), error.remedy) == (said, remedy)
