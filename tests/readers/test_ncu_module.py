@@ -136,6 +136,13 @@ def test_of_a_report_that_the_module_cannot_read_the_pages_beside_it_are_read(mo
         assert "the module ncu_report 2025.1.0 cannot read it" in note
 
 
+@pytest.mark.parametrize("text", [b"", b"hello, this is no report"])
+def test_what_does_not_begin_as_a_report_is_not_called_cut_off(tmp_path, text):
+    path = tmp_path / "text.ncu-rep"
+    path.write_bytes(text)
+    assert not is_cut(path)
+
+
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
 def test_a_file_is_cut_off_wherever_a_block_is_not_whole(path, tmp_path):
     whole, part = path.read_bytes(), tmp_path / "part.ncu-rep"

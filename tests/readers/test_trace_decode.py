@@ -90,6 +90,13 @@ def test_times_of_an_epoch_are_exact_in_every_style(starts, digits):
     assert sorted(found) == sorted((int(start * 1000), 1000) for start in written)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_event_without_a_length_hides_none_that_a_float_would_round(order):
+    events = [x("cpu_op", "a", 1, 1), x("cpu_op", "b", 2, Decimal("8796093022209.001"))]
+    del events[0]["dur"]
+    assert sorted(nanoseconds(piece(*events[::order]))) == [(1000, None), (2000, 8_796_093_022_209_001)]
+
+
 @pytest.mark.parametrize("sign", ["", "-"])
 def test_a_length_that_a_float_would_round_is_exact_beside_times_of_an_epoch(sign):
     written = f'{{"cat": "cpu_op", "ts": 1700000000000000.001, "dur": {sign}8796093022208.0009}}'
