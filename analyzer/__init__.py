@@ -15,49 +15,49 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.advice import advice
-    from kanalyze.analyses.agreement import agreement
-    from kanalyze.analyses.api import api
-    from kanalyze.analyses.cold import cold
-    from kanalyze.analyses.compiled import compiled
-    from kanalyze.analyses.concurrency import concurrency
-    from kanalyze.analyses.copies import copies
-    from kanalyze.analyses.counters import counters
-    from kanalyze.analyses.culprits import culprits
-    from kanalyze.analyses.exposure import exposure
-    from kanalyze.analyses.faults import faults
-    from kanalyze.analyses.findings import findings
-    from kanalyze.analyses.fusion import fusion
-    from kanalyze.analyses.gains import gains
-    from kanalyze.analyses.gaps import gaps
-    from kanalyze.analyses.gpu import gpu
-    from kanalyze.analyses.graphs import graphs
-    from kanalyze.analyses.health import health
-    from kanalyze.analyses.hot_kernels import hot_kernels
-    from kanalyze.analyses.hot_lines import hot_lines
-    from kanalyze.analyses.joined import joined
-    from kanalyze.analyses.kernels import kernels
-    from kanalyze.analyses.launch_summary import launch_summary
-    from kanalyze.analyses.launches import launches
-    from kanalyze.analyses.ledger import ledger
-    from kanalyze.analyses.libraries import libraries
-    from kanalyze.analyses.memory import memory
-    from kanalyze.analyses.migration_totals import migration_totals
-    from kanalyze.analyses.migrations import migrations
-    from kanalyze.analyses.occupancy import occupancy
-    from kanalyze.analyses.op_kernels import op_kernels
-    from kanalyze.analyses.ops import ops
-    from kanalyze.analyses.range_gpu import range_gpu
-    from kanalyze.analyses.range_kernels import range_kernels
-    from kanalyze.analyses.ranges import ranges
-    from kanalyze.analyses.roofline import roofline
-    from kanalyze.analyses.stalls import stalls
-    from kanalyze.analyses.steps import steps
-    from kanalyze.analyses.summary import Summary, summarize
-    from kanalyze.analyses.syncs import syncs
-    from kanalyze.analyses.tree import tree
-    from kanalyze.analyses.utilisation import utilisation
-    from kanalyze.analyses.variants import variants
+    from kanalyze.analyses.counters.advice import advice
+    from kanalyze.analyses.counters.counters import counters
+    from kanalyze.analyses.counters.hot_lines import hot_lines
+    from kanalyze.analyses.counters.roofline import roofline
+    from kanalyze.analyses.counters.stalls import stalls
+    from kanalyze.analyses.device.copies import copies
+    from kanalyze.analyses.device.gpu import gpu
+    from kanalyze.analyses.device.kernels import kernels
+    from kanalyze.analyses.findings.findings import findings
+    from kanalyze.analyses.findings.health import health
+    from kanalyze.analyses.fusion.compiled import compiled
+    from kanalyze.analyses.fusion.fusion import fusion
+    from kanalyze.analyses.host.api import api
+    from kanalyze.analyses.host.launch_summary import launch_summary
+    from kanalyze.analyses.host.launches import launches
+    from kanalyze.analyses.host.libraries import libraries
+    from kanalyze.analyses.idle.culprits import culprits
+    from kanalyze.analyses.idle.exposure import exposure
+    from kanalyze.analyses.idle.gaps import gaps
+    from kanalyze.analyses.idle.ledger import ledger
+    from kanalyze.analyses.idle.syncs import syncs
+    from kanalyze.analyses.idle.utilisation import utilisation
+    from kanalyze.analyses.joining.agreement import agreement
+    from kanalyze.analyses.joining.gains import gains
+    from kanalyze.analyses.joining.joined import joined
+    from kanalyze.analyses.joining.variants import variants
+    from kanalyze.analyses.launches.cold import cold
+    from kanalyze.analyses.launches.graphs import graphs
+    from kanalyze.analyses.launches.hot_kernels import hot_kernels
+    from kanalyze.analyses.memory.faults import faults
+    from kanalyze.analyses.memory.memory import memory
+    from kanalyze.analyses.memory.migration_totals import migration_totals
+    from kanalyze.analyses.memory.migrations import migrations
+    from kanalyze.analyses.occupancy.occupancy import occupancy
+    from kanalyze.analyses.operators.op_kernels import op_kernels
+    from kanalyze.analyses.operators.ops import ops
+    from kanalyze.analyses.operators.tree import tree
+    from kanalyze.analyses.page.time_page import Summary, summarize
+    from kanalyze.analyses.ranges.range_gpu import range_gpu
+    from kanalyze.analyses.ranges.range_kernels import range_kernels
+    from kanalyze.analyses.ranges.ranges import ranges
+    from kanalyze.analyses.ranges.steps import steps
+    from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.errors import KanalyzeError
     from kanalyze.notebook import read_all
     from kanalyze.readers import read
@@ -118,7 +118,7 @@ __all__ = [
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.
 _PLACES = {
-    "kanalyze.analyses.summary": ("Summary",),
+    "kanalyze.analyses.page.time_page": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.notebook": ("read", "read_all", "summarize"),
     "kanalyze.report": ("Report",),
@@ -131,7 +131,8 @@ def __getattr__(name: str) -> object:
     """A public name, imported when it is first used; tables show their units in notebooks."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(import_module(_HOMES.get(name, f"kanalyze.analyses.{name}")), name)
+    home = _HOMES.get(name) or import_module("kanalyze.analyses").homes()[name]
+    found: object = getattr(import_module(home), name)
     if name not in _HOMES:
         found = import_module("kanalyze.notebook").shown(found)
     globals()[name] = found

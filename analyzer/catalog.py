@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pkgutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kanalyze import analyses
+from kanalyze.analyses import homes
 from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
@@ -16,17 +15,6 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.report import Report
-
-#: Modules of the analyses package that are no table.
-_NO_TABLE: Final = (
-    "rules",
-    "summary",
-    "counter_summary",
-    "roof_points",
-    "joint_summary",
-    "instances",
-    "repeats",
-)
 
 #: A part of the report that gives the time, which tables of several reports take as keywords.
 WHERE: Final = ("window", "device", "process")
@@ -39,9 +27,7 @@ _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if
 
 def names() -> list[str]:
     """The names of all tables: analyses first, then what readers give."""
-    found = [module.name for module in pkgutil.iter_modules(analyses.__path__)]
-    made = [name for name in found if not name.startswith("_") and name not in _NO_TABLE]
-    return [*made, *_READER_TABLES]
+    return [*homes(), *_READER_TABLES]
 
 
 def table(name: str) -> Table:
@@ -54,7 +40,7 @@ def table(name: str) -> Table:
         return _READER_TABLES[name]
     if name not in names():
         raise UnknownNameError.of("table", name, names())
-    declared: Table = import_module(f"{analyses.__name__}.{name}").TABLE
+    declared: Table = import_module(homes()[name]).TABLE
     return declared
 
 
@@ -62,7 +48,7 @@ def forms(name: str) -> list[Table]:
     """The declarations of the other forms that the table called `name` can take, such as grouped ones."""
     if name in _READER_TABLES:
         return []
-    module = import_module(f"{analyses.__name__}.{name}")
+    module = import_module(homes()[name])
     declared = (value for value in vars(module).values() if isinstance(value, Table) and value.name == name)
     return list({form.when: form for form in declared if form.when}.values())  # one may have two names in a module
 
@@ -85,6 +71,6 @@ def make(report: Report, name: str, *others: Report, **options: object) -> pl.Da
             raise UnknownNameError.of(f"option of {name}", flag(option), declared.flags)
     if name in _READER_TABLES:
         return report.table(name)
-    function = getattr(import_module(f"{analyses.__name__}.{name}"), name)
+    function = getattr(import_module(homes()[name]), name)
     frame: pl.DataFrame = function(report, *others, **options)
     return frame

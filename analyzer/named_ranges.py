@@ -165,7 +165,7 @@ def plain(name: str) -> str:
 
 
 def located(culprit: str, range_name: str | None) -> str:
-    """How a sentence says where host time went, of which :mod:`kanalyze.analyses.culprits` tells culprit and range."""
+    """How a sentence says where host time went, of which the table `culprits` tells culprit and range."""
     beside = culprit.startswith(_BESIDE) and culprit != range_name
     return culprit if beside else f"in {culprit}"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import outlets, readers
-from kanalyze.analyses import counter_summary, joint_summary, summary
+from kanalyze.analyses.page import counters_page, joint_page, time_page
 from kanalyze.errors import ClosedReportError
 from kanalyze.readers import capture_reports
 from kanalyze.renderers import html
@@ -38,21 +38,21 @@ class NotebookTable(pl.DataFrame):
         return html.table(self)
 
 
-class NotebookSummary(summary.Summary):
+class NotebookSummary(time_page.Summary):
     """A summary that a notebook shows as the page."""
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
 
 
-class NotebookCounters(counter_summary.CounterSummary):
+class NotebookCounters(counters_page.CounterSummary):
     """A summary of counters that a notebook shows as the page."""
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
 
 
-class NotebookJoint(joint_summary.JointSummary):
+class NotebookJoint(joint_page.JointSummary):
     """A summary of reports of several tools that a notebook shows as the page."""
 
     def _repr_html_(self) -> str:
@@ -104,20 +104,21 @@ def _shown_well(found: Report) -> Report:
     return NotebookReport(found.meta, found.source, found.scope)
 
 
-def summarize(*reports: Report) -> summary.Summary | counter_summary.CounterSummary | joint_summary.JointSummary:
-    """The page of a report as one value; see :func:`kanalyze.analyses.summary.summarize`.
+def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | joint_page.JointSummary:
+    """The page of a report as one value; see :func:`kanalyze.analyses.page.time_page.summarize`.
 
-    Of a report of ncu see :func:`kanalyze.analyses.counter_summary.summarize_counters`; of several, of one program by
-    different tools, :func:`kanalyze.analyses.joint_summary.summarize_together`: the page of the first that gives time.
+    Of a report of ncu see :func:`kanalyze.analyses.page.counters_page.summarize_counters`; of several, of one program
+    by different tools, :func:`kanalyze.analyses.page.joint_page.summarize_together`: the page of the first that gives
+    time.
     """
     report, *others = reports
     if others:
-        page = joint_summary.summarize_together(*reports)[0]
-        made = NotebookJoint if isinstance(page, joint_summary.JointSummary) else NotebookSummary
+        page = joint_page.summarize_together(*reports)[0]
+        made = NotebookJoint if isinstance(page, joint_page.JointSummary) else NotebookSummary
         return made(**vars(page))
     if report.meta.timeless:
-        return NotebookCounters(**vars(counter_summary.summarize_counters(report)))
-    return NotebookSummary(**vars(summary.summarize(report)))
+        return NotebookCounters(**vars(counters_page.summarize_counters(report)))
+    return NotebookSummary(**vars(time_page.summarize(report)))
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:

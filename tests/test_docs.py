@@ -13,10 +13,10 @@ import pytest
 import kanalyze
 import kanalyze.collectors.errors  # its kinds are known once it is imported
 from kanalyze import catalog
-from kanalyze.analyses._calls import bucket_of
-from kanalyze.analyses.instances import compare
-from kanalyze.analyses.ledger import BUCKETS
-from kanalyze.analyses.summary import TABLES, WINDOWS
+from kanalyze.analyses.host._call_kinds import bucket_of
+from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.page.time_page import TABLES, WINDOWS
+from kanalyze.analyses.ranges._instances import compare
 from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.summary_json import SCHEMA_VERSION, content, render
@@ -246,7 +246,7 @@ def test_every_check_of_health_is_defined():
 
 
 def test_every_rule_is_defined_and_no_other():
-    made = {rule for path in (ROOT / "analyzer/analyses/rules").glob("*.py") for rule in rule_names(path)}
+    made = {rule for path in (ROOT / "analyzer/analyses/findings/rules").glob("*.py") for rule in rule_names(path)}
     assert made == set(sections(FINDINGS))
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import frames
-from kanalyze.analyses import _overlay
-from kanalyze.analyses._lookup import positions
-from kanalyze.analyses._overlay import overlaid, touched
+from kanalyze.analyses.shared import cut
+from kanalyze.analyses.shared.cut import overlaid, touched
+from kanalyze.analyses.shared.lookup import positions
 from kanalyze.frames import (
     count_up_to,
     distinct_rows,
@@ -158,7 +158,7 @@ def test_touched_pieces_overlap_a_span(pieces, spans, many):
     expected = [any(start < stop and begin < end for begin, stop in spans) for start, end in pieces]
     lasting = [start < end for start, end in pieces]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_overlay, "_MANY", many)
+        patch.setattr(cut, "_MANY", many)
         found = touched(frame, known).to_list()
     assert [one for one, lasts in zip(found, lasting, strict=True) if lasts] == [
         one for one, lasts in zip(expected, lasting, strict=True) if lasts

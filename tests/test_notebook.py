@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses import kernels as module
+from kanalyze.analyses.device import kernels as module
 from kanalyze.readers import read
 from support.command import ADD, ADD_UM, SAMPLES, TORCH
 

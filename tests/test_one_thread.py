@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from kanalyze import one_thread
-from kanalyze.analyses._common import in_threads
+from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.cli import _options
 from kanalyze.one_thread import in_one_thread
 from support.command import SAMPLES, run

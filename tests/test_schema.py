@@ -4,8 +4,8 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.instances import INSTANCES, SPREAD
-from kanalyze.analyses.summary import WINDOWS
+from kanalyze.analyses.page.time_page import WINDOWS
+from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD
 from kanalyze.model import NOTES
 from kanalyze.schema import UNITS, Column, Table, columns, unit_of
 

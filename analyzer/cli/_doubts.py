@@ -49,7 +49,7 @@ def tell_doubts(*, everything: bool) -> None:
 
 
 def _line(report: Report, file: str, *, everything: bool) -> str:
-    from kanalyze.analyses._doubts import doubts  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.findings._doubts import doubts  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import doubt_line  # noqa: PLC0415 - as above
 
     try:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
     with sparing_memory():
-        from kanalyze.analyses.roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.analyses.roofline import roofline as table_of  # noqa: PLC0415 - as above
+        from kanalyze.analyses.joining._roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.counters.roofline import roofline as table_of  # noqa: PLC0415 - as above
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
 

@@ -36,7 +36,7 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     `counters` or a part of a name; of several such kernels the longest is shown.
     """
     with sparing_memory():
-        from kanalyze.analyses.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.analyses.counters.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
     from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
     from kanalyze.renderers import source as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
@@ -62,7 +62,7 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
 
 def _chosen(report: Report, kernel: str) -> tuple[int, str]:
     """The kernel that is meant: its event_id and name."""
-    from kanalyze.analyses.counters import counters  # noqa: PLC0415 - as above
+    from kanalyze.analyses.counters.counters import counters  # noqa: PLC0415 - as above
 
     rows = counters(report).select("event_id", "name", "dur_ns").rows()
     named = [(duration or 0, -number, name or "") for number, name, duration in rows if kernel in (name or "")]

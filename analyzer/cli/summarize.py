@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kanalyze.analyses.counter_summary import CounterSummary
-    from kanalyze.analyses.joint_summary import JointSummary
-    from kanalyze.analyses.summary import Summary
+    from kanalyze.analyses.page.counters_page import CounterSummary
+    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.time_page import Summary
     from kanalyze.renderers.pages import Shown
     from kanalyze.report import Report
 
@@ -76,7 +76,7 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
         no_doubts_told()  # as long as none is held for that
         given.clear()  # each goes when its page is made
         return [_page(report, where, known.pop(report, None)) for report in reports]
-    from kanalyze.analyses.joint_summary import summarize_together  # noqa: PLC0415 - as in _page
+    from kanalyze.analyses.page.joint_page import summarize_together  # noqa: PLC0415 - as in _page
 
     return [_with_runs(page, where) for page in summarize_together(*given, **part(where))]
 
@@ -93,8 +93,8 @@ def _apart(page: Summary, report: Path, where: Where) -> Summary:
     others = _further_runs(report)
     if not others:
         return page
-    from kanalyze.analyses.repeats import repeated  # noqa: PLC0415 - few reports need it
-    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - as above
+    from kanalyze.analyses.page.repeats import repeated  # noqa: PLC0415 - few reports need it
+    from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - as above
 
     runs = [page]
     for run in others:
@@ -161,13 +161,13 @@ def _page(report: Path, where: Where, whole: Report | None = None) -> Shown:
 def _page_of(report: Path, parts: Mapping[str | None, Report], where: Where) -> Shown:
     """The page of the `parts` of a report that were asked for."""
     if None in parts and parts[None].meta.timeless:
-        from kanalyze.analyses.counter_summary import summarize_counters  # noqa: PLC0415 - few reports need it
+        from kanalyze.analyses.page.counters_page import summarize_counters  # noqa: PLC0415 - few reports need it
 
         return summarize_counters(parts[None])
     if None not in parts:
-        from kanalyze.analyses.instances import compare  # noqa: PLC0415 - as above
+        from kanalyze.analyses.ranges._instances import compare  # noqa: PLC0415 - as above
 
         return compare([*parts.values()])
-    from kanalyze.analyses.summary import summarize as summary_of  # noqa: PLC0415 - a reader need not wait for it
+    from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - a reader need not wait for it
 
     return _apart(summary_of(parts[None]), report, where)

@@ -44,8 +44,8 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
 ) -> None:
     """Which calls of REPORT, a trace of torch.profiler, led to which kernels, and what they took."""
     with sparing_memory():
-        from kanalyze.analyses.tree import default_order  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.analyses.tree import tree as tree_of  # noqa: PLC0415 - as above
+        from kanalyze.analyses.operators.tree import default_order  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.operators.tree import tree as tree_of  # noqa: PLC0415 - as above
     from kanalyze.renderers import tree as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
 

@@ -49,7 +49,7 @@ def verify(
     Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
     """
     with sparing_memory():
-        from kanalyze.analyses.agreement import agreement  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.analyses.joining.agreement import agreement  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.agreement import render  # noqa: PLC0415 - as above
 

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from kanalyze import units
-from kanalyze.analyses.agreement import REASONS, VERDICTS
+from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
 from kanalyze.renderers.grid import LEAST_NAME, Grid, Head
 from kanalyze.renderers.kernel_names import shorten
 

@@ -14,7 +14,7 @@ from kanalyze.renderers.page import Page, heading
 from kanalyze.wording import processor
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.counter_summary import CounterSummary
+    from kanalyze.analyses.page.counters_page import CounterSummary
 
     Row = dict[str, Any]
 

@@ -11,7 +11,7 @@ from kanalyze.renderers.grid import Grid, Head, Section, of
 from kanalyze.renderers.page import Page, heading
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.instances import Instances
+    from kanalyze.analyses.ranges._instances import Instances
 
 
 #: The instances that medians and shares are of.

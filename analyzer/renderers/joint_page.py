@@ -15,7 +15,7 @@ from kanalyze.renderers.page import Page, page_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kanalyze.analyses.joint_summary import JointSummary
+    from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.report import Meta
 
     Row = dict[str, Any]

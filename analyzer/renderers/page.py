@@ -19,8 +19,8 @@ from kanalyze.wording import processor, worded
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kanalyze.analyses.rules import Finding
-    from kanalyze.analyses.summary import Summary
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.page.time_page import Summary
     from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Section
     from kanalyze.report import Meta

@@ -13,10 +13,10 @@ from kanalyze.renderers.page import page_of
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from kanalyze.analyses.counter_summary import CounterSummary
-    from kanalyze.analyses.instances import Instances
-    from kanalyze.analyses.joint_summary import JointSummary
-    from kanalyze.analyses.summary import Summary
+    from kanalyze.analyses.page.counters_page import CounterSummary
+    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.renderers.chapters import Chapter
     from kanalyze.renderers.grid import Grid
     from kanalyze.renderers.page import Ledger, Page, Topic

@@ -11,7 +11,7 @@ from kanalyze.errors import OutputError
 from kanalyze.renderers.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.roof_points import RoofPoints
+    from kanalyze.analyses.joining._roof_points import RoofPoints
 
 FORMATS: Final = ("svg", "png", "html")
 

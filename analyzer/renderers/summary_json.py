@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kanalyze.analyses.counter_summary import CounterSummary
-    from kanalyze.analyses.instances import Instances
-    from kanalyze.analyses.joint_summary import JointSummary
-    from kanalyze.analyses.rules import Finding
-    from kanalyze.analyses.summary import Summary
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.page.counters_page import CounterSummary
+    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.renderers.pages import Shown
     from kanalyze.report import Meta
 

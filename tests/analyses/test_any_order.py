@@ -7,12 +7,13 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog, frames
-from kanalyze.analyses import _common, _cuts
-from kanalyze.analyses._queued import ended_last
-from kanalyze.analyses._walk import launch_waits, named_idle, queued_waits, walked, want_names
-from kanalyze.analyses.culprits import culprits
-from kanalyze.analyses.ledger import ledger
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.idle import _attribution
+from kanalyze.analyses.idle._by_bucket import launch_waits, named_idle, queued_waits, walked, want_names
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.shared import workers
+from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.errors import CannotTellError
 from kanalyze.frames import stacked
 from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
@@ -59,8 +60,8 @@ def alone(name):
 @pytest.fixture(params=[False, True], ids=["small", "as-if-large"])
 def _size(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(_common, "_MANY", 0)
-        monkeypatch.setattr(_common, "_MANY_ON_HOST", 0)
+        monkeypatch.setattr(workers, "_MANY", 0)
+        monkeypatch.setattr(workers, "_MANY_ON_HOST", 0)
         monkeypatch.setattr(frames, "_MANY_ROWS", 0)
 
 
@@ -112,8 +113,8 @@ def test_other_columns_of_the_same_kinds():
 
 @pytest.mark.parametrize("order", [(ledger, culprits), (culprits, ledger)])
 def test_one_walk_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
-    walks, find = [], _cuts.idle_intervals
-    monkeypatch.setattr(_cuts, "idle_intervals", lambda *given: walks.append(given) or find(*given))
+    walks, find = [], _attribution.idle_intervals
+    monkeypatch.setattr(_attribution, "idle_intervals", lambda *given: walks.append(given) or find(*given))
     report = opened("torch")
     want_names(report)
     tables = {table: table(report) for table in order}
@@ -150,7 +151,7 @@ def _equal(left, right):
 
 
 def test_what_was_read_before_the_page_of_a_large_report_is_there_after_it(monkeypatch):
-    monkeypatch.setattr(_common, "_MANY", 0)
+    monkeypatch.setattr(workers, "_MANY", 0)
     report = opened("torch")
     config = report.table(KERNEL_CONFIG.name)
     summarize(report)
@@ -161,7 +162,7 @@ def test_what_was_read_before_the_page_of_a_large_report_is_there_after_it(monke
 @pytest.mark.parametrize("before", [False, True])
 def test_the_page_lets_go_of_what_it_alone_read(before, monkeypatch):
     released = []
-    monkeypatch.setattr(_common, "_MANY", 0)
+    monkeypatch.setattr(workers, "_MANY", 0)
     monkeypatch.setattr(Report, "release", lambda _, name: released.append(name))
     report = opened("torch")
     if before:

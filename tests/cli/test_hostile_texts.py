@@ -16,9 +16,9 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.counter_summary import summarize_counters
-from kanalyze.analyses.rules import literal
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers import frame as frames
 from kanalyze.renderers import html, markdown, pages, terminal

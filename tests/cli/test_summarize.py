@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.page.time_page import summarize
 from kanalyze.readers import read
 from kanalyze.renderers.summary_json import render as render_json
 from kanalyze.renderers.terminal import Look, render

@@ -14,8 +14,8 @@ import polars as pl
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.counter_summary import summarize_counters
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import READER_TABLES
 from kanalyze.one_thread import in_one_thread

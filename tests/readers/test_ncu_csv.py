@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import kanalyze
-from kanalyze.analyses.counter_summary import summarize_counters
+from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counter_summary import summarize_counters
+from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import DamagedReportError, ExportError, KanalyzeError
 from kanalyze.protobuf import fields
 from kanalyze.readers import ncu_apart, ncu_module, read

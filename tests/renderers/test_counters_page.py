@@ -5,7 +5,7 @@ import json
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counter_summary import summarize_counters
+from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.renderers import html, markdown, summary_json
 from kanalyze.renderers.terminal import Look, render
 from support.command import REPORTS, ROOT, SAMPLES, run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.page.time_page import summarize
 from kanalyze.readers import read
 from kanalyze.renderers import deep_sections as deep
 from kanalyze.renderers.page import page_of

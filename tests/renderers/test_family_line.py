@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from kanalyze.analyses.hot_kernels import TABLE
+from kanalyze.analyses.launches.hot_kernels import TABLE
 from kanalyze.renderers.sections import kernels
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import kanalyze
 from kanalyze import outlets, units
-from kanalyze.analyses.joint_summary import JointSummary, summarize_together
+from kanalyze.analyses.page.joint_page import JointSummary, summarize_together
 from kanalyze.renderers import html, markdown, summary_json
 from kanalyze.renderers.pages import page_of_any
 from kanalyze.renderers.terminal import Look, render

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import kanalyze
-from kanalyze.analyses.roof_points import roof_points
+from kanalyze.analyses.joining._roof_points import roof_points
 from kanalyze.errors import OutputError
 from kanalyze.readers.capture_reports import every_report
 from kanalyze.renderers import roofline_plot

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.terminal import ASCII, Look, render
 from support.build import call, kernel, report
 from support.command import TORCH, run, spawn

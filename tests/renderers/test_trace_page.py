@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kanalyze.analyses.instances import compare
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.ranges._instances import compare
 from kanalyze.renderers import deep_sections as deep
 from kanalyze.renderers.instances_page import instances_page
 from kanalyze.renderers.page import page_of

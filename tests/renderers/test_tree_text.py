@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kanalyze.analyses.tree import tree
+from kanalyze.analyses.operators.tree import tree
 from kanalyze.renderers import tree as rendered
 from kanalyze.renderers.terminal import Look
 from support.build import call, host, kernel, memcpy

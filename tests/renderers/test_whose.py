@@ -3,8 +3,8 @@
 import pytest
 
 import kanalyze
-from kanalyze.analyses.hot_kernels import hot_kernels
-from kanalyze.analyses.summary import summarize
+from kanalyze.analyses.launches.hot_kernels import hot_kernels
+from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.page import page_of
 from support.build import call, graph, host, kernel, nvtx, report
 from support.command import REPORTS, run

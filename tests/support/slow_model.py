@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kanalyze.analyses._calls import bucket_of
+from kanalyze.analyses.host._call_kinds import bucket_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

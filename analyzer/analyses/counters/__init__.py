@@ -1,0 +1,1 @@
+"""What ncu measured: counters, stalls, rooflines, advice."""

@@ -1,0 +1,87 @@
+"""Which lines of a kernel's source its warps were at: samples, instructions and memory accesses, line by line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.counters._metrics import ratio, require_counters
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: What is summed over the instructions of a line.
+SUMS: Final = ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors")
+
+TABLE: Final = Table(
+    "hot_lines",
+    "One line of source of one kernel that ncu measured, with the instructions made of it.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column("name", pl.String, "Its name.", nullable=True),
+        Column(
+            "file", pl.String, "The source file; null for all instructions of which no line is known.", nullable=True
+        ),
+        Column("line", pl.Int64, "The line there.", nullable=True),
+        Column("samples", pl.Int64, "Samples of warps that were at it.", nullable=True),
+        Column("share", pl.Float64, "Their part of the kernel's samples.", nullable=True),
+        Column("stalled_samples", pl.Int64, "Those of them in which the scheduler issued nothing.", nullable=True),
+        Column("sass_count", pl.Int64, "Instructions that it was made into."),
+        Column("instructions", pl.Int64, "How often warps executed them.", nullable=True),
+        Column("thread_instructions", pl.Int64, "How often threads did.", nullable=True),
+        Column("threads_per_instruction", pl.Float64, "Threads that took part, of 32.", nullable=True),
+        Column("sectors", pl.Int64, "Sectors that its global accesses touch in L2.", nullable=True),
+        Column("ideal_sectors", pl.Int64, "Sectors that they would touch side by side.", nullable=True),
+        Column("ideal_share", pl.Float64, "ideal_sectors by sectors: 1 is coalesced.", nullable=True),
+        Column("live_registers", pl.Int64, "Most registers that are live at one of its instructions.", nullable=True),
+        Column("text", pl.String, "The line, where the source was imported.", nullable=True),
+    ),
+    counted=True,
+)
+
+
+@analysis
+def hot_lines(report: Report) -> pl.DataFrame:
+    """The lines of every kernel, those with most samples first.
+
+    Returns:
+        :data:`TABLE`; a kernel that was not compiled with -lineinfo, or of which only pages of CSV are there, has one
+        row without a line; empty where the section SourceCounters was not collected.
+
+    Raises:
+        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+    """
+    require_counters(report, TABLE.name)
+    sums = (
+        report.table("instructions")
+        .group_by("event_id", "file", "line")
+        .agg(
+            *(pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in SUMS),
+            pl.col("live_registers").max(),
+            sass_count=pl.len().cast(pl.Int64),
+        )
+    )
+    names = report.kind("kernel").select("event_id", pl.col("name").cast(pl.String))
+    every = report.table("instructions").group_by("event_id").agg(all_samples=pl.col("samples").sum())
+    found = (
+        sums.join(names, on="event_id", how="left")
+        .join(every, on="event_id", how="left")
+        .join(_texts(report), on=["file", "line"], how="left")
+        .with_columns(
+            share=ratio("samples", "all_samples"),
+            threads_per_instruction=ratio("thread_instructions", "instructions"),
+            ideal_share=ratio("ideal_sectors", "sectors"),
+        )
+    )
+    order = ["event_id", "samples", "file", "line"]
+    return TABLE.select(found.sort(order, descending=[False, True, False, False], nulls_last=True))
+
+
+def _texts(report: Report) -> pl.DataFrame:
+    """Columns file, line and text of all sources in the report."""
+    files = report.table("source_files")
+    split = files.with_columns(pl.col("text").str.split("\n")).explode("text")
+    return split.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("file"))

@@ -1,0 +1,206 @@
+"""Where each kernel stands under the roof: its work, its bytes, and what the GPU could do with both.
+
+Work is counted as ncu's roofline charts count it: threads that executed an addition or product count 1, a fused product
+2, a packed one twice that; tensor cores as ncu's metrics of their operations say, dense work at the dense peak of its
+path. Compilers write register moves as fused half-precision products (``HFMA2 R1, -RZ, RZ, …``), and no counter tells
+them from real ones: where a kernel executed no other half-precision instruction, these count as moves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.counters._metrics import measured_kernels, ratio, whole
+from kanalyze.analyses.counters._tensor_paths import tensor_metrics, with_tensor_work
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Per cycle, over all SMs: `smsp__sass_thread_inst_executed_op_fadd_pred_on.sum.per_cycle_elapsed` and the like.
+_DONE: Final = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
+_PEAK: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum.peak_sustained"
+_SMSP_CYCLES: Final = "smsp__cycles_elapsed.avg"
+_SM_CLOCK: Final = "sm__cycles_elapsed.avg.per_second"
+
+#: Operations of the cores, by precision: each with the work of one; and the work of the widest in a thread.
+_CORES: Final = {
+    "fp64": ({"dadd": 1, "dmul": 1, "dfma": 2}, 2),
+    "fp32": ({"fadd": 1, "fmul": 1, "ffma": 2}, 2),
+    "fp16": ({"hadd": 2, "hmul": 2, "hfma": 4}, 4),
+}
+
+_KINDS: Final = (*_CORES, "tensor")
+
+#: Packed pairs, which only GPUs from compute capability 10.0 on execute.
+_PACKED: Final = {"fadd2": 2, "fmul2": 2, "ffma2": 4}
+
+#: Pipes without which no half-precision instruction is executed, in newer and older versions.
+_HALF_PIPES: Final = (
+    "sm__inst_executed_pipe_fma_type_fp16.avg.pct_of_peak_sustained_active",
+    "sm__inst_executed_pipe_fp16.avg.pct_of_peak_sustained_active",
+)
+
+_READ, _WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+_BYTES_PER_CYCLE, _DRAM_CLOCK = "dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second"
+
+_METRICS: Final = (
+    *(_DONE.format(op) for ops, _ in _CORES.values() for op in ops),
+    *(_PEAK.format(f"{letter}fma") for letter in "dfh"),
+    *(_DONE.format(op) for op in _PACKED),
+    *_HALF_PIPES,
+    *(_SMSP_CYCLES, _SM_CLOCK, _READ, _WRITTEN, _BYTES_PER_CYCLE, _DRAM_CLOCK),
+)
+
+TABLE: Final = Table(
+    "roofline",
+    "One kernel that ncu measured, under the roof of its GPU; what was not collected is null.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column("name", pl.String, "Its name.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
+        Column("dur_ns", pl.Int64, "Duration, alone and under replay.", nullable=True),
+        *(
+            Column(f"{name}_flop", pl.Float64, f"Work in {name} outside of tensor cores.", nullable=True)
+            for name in _CORES
+        ),
+        Column("tensor_flop", pl.Float64, "Floating-point work of tensor cores.", nullable=True),
+        Column("tensor_int_op", pl.Float64, "Work of tensor cores on integers, which is no FLOP.", nullable=True),
+        Column("flop", pl.Float64, "All floating-point work.", nullable=True),
+        Column("dram_bytes", pl.Int64, "Bytes read from DRAM and written to it.", nullable=True),
+        Column(
+            "intensity_flop_per_byte",
+            pl.Float64,
+            "Work for each byte of DRAM traffic; here and below, operations of tensor cores on integers are work, too.",
+            nullable=True,
+        ),
+        Column(
+            "precision",
+            pl.String,
+            f"What is nearest its peak: {', '.join(_CORES)}, or tensor with the type of its inputs (tensor bf16), and "
+            "sparse where these were 2:4 sparse instructions.",
+            nullable=True,
+        ),
+        Column(
+            "instruction",
+            pl.String,
+            "The instruction that tensor cores did most of it with, where ncu tells them apart: hmma, hgmma, imma…",
+            nullable=True,
+        ),
+        Column("achieved_flop_per_s", pl.Float64, "Work by the duration.", nullable=True),
+        Column(
+            "attainable_flop_per_s",
+            pl.Float64,
+            "The same work by the least time that the GPU needs for it and for the bytes, at the clocks of the run.",
+            nullable=True,
+        ),
+        Column(
+            "peak_flop_per_s",
+            pl.Float64,
+            "The peak of `precision` with that instruction, at the clock of the run: of dense work the dense one.",
+            nullable=True,
+        ),
+        Column("dram_bytes_per_s", pl.Float64, "Achieved bandwidth.", nullable=True),
+        Column("peak_dram_bytes_per_s", pl.Float64, "Peak bandwidth, at the clock of the run.", nullable=True),
+        Column("ridge_flop_per_byte", pl.Float64, "The intensity where both take equally long.", nullable=True),
+        Column("bound", pl.String, "What takes longer at its peak: memory or compute.", nullable=True),
+        Column(
+            "roof_share",
+            pl.Float64,
+            "The least time by the duration: 1 is on the roof, the rest is the distance to it.",
+            nullable=True,
+        ),
+    ),
+    counted=True,
+)  # fmt: skip
+
+
+@analysis
+def roofline(report: Report) -> pl.DataFrame:
+    """Work, bytes and the distance to the roof of each kernel, in the order of the report.
+
+    Returns:
+        :data:`TABLE`; null where the metrics were not collected (``--set full``, or the sections
+        SpeedOfLight_RooflineChart and MemoryWorkloadAnalysis).
+
+    Raises:
+        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+    """
+    kernels = measured_kernels(report, TABLE.name, (*_METRICS, *tensor_metrics(report)))
+    peaks = {name: pl.col(_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}
+    found = kernels.with_columns(
+        **{f"{name}_flop": _cores(ops) for name, (ops, _) in _CORES.items()},
+        **{f"{name}_peak": peak * pl.col(_SM_CLOCK) for name, peak in peaks.items()},
+        dram_bytes=whole(pl.col(_READ) + pl.col(_WRITTEN)),
+        peak_dram_bytes_per_s=pl.col(_BYTES_PER_CYCLE) * pl.col(_DRAM_CLOCK),
+        seconds=pl.col("dur_ns") / 1e9,
+    )
+    worked = found.with_columns(
+        fp32_flop=pl.col("fp32_flop") + _packed(),
+        fp16_flop=pl.when(_only_moves()).then(0.0).otherwise("fp16_flop"),
+    )
+    return TABLE.select(_bounds(_times(with_tensor_work(report, worked))))
+
+
+def _letter(precision: str) -> str:
+    return {"fp64": "d", "fp32": "f", "fp16": "h"}[precision]
+
+
+def _cores(ops: dict[str, int]) -> pl.Expr:
+    per_cycle = [pl.col(_DONE.format(op)) * work for op, work in ops.items()]
+    return pl.sum_horizontal(per_cycle, ignore_nulls=False) * pl.col(_SMSP_CYCLES)
+
+
+def _packed() -> pl.Expr:
+    """The work of packed pairs; 0 where there are no such instructions."""
+    per_cycle = [pl.col(_DONE.format(op)).fill_null(0.0) * work for op, work in _PACKED.items()]
+    return pl.sum_horizontal(per_cycle) * pl.col(_SMSP_CYCLES)
+
+
+def _only_moves() -> pl.Expr:
+    """Whether no half-precision instruction was executed but fused products, which are then register moves.
+
+    ncu before 2025.2 counts these alone; its pipe for the others tells whether there were any.
+    """
+    others = pl.sum_horizontal(_DONE.format("hadd"), _DONE.format("hmul"), ignore_nulls=False)
+    return (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
+
+
+def _times(found: pl.DataFrame) -> pl.DataFrame:
+    """The least time that each kind of work takes, and all bytes; in seconds."""
+    return found.with_columns(
+        **{f"{name}_s": _time(f"{name}_flop", f"{name}_peak") for name in _CORES},
+        memory_s=ratio("dram_bytes", "peak_dram_bytes_per_s"),
+    ).with_columns(
+        flop=pl.sum_horizontal(*(f"{name}_flop" for name in _CORES), "tensor_flop", ignore_nulls=False),
+        compute_s=pl.max_horizontal(f"{name}_s" for name in _KINDS),
+    )
+
+
+def _time(work: str, peak: str) -> pl.Expr:
+    """No time for no work, whatever the peak."""
+    return pl.when(pl.col(work) == 0).then(0.0).otherwise(ratio(work, peak))
+
+
+def _bounds(found: pl.DataFrame) -> pl.DataFrame:
+    most, memory, worked = pl.col("compute_s"), pl.col("memory_s"), pl.col("flop") + pl.col("tensor_int_op")
+    nearest = {name: (pl.col(f"{name}_s") == most) & (most > 0) for name in _KINDS}
+    named = [pl.when(nearest[name]).then(pl.lit(name)) for name in _CORES]
+    tensor = pl.when(nearest["tensor"])
+    least = pl.max_horizontal("memory_s", "compute_s")
+    known = pl.all_horizontal(pl.col(f"{name}_s").is_not_null() for name in (*_KINDS, "memory"))
+    bound = pl.when(known).then(pl.when(most > memory).then(pl.lit("compute")).otherwise(pl.lit("memory")))
+    return found.with_columns(
+        precision=pl.coalesce(*named, tensor.then(pl.coalesce("tensor_precision", pl.lit("tensor")))),
+        instruction=tensor.then("tensor_instruction"),
+        peak_flop_per_s=pl.coalesce(pl.when(nearest[name]).then(f"{name}_peak") for name in _KINDS),
+        intensity_flop_per_byte=ratio(worked, "dram_bytes"),
+        achieved_flop_per_s=ratio(worked, "seconds"),
+        attainable_flop_per_s=pl.when(known).then(ratio(worked, least)),
+        dram_bytes_per_s=ratio("dram_bytes", "seconds"),
+        bound=bound,
+        roof_share=pl.when(known).then(ratio(least, "seconds")),
+    ).with_columns(ridge_flop_per_byte=ratio("peak_flop_per_s", "peak_dram_bytes_per_s"))

@@ -1,0 +1,1 @@
+"""What ran on the GPU, when, and in which window."""

@@ -1,0 +1,88 @@
+"""Kernels by launch shape: what the page and the rules on grids build on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.lookup import beside, positions
+from kanalyze.frames import constant, grouped, mixed, slices
+from kanalyze.model import LAUNCH_SHAPE
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
+
+#: Their columns in tables of kernels of which it may not be known.
+SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in LAUNCH_SHAPE)
+
+#: What else a launch takes of an SM.
+RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
+
+
+def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The different launch shapes and resources, and which one each kernel has.
+
+    Returns:
+        The shapes: shape (a number), :data:`SHAPE` and :data:`RESOURCES`, each once. And event_id and shape of every
+        row of the kernels' configurations, in their order.
+    """
+    shapes, numbers, ids = _numbered(report)
+    # those of the kernels need not be in memory twice
+    ids = report.kind("kernel").get_column("event_id") if ids is None else ids
+    return shapes, pl.DataFrame([ids, numbers])
+
+
+@once_per_process
+def _numbered(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
+    """The shapes of :func:`shape_numbers`, their numbers, and ids unless these are the kernels' own."""
+    config, found = report.kernel_config, []
+    codes = []
+    for part in slices(config.select(*SHAPE, *RESOURCES)):
+        code = part.select(mixed(part.columns).alias("code")).to_series()
+        fresh = code.is_first_distinct()
+        codes.append(code)
+        found.append(part.filter(fresh).with_columns(code.filter(fresh)))
+    shapes = pl.concat(found).unique("code").sort("code").with_row_index("shape")
+    numbers = [positions(shapes.get_column("code"), part) for part in codes]
+    ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
+    return shapes.drop("code"), pl.concat(numbers).alias("shape"), None if ids.equals(kernels) else ids
+
+
+@once_per_report
+def kernel_shapes(report: Report) -> pl.DataFrame:
+    """The kernels in scope by device, name, launch shape and resources.
+
+    Columns: device, bucket, name, the six of :data:`SHAPE`, :data:`RESOURCES`, count, total_ns, exclusive_ns, and
+    alone_ns: the time in which such a kernel ran and no other one did.
+    """
+    needed = ("event_id", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
+    work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
+    one = work.is_empty() or constant(work, "device")
+    parts = [_alone(part) for part in ([work] if one else work.partition_by("device"))]
+    ran = pl.concat(parts).filter(pl.col("kind") == "kernel").drop("kind", "start", "end")
+    shapes, numbers = shape_numbers(report)
+    kernels = beside(ran, numbers, "shape").drop("event_id")
+    sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]
+    sums += [pl.col("exclusive_ns").sum(), pl.col("alone_ns").sum()]
+    found = grouped(kernels, ("device", "bucket", "name", "shape"), sums).join(shapes, on="shape", how="left")
+    return found.select("device", "bucket", "name", *SHAPE, *RESOURCES, "count", "total_ns", "exclusive_ns", "alone_ns")
+
+
+def other_shapes(shapes: pl.DataFrame) -> int:
+    """How many kernels and launch shapes there are beside the first row's, however much of an SM they take."""
+    return shapes.select("name", *SHAPE).unique().height - 1
+
+
+def _alone(work: pl.DataFrame) -> pl.DataFrame:
+    """`work`, of one device, with the time in which each kernel ran and no other did."""
+    if work.select((pl.col("exclusive_ns") == pl.col("end") - pl.col("start")).all()).item():
+        return work.with_columns(alone_ns="exclusive_ns")
+    single = intervals.alone(work)
+    return work.with_columns(alone_ns=intervals.overlap(work.get_column("start"), work.get_column("end"), single))

@@ -1,0 +1,83 @@
+"""The window of each device: the time that its ledger accounts for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import of_device, operations, used_devices
+from kanalyze.analyses.device._recorded_time import in_time
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.frames import constant, distinct_values
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+_SCHEMA = dict.fromkeys(("device", "start", "end"), pl.Int64)
+
+
+@once_per_report
+def activity(report: Report) -> pl.DataFrame:
+    """First start and last end of any CUDA call or operation of the processes that ran operations on a device.
+
+    Columns device, start, end; one row per device with operations.
+    """
+    spans = _process_spans(report)
+    used = used_devices(report)
+    joined = used.join(spans, on="process_id", how="left", nulls_equal=True)
+    return joined.group_by("device").agg(pl.col("start").min(), pl.col("end").max()).sort("device")
+
+
+@once_per_report
+def windows(report: Report) -> pl.DataFrame:
+    """The window of each device with operations: its activity, or what the user asked for. Columns as there."""
+    asked, spans = report.scope.window, activity(report)
+    if asked is None:  # no window is of negative length, even where all that happened ended before it began
+        return spans.with_columns(pl.max_horizontal("start", "end").alias("end"))
+    low = pl.col("start") if asked.start_ns is None else pl.lit(asked.start_ns, dtype=pl.Int64)
+    high = pl.col("end") if asked.end_ns is None else pl.lit(asked.end_ns, dtype=pl.Int64)
+    return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))
+
+
+def _process_spans(report: Report) -> pl.DataFrame:
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    calls = in_time(report, report.kind("api").select("process_id", start="start_ns", end=end))
+    return _spans(pl.concat([_spans(calls), _spans(operations(report))]))
+
+
+def _spans(events: pl.DataFrame) -> pl.DataFrame:
+    """From when to when the `events` (process_id, start, end) of each process lasted."""
+    sides = pl.col("start").min(), pl.col("end").max()
+    if constant(events, "process_id"):  # no table of processes has to be made
+        return events.select(pl.col("process_id").first(), *sides)
+    return events.group_by("process_id").agg(sides)
+
+
+@once_per_process
+def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
+    """The span set in which anything ran on each device, at any time."""
+    work = operations(report).select("device", "start", "end")
+    return {device: intervals.union(of_device(work, device)) for device in distinct_values(work, "device")}
+
+
+@once_per_report
+def idle_spans(report: Report) -> dict[int, pl.DataFrame]:
+    """The span set of each device in scope, by its number, in which nothing ran on it inside its window."""
+    busy = busy_spans(report)
+    return {device: intervals.gaps(busy[device], low, high) for device, low, high in windows(report).iter_rows()}
+
+
+@once_per_report
+def all_idle_spans(report: Report) -> pl.DataFrame:
+    """The span set in which all devices in scope were idle, between the first start and last end of their windows."""
+    known, work = windows(report), operations(report).select("device", "start", "end")
+    if known.is_empty():
+        return pl.DataFrame(schema=intervals.SPANS)
+    if known.height == 1:
+        return idle_spans(report)[known.item(0, "device")]
+    used = work.filter(pl.col("device").is_in(known.get_column("device").implode()))
+    low, high = known.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return intervals.gaps(intervals.union(used), low, high)

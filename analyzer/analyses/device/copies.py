@@ -1,0 +1,79 @@
+"""Copies and memsets by operation: time, bytes and achieved bandwidth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
+from kanalyze.exact import rate
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "copies",
+    "One kind of copy, or all memsets.",
+    (
+        Column("operation", pl.String, "As nsys names it, such as [CUDA memcpy Host-to-Device].", nullable=True),
+        *DURATION_COLUMNS,
+        Column(
+            "total_bytes", pl.Int64, "Bytes moved; null, as the next five, where sizes are not known.", nullable=True
+        ),
+        Column("avg_bytes", pl.Float64, "Mean size.", nullable=True),
+        Column("median_bytes", pl.Float64, "Median size.", nullable=True),
+        Column("min_bytes", pl.Int64, "Smallest.", nullable=True),
+        Column("max_bytes", pl.Int64, "Largest.", nullable=True),
+        Column(
+            "stddev_bytes",
+            pl.Float64,
+            "Sample standard deviation of the sizes; 0 for a single one.",
+            nullable=True,
+        ),
+        Column(
+            "bandwidth_bytes_per_s",
+            pl.Float64,
+            "Bytes moved per second of copying; null where no time was spent, or sizes are not known.",
+            nullable=True,
+        ),
+        Column(
+            "exclusive_ns",
+            pl.Int64,
+            "Time in which the device did nothing but this; sums to the ledger's memcpy and memset buckets.",
+        ),
+    ),
+    equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
+)
+
+
+@analysis
+def copies(report: Report) -> pl.DataFrame:
+    """The copies and memsets in scope, by operation, the longest in total first.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records neither copies nor memsets.
+    """
+    require(report, TABLE.name, "memcpy", "memset")
+    moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))
+    joined = beside(moved, report.copy_detail, "size_bytes")
+    sizes = (pl.col("size_bytes").sum().alias("total_bytes"), *spread("size_bytes", "", "_bytes"))
+    sums = joined.group_by("name").agg(
+        *duration_statistics(),
+        *(pl.when(pl.col("size_bytes").count() > 0).then(size) for size in sizes),
+        pl.col("exclusive_ns").sum(),
+    )
+    named = sums.with_columns(
+        share_of_total(),
+        rate(pl.col("total_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s"),
+        pl.col("name").cast(pl.String).alias("operation"),
+    )
+    return TABLE.select(named.sort("total_ns", "operation", descending=[True, False]))

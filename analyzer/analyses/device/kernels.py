@@ -1,0 +1,126 @@
+"""Kernels by name, by name and launch shape, or by what their names say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._kernel_families import decoded
+from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.analyses.shared.requirements import require_kernels
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+TABLE: Final = Table(
+    "kernels",
+    "One kernel, all its launches.",
+    (
+        Column("name", pl.String, "Demangled name of the kernel.", nullable=True),
+        *DURATION_COLUMNS,
+        Column(
+            "exclusive_ns",
+            pl.Int64,
+            "Time in which this was what its device was doing; over all kernels, and whole graphs, it sums to "
+            "the ledger's kernel and communication buckets.",
+        ),
+    ),
+    equals="nsys stats cuda_gpu_kern_sum; with --by launch-shape cuda_gpu_kern_gb_sum",
+    groupings=("launch-shape", "family", "library", "operation", "dtype", "arch", "tensor-core", "tile"),
+)
+
+#: The table that ``by="launch-shape"`` gives.
+BY_LAUNCH_SHAPE: Final = Table(
+    "kernels",
+    "One kernel in one launch shape.",
+    (*TABLE.columns, *LAUNCH_SHAPE),
+    equals="nsys stats cuda_gpu_kern_gb_sum",
+    when="--by launch-shape",
+)
+
+_FAMILY: Final = Column("family", pl.String, "What they do: gemm, elementwise, communication…")
+
+
+def _by_name(by: str, *keys: Column) -> Table:
+    """The form of the table that groups by what the names say; ``other`` is where they do not."""
+    return Table(
+        "kernels",
+        "All kernels whose names say the same; `other` where they do not say.",
+        (
+            *keys,
+            *TABLE.columns[1:],
+            Column("kernels", pl.Int64, "Different names."),
+        ),
+        when=f"--by {by}",
+    )
+
+
+#: The tables that the other groupings give.
+BY_FAMILY: Final = _by_name("family", _FAMILY)
+BY_LIBRARY: Final = _by_name("library", Column("library", pl.String, "Whose kernels: cublas, aten, inductor, nccl…"))
+BY_OPERATION: Final = _by_name(
+    "operation", _FAMILY, Column("operation", pl.String, "What they compute: pow, sum, allreduce, fprop…")
+)
+BY_DTYPE: Final = _by_name("dtype", Column("dtype", pl.String, "Types of the inputs: f32, tf32, bf16…"))
+BY_ARCH: Final = _by_name("arch", Column("arch", pl.String, "What they were written for: sm80, ampere…"))
+BY_TENSOR_CORE: Final = _by_name(
+    "tensor-core", Column("tensor_core", pl.String, "Whether they compute on tensor cores: yes, no.")
+)
+BY_TILE: Final = _by_name("tile", Column("tile", pl.String, "Elements that a block makes: 128x64x32."))
+
+_FORMS: Final = {
+    form.when.removeprefix("--by "): form
+    for form in (BY_FAMILY, BY_LIBRARY, BY_OPERATION, BY_DTYPE, BY_ARCH, BY_TENSOR_CORE, BY_TILE)
+}
+
+
+def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """The kernels in scope, heaviest first.
+
+    Args:
+        report: Where to look; kernels that overlap its window count, whole.
+        by: ``launch-shape`` tells launches of different grid or block apart; the other groupings put together all
+            kernels whose names say the same.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, :data:`BY_LAUNCH_SHAPE` or one of the other forms, sorted as nsys sorts it: total time
+        descending, count, name.
+
+    Raises:
+        CannotTellError: The report records no kernels; or a window is asked for of a report of ncu, whose kernels
+            were measured one by one: their durations are those under ncu, and each had the device for itself.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require_kernels(report, TABLE.name)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of kernels", by, TABLE.groupings)
+    found = exclusive_operations(report).select("kind", "event_id", "name", "dur_ns", "exclusive_ns")
+    found = found.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
+    if found.is_empty() and report.meta.timeless:
+        raise CannotTellError.without_counters(TABLE.name, report.meta.path, "of durations (section SpeedOfLight)")
+    keys, table = ["name"], TABLE
+    if by in _FORMS:
+        table = _FORMS[by]
+        keys = [column.name for column in table.columns if column.dtype == pl.String]
+        found = decoded(report, found, *keys)
+    elif by is not None:
+        table = BY_LAUNCH_SHAPE
+        keys += SHAPE
+        found = beside(found, report.kernel_config, *SHAPE)
+    names = [pl.col("name").n_unique().alias("kernels")] if by in _FORMS else []
+    sums = found.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum(), *names)
+    order = sums.with_columns(share_of_total(), pl.col(keys[0]).cast(pl.String)).sort(
+        "total_ns", "count", *keys, descending=[True, False, *(False for _ in keys)]
+    )
+    return table.select(order)

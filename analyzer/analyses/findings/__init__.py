@@ -1,0 +1,1 @@
+"""What is worth knowing, ranked, and what is doubtful about a report."""

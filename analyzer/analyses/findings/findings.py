@@ -1,0 +1,90 @@
+"""What is worth knowing, ranked by the time at stake."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._platform import interface
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings import rules
+from kanalyze.analyses.findings.rules import cold_start
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
+from kanalyze.analyses.shared.cached import analysis, once_per_report
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+from kanalyze.wording import worded
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "findings",
+    "One finding: a sentence with its evidence and the nanoseconds at stake.",
+    (
+        Column("rule", pl.String, "Stable name of the kind of finding."),
+        Column("device", pl.Int64, "The GPU whose window the time is part of."),
+        Column(
+            "at_stake_ns",
+            pl.Int64,
+            "The time in the window that it takes; where the sentence says so, the most that mending it can gain.",
+        ),
+        Column("share", pl.Float64, "That time as a part of the device's window."),
+        Column("sentence", pl.String, "What was found, with the evidence."),
+        Column("remedy", pl.String, "What to do about it."),
+        Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
+        Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
+    ),
+)
+
+
+@once_per_report
+def ranked(report: Report) -> list[rules.Finding]:
+    """All findings that touch enough of their device's window, the costliest first.
+
+    That is at least :func:`least_worth_saying`; of what is paid once, that part of the whole window.
+    """
+    require(report, TABLE.name, *DEVICE_KINDS)
+    culprits(report)  # some ask for them; found first, their walk serves the ledger, which many ask for, too
+    modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
+    found = [finding for some in side_by_side(report, [module.find for module in modules]) for finding in some]
+    least, lengths = least_worth_saying(report), {device: end - low for device, low, end in windows(report).iter_rows()}
+    once = {device: WORTH_SAYING * ns for device, ns in lengths.items()}
+    worth = [one for one in found if one.at_stake_ns >= (once if one.rule in cold_start.RULES else least)[one.device]]
+    words = interface(report)
+    told = [one._replace(text=worded(one.text, words), remedy=worded(one.remedy, words)) for one in worth]
+    return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+
+
+@analysis
+def findings(report: Report) -> pl.DataFrame:
+    """What is worth knowing about the report, the costliest first; kernel names are whole.
+
+    Returns:
+        :data:`TABLE`; empty where there is nothing to say.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    every = ranked(report)
+    lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
+    rows = [
+        (
+            found.rule,
+            found.device,
+            found.at_stake_ns,
+            found.at_stake_ns / max(lengths[found.device], 1),
+            found.text.format(*found.names),
+            found.remedy,
+            found.table,
+            found.definition,
+        )
+        for found in every
+    ]
+    return TABLE.select(pl.DataFrame(rows, schema=TABLE.schema, orient="row"))

@@ -1,0 +1,87 @@
+"""How far the report can be trusted: what it could not tell, and what in it makes no sense."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._platform import interface
+from kanalyze.analyses.device._sharing import shared_devices
+from kanalyze.analyses.findings._doubts import CHECKS, TABLE, names, pairing, told
+from kanalyze.analyses.host._recording_start import BEGINS, begun_before
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.wording import worded
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.findings._doubts import Check
+    from kanalyze.report import Report
+
+__all__ = ["TABLE", "health"]
+
+#: Usual where a program is recorded in mid-run; a doubt where it hides as much as a finding takes.
+_MID_RUN: Final = "processes at work before the recording"
+
+
+@analysis
+def health(report: Report) -> pl.DataFrame:
+    """What is wrong or unknown in the report, whole, whatever the window.
+
+    Returns:
+        :data:`TABLE`: every check that the report allows, also those that found nothing, then the reader's notes.
+    """
+    if report.meta.timeless:
+        return told(names(report), report.table("notes"))
+    paired, unknown, shapes = side_by_side(report, [pairing, _attribution, _shapes])
+    checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
+    (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]
+    usual = () if hidden and worth_saying(report, hidden) else (_MID_RUN,)
+    return told([*checks, *unknown, *shapes, *_sharing(report)], report.table("notes"), usual)
+
+
+def _attribution(report: Report) -> list[Check]:
+    if not set(DEVICE_KINDS).intersection(report.kinds):
+        return []
+    unknown = ledger(report).filter(pl.col("bucket") == "unknown")
+    begins = unknown.filter(pl.col("detail") == BEGINS)
+    unknown = unknown.filter(pl.col("detail").is_null())
+    asks = "no launch tells which thread the device waited for; was the CUDA API traced?"
+    effect = worded(asks, interface(report))
+    earlier = (
+        "the recording begins there: what they waited for first is unknown, and no launch counts as a kernel's first"
+    )
+    return [
+        ("idle time of unknown cause", unknown.height, total(unknown, "ns"), effect),
+        (_MID_RUN, begun_before(report).height, total(begins, "ns"), earlier),
+    ]
+
+
+def _sharing(report: Report) -> list[Check]:
+    whole = report.whole
+    if used_devices(whole).get_column("process_id").n_unique() <= 1:
+        return []
+    found = shared_devices(whole)
+    effect = (
+        "without MPS or MIG their kernels run in turn, in time slices: a kernel's duration holds the slices of others, "
+        "and what is idle for one process is not for the other"
+    )
+    return [("shared use of a GPU", len(found), sum(one.together_ns for one in found), effect)]
+
+
+def _shapes(report: Report) -> list[Check]:
+    if "kernel" not in report.kinds:
+        return []
+    whole = replace(report, scope=replace(report.scope, window=None, device=None))
+    launches = launch_occupancy(report if report.scope == whole.scope else whole)
+    unknown = launches.filter(pl.col("unknown").is_not_null())
+    why = unknown.sort("count", "unknown", descending=[True, False]).get_column("unknown").head(1)
+    effect = ": ".join(["occupancy, tails and the findings about them leave these out", *why])
+    return [("kernels of unknown occupancy", total(unknown, "count"), total(unknown, "total_ns"), effect)]

@@ -1,0 +1,126 @@
+"""One-time costs: context creation, loading of modules and libraries, and first launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
+from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
+from kanalyze.analyses.idle._by_bucket import walked
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.shared.statistics import longest, median_of, total
+from kanalyze.units import count, moment, plural, time
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: What is found here: what is paid once.
+RULES: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch")
+
+#: So many contexts are named in the sentence.
+_NAMED: Final = 3
+
+
+def find(report: Report) -> list[Finding]:
+    """At most one finding per device for each of context creation, loading, and first launches."""
+    found = []
+    for device in ledger(report).get_column("device").unique(maintain_order=True):
+        rows = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "loading"))
+        found += _context(report, device, rows.filter(pl.col("detail") == "context"))
+        found += _unrecorded_context(report, device)
+        found += _loading(report, device, rows.filter(pl.col("detail") != "context"))
+        found += _first_launches(report, device)
+    return found
+
+
+def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
+    stake = total(rows, "ns")
+    if not stake:
+        return []
+    calls = report.kind("api").select("event_id", "process_id", "name", "dur_ns")
+    made = _of_processes(report, device, context_calls(report)).with_columns(shown(pl.col("name")).alias("call"))
+    later = calls.join(made.select("process_id", "name"), on=["process_id", "name"], how="semi")
+    later = later.join(made, on="event_id", how="anti")
+    names = ", ".join(made.get_column("call").fill_null("a call without a name").unique().sort())
+    warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
+    longest_one = (
+        made.with_columns(ns=pl.col("made_ns") - pl.col("start_ns")).sort("ns", "event_id").row(-1, named=True)
+    )
+    whole = f" of {time(longest_one['dur_ns'])}" if longest_one["ns"] < longest_one["dur_ns"] else ""
+    took = f"{time(longest_one['ns'])}{whole}{warm}"
+    text = f"Context creation, once per process and device, inside {literal(names)} ({took})."
+    remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
+    return [Finding("context-creation", device, stake, text, remedy, "cold")]
+
+
+def _unrecorded_context(report: Report, device: int) -> list[Finding]:
+    """The time around a context's creation that no call covers, which the ledger therefore counts as host."""
+    stake = walked(report)[device].unrecorded_ns
+    if not stake:
+        return []
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    made = _of_processes(report, device, unrecorded_contexts(report))
+    made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
+    which = "; ".join(_sides(row, report.zero_ns) for row in made.head(_NAMED).iter_rows(named=True))
+    more = f"; and {count(made.height - _NAMED)} more" if made.height > _NAMED else ""
+    text = (
+        f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
+        f"calls ({which}{more}). Up to {time(stake)} of what counts as host is this."
+    )
+    remedy = "A cost of starting up: leave it out of what you compare."
+    return [Finding("unrecorded-context", device, stake, text, remedy, "cold")]
+
+
+def _sides(made: dict[str, Any], zero_ns: int) -> str:
+    before, after = (literal(made[side] or edge) for side, edge in (("before", "the start"), ("after", "the end")))
+    return f"at {moment(made['end'], zero_ns)}, between {before} and {after}"
+
+
+def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
+    stake = total(rows, "ns")
+    if not stake:
+        return []
+    loading = names_that(report, lambda name: bucket_of(name) == "loading")
+    loads = report.seen("api").filter(pl.col("name").is_in(loading))
+    loads = _after_contexts(report, _of_processes(report, device, loads))
+    slowest = longest(loads, "dur_ns")
+    most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
+    how = f"{plural(loads.height, 'call')}, the longest {time(slowest)} (most in {literal(most)})"
+    text = f"Loading modules and libraries: {how}."
+    remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
+    return [Finding("module-loading", device, stake, text, remedy, "ledger")]
+
+
+def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """The `calls` with what they took after the context was made that one of them may have made; none of nothing."""
+    made = context_calls(report).select("event_id", until=pl.col("made_ns") - pl.col("start_ns"))
+    found = calls.join(made, on="event_id", how="left", maintain_order="left")
+    found = found.with_columns(dur_ns=pl.col("dur_ns") - pl.col("until").fill_null(0))
+    return found.filter(pl.col("until").is_null() | (pl.col("dur_ns") > 0))
+
+
+def _first_launches(report: Report, device: int) -> list[Finding]:
+    """What the device waited for the first launch of each kernel beyond what it waits for a warm one."""
+    found = launch_costs(report).first.get(device)
+    if found is None or not found.stake_ns:
+        return []
+    cold, worst = found.cold, found.cold.row(0, named=True)
+    text = (
+        f"First launches: {count(cold.height)} of {plural(found.kernels, 'kernel')} took "
+        f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(found.usual_ns)} once "
+        f"warm; the longest {time(worst['api_ns'])}, {{0}}."
+    )
+    remedy = "Lazy loading at first use: warm up every kernel before you measure."
+    return [Finding("first-launch", device, found.stake_ns, text, remedy, "cold", (str(worst["name"]),))]
+
+
+def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
+    """The events of the processes that ran operations on a device."""
+    used = used_devices(report).filter(pl.col("device") == device)
+    return events.join(used.select("process_id"), on="process_id", how="semi", maintain_order="left")

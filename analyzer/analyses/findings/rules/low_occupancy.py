@@ -1,0 +1,84 @@
+"""Kernels of which an SM can hold few warps at once, and what it is that keeps more of them out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.occupancy._calculator import SHARED_SETTING, registers_for_one_more, shared_for_one_more
+from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.units import count, percent, plural, size, time
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Half of the warps are enough for most kernels; whether a kernel wants more is not in the report.
+_LOW: Final = 0.5
+
+#: Matrix products and attention of libraries hold their tiles in registers and shared memory, and want few warps.
+_FEW_BY_DESIGN: Final = (
+    r"(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gemm|gemv|flash_?(?:fwd|bwd|attn|attention)|fmha|wgmma|tensorop"
+)
+
+_REMEDIES: Final = {
+    "registers": "Use fewer registers per thread (__launch_bounds__, -maxrregcount), as long as that spills none",
+    "shared memory": "Use less shared memory per block: smaller tiles, or fewer of them in flight",
+    SHARED_SETTING: "Let the SM use more of its cache as shared memory (cudaFuncSetAttribute, preferred carve-out)",
+    "warps": "Choose a block size of which a multiple fills the SM",
+    "blocks": "Use larger blocks: an SM holds only so many, however small they are",
+}
+
+
+def find(report: Report) -> list[Finding]:
+    """One finding per device, on the launch shape with most at stake, with the sum over all of them.
+
+    What the last wave of such a kernel leaves idle is not counted here: it is `tail`'s.
+    """
+    found = []
+    for (device,), shapes in _low(report).partition_by("device", as_dict=True, maintain_order=True).items():
+        top = shapes.row(0, named=True)
+        more = other_shapes(shapes)
+        others = f" Also: {plural(more, 'other launch shape')} of low occupancy." if more else ""
+        warps = f"{count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')}"
+        text = (
+            f"{{0}} gets at most {warps} on an SM ({percent(top['occupancy_share'])} occupancy), for "
+            f"{time(top['alone_ns'])}; the limit is {_limit(top)}.{others}"
+        )
+        what = _REMEDIES[top["limiter"].split(", ")[0]]
+        remedy = f"{what}. It helps where the kernel waits for latency, not where it waits for bandwidth."
+        stake, names = total(shapes, "low_occupancy_ns"), (str(top["name"]),)
+        found.append(Finding("low-occupancy", device, stake, text, remedy, "occupancy", names))
+    return found
+
+
+def _low(report: Report) -> pl.DataFrame:
+    """Launch shapes of low occupancy with more blocks than run at once, by device, the costliest first."""
+    launches = launch_occupancy(report).filter(
+        (pl.col("bucket") == "kernel") & (pl.col("occupancy_share") <= _LOW) & (pl.col("low_occupancy_ns") > 0)
+    )
+    if launches.is_empty():
+        return launches
+    designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
+    descending = [False, True, *(False for _ in ("name", *SHAPE))]
+    enough = launches.filter(~designed).with_columns(registers=registers_for_one_more(), shared=shared_for_one_more())
+    return enough.sort("device", "low_occupancy_ns", "name", *SHAPE, descending=descending)
+
+
+def _limit(top: dict[str, Any]) -> str:
+    """What keeps more warps out, and from where on one more block would find room."""
+    if top["limiter"] == "registers":
+        now, then = top["registers_per_thread"], top["registers"]
+        return f"registers ({now} per thread; with {then} one more block fits)"
+    if top["limiter"] == "shared memory":
+        now, then = top["static_shared_bytes"] + top["dynamic_shared_bytes"], top["shared"]
+        return f"shared memory ({size(now)} per block; with {size(then)} one more fits)"
+    if top["limiter"] == SHARED_SETTING:
+        now, all_of_it = top["shared_config_bytes"], top["shared_per_sm_bytes"]
+        return f"the setting of the shared memory ({size(now)} of the SM's {size(all_of_it)})"
+    if top["limiter"] == "blocks":
+        return f"the number of blocks ({plural(top['blocks_per_sm'], 'block')} of {plural(top['threads'], 'thread')})"
+    return " and ".join(top["limiter"].rsplit(", ", 1))

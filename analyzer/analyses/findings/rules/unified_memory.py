@@ -1,0 +1,115 @@
+"""Unified memory that moves by page faults: the same pages back and forth, or in many small pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import exact, intervals
+from kanalyze.analyses.device._operations import exclusive_operations, of_device
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.memory._page_traffic import pages
+from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves
+from kanalyze.analyses.shared.statistics import longest, total
+from kanalyze.units import plural, rate, size, time
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Memory that goes there and back once is used on both sides; from so many round trips on it thrashes.
+_ROUND_TRIPS: Final = 2
+
+#: Fewer copies than this are not many.
+_MANY: Final = 8
+
+#: Prefetched copies smaller than this say nothing of the bandwidth that prefetching gives.
+_COMPARABLE_BYTES: Final = 1 << 20
+
+
+def find(report: Report) -> list[Finding]:
+    """At most one finding of each of the two rules per device."""
+    moved = moves(report)
+    if moved.is_empty():
+        return []
+    moved = moved.join(pages(report).again, on="event_id", how="left", maintain_order="left")
+    moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
+    found = []
+    for device, _, _ in windows(report).iter_rows():
+        own = moved.filter(pl.col("device") == device)
+        found += [finding for finding in (_thrash(report, device, own), _prefetch(report, device, own)) if finding]
+    return found
+
+
+def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
+    """Pages that went back and forth more than once, by page faults or because the device was full."""
+    unasked = moved.filter(pl.col("cause").is_in(list(UNASKED)))
+    again, trips = (
+        total(unasked, "again_bytes"),
+        longest(pages(report).unasked.filter(pl.col("device") == device), "trips"),
+    )
+    if not again or trips < _ROUND_TRIPS:
+        return None
+    part = exact.part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
+    stalled = _stalled(report, device, _groups(report, device).filter("again"))
+    evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
+    text = (
+        f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
+        f"had been before; the busiest page went there and back {plural(trips, 'time')}.{_while_stalled(stalled)}"
+        + (f" The device had no room for {size(evicted)}." if evicted else "")
+    )
+    remedy = (
+        "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
+        "cudaMemPrefetchAsync per phase."
+    )
+    stake = int(unasked.select(part.sum()).item()) + stalled
+    return Finding("unified-memory-thrash", device, stake, text, remedy, "migrations")
+
+
+def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
+    """Many copies by page faults that one prefetch would do."""
+    faulted = moved.filter(pl.col("cause").is_in(list(FAULT_CAUSES)))
+    if faulted.height < _MANY:
+        return None
+    stalled = _stalled(report, device, _groups(report, device))
+    asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= _COMPARABLE_BYTES))
+    against = f", prefetched memory at {rate(_bandwidth(asked))}" if asked.height else ""
+    count, bytes_moved = faulted.height, total(faulted, "size_bytes")
+    text = (
+        f"Page faults moved {size(bytes_moved)} of managed memory in {plural(count, 'copy')} of "
+        f"{size(bytes_moved / count)} on average, at {rate(_bandwidth(faulted))}{against}.{_while_stalled(stalled)}"
+    )
+    remedy = "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it."
+    stake = total(faulted, "exclusive_ns") + stalled
+    return Finding("unified-memory-prefetch", device, stake, text, remedy, "migrations --by cause")
+
+
+def _while_stalled(ns: int) -> str:
+    return f" For {time(ns)} kernels ran while page faults of the GPU were handled." if ns else ""
+
+
+def _bandwidth(moved: pl.DataFrame) -> float:
+    return exact.rate_of(total(moved, "size_bytes"), total(moved, "dur_ns"))
+
+
+def _groups(report: Report, device: int) -> pl.DataFrame:
+    """The fault groups of a device: start, end, and again (whether the page had begun to move to a device before)."""
+    if "fault" not in report.kinds:
+        return pl.DataFrame(schema={**intervals.SPANS, "again": pl.Boolean})
+    seen = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
+    pieces = pages(report).pieces.select("process_id", "on_device_ns", first="start", behind="end").sort("first")
+    joined = seen.sort("address").join_asof(
+        pieces, left_on="address", right_on="first", by="process_id", check_sortedness=False
+    )
+    again = (pl.col("address") < pl.col("behind")) & (pl.col("on_device_ns") < pl.col("start"))
+    return joined.select("start", "end", again.fill_null(value=False).alias("again"))
+
+
+def _stalled(report: Report, device: int, groups: pl.DataFrame) -> int:
+    """How long kernels ran on a device while any of `groups` was handled: the most that they waited for it."""
+    if groups.is_empty():
+        return 0
+    work = of_device(exclusive_operations(report).select("device", "start", "end", "bucket"), device)
+    running = work.filter(pl.col("bucket").is_in(["kernel", "communication"]))
+    return intervals.length(intervals.intersect(intervals.union(running), intervals.union(groups)))

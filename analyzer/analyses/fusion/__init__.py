@@ -1,0 +1,1 @@
+"""Kernels that could be one, and what torch.compile made."""

@@ -1,0 +1,1 @@
+"""What the threads of the host did, and which call launched what."""

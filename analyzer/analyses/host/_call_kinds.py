@@ -1,0 +1,121 @@
+"""What calls of CUDA and HIP do to the thread that makes them, told by their names.
+
+The buckets and their order are those of definitions.md, section 5. Names are CUPTI's: runtime (``cuda…``) and driver
+(``cu…``) calls, with or without a version suffix; and ROCm's (``hip…``), which count as the CUDA calls that do the
+same. So patterns of names are CUDA's everywhere, and are held against :func:`cuda_name`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.shared.cached import once_per_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.report import Report
+
+#: A call's bucket by the beginning of its name; the first that fits counts, and what fits none is `api`.
+_BUCKETS: Final = (
+    (
+        "loading",
+        re.compile(
+            r"cuModuleLoad|cuLibraryLoad|cudaLibraryLoad|cuLink|cuModuleGetFunction|cuModuleGetGlobal"
+            r"|cuLibraryGet(?:Kernel|Module|Global|Managed)|cudaLibraryGet|cuKernelGetFunction|cuFuncLoad"
+            r"|cuCtxCreate|cuDevicePrimaryCtxRetain|nvrtc|nvJitLink"
+        ),
+    ),
+    (
+        "allocation",
+        re.compile(
+            r"cudaMalloc|cudaFree|cudaHostAlloc|cudaHostRegister|cudaHostUnregister|cudaMemPool"
+            r"|cuMemAlloc|cuMemFree|cuMemHostAlloc|cuMemHostRegister|cuMemHostUnregister|cuMemPool"
+            r"|cuMemCreate|cuMemRelease|cuMemMap|cuMemUnmap|cuMemAddress|cuMemSetAccess|cuArray3?D?Create|cuArrayDestroy"
+            r"|cuMipmappedArray(?:Create|Destroy)"
+        ),
+    ),
+    (
+        "sync",
+        re.compile(
+            r"(?:cuda|cu)(?:Device|Stream|Event|Ctx|Thread)Synchronize"
+            r"|(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"
+        ),
+    ),
+)
+
+#: HIP calls whose CUDA counterpart has another name than theirs with ``cuda`` for ``hip``; the first that fits counts.
+#: HIP has one library for what CUDA splits in runtime and driver. Source: the lists of CUDA calls that HIP supports.
+_HIP: Final = (
+    (re.compile(r"hipMemcpyWithStream"), "cudaMemcpy"),  # waits for the stream: blocks, unlike hipMemcpyAsync
+    (re.compile(r"hip(?:Ext|Hcc)?ModuleLaunch"), "cuLaunch"),
+    (re.compile(r"hipExtLaunch"), "cudaLaunch"),
+    (re.compile(r"hipExtMalloc"), "cudaMalloc"),
+    (re.compile(r"hipHost(?:Malloc|Alloc)"), "cudaHostAlloc"),
+    (re.compile(r"hipHostFree"), "cudaFreeHost"),
+    (re.compile(r"hiprtc"), "nvrtc"),
+    (re.compile(r"hipExt"), "cuda"),
+    (re.compile(r"hipDrv"), "cu"),
+    (
+        re.compile(
+            r"hip(?=Init|Ctx|Module|Link|Library|Kernel(?!NameRef)|FuncLoad|DevicePrimaryCtx|DeviceGetName|DeviceGetUuid"
+            r"|DeviceTotalMem|DeviceComputeCapability|DeviceGet$|Array(?:3D)?(?:Create|Destroy)|MipmappedArray"
+            r"|Mem(?:Alloc|Create|Release|Map|Unmap|Address|SetAccess|GetAddress)|GetProcAddress|PointerGet)"
+        ),
+        "cu",
+    ),
+    (re.compile(r"hip(?=[A-Z])"), "cuda"),
+)
+
+#: The order in which the buckets of a thread's calls cover an instant; `profiler` comes from the profiler itself.
+CALL_BUCKETS: Final = ("profiler", "loading", "allocation", "sync", "api")
+
+#: nsys shows a call without the CUDA version of its form where that has four digits.
+_VERSION: Final = r"_v.{4}$"
+
+_LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:cuda|cu)Mem(?:cpy|set)(?!.*Node)")
+
+
+@once_per_process
+def call_names(report: Report) -> pl.Series:
+    """The different names of the calls of the processes in scope (Categorical), null where one has none."""
+    return report.kind("api").get_column("name").unique()
+
+
+def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
+    """The different names of the calls of the processes in scope whose CUDA names (:func:`cuda_name`) `fits` wants."""
+    return [name for name in call_names(report).cast(pl.String).drop_nulls() if fits(cuda_name(name))]
+
+
+def cuda_name(name: str) -> str:
+    """The CUDA call that does what this one does: its own name but for HIP's calls."""
+    if not name.startswith("hip"):
+        return name
+    known = next(((names, cuda) for names, cuda in _HIP if names.match(name)), None)
+    return name if known is None else known[0].sub(known[1], name, count=1)
+
+
+def cuda_names(names: pl.Series) -> pl.Series:
+    """:func:`cuda_name` of each (String, null where there is none)."""
+    texts = names.cast(pl.String)
+    distinct = texts.unique().drop_nulls()
+    return texts.replace_strict({name: cuda_name(name) for name in distinct}, default=None, return_dtype=pl.String)
+
+
+def bucket_of(name: str | None) -> str:
+    """The bucket of a call: ``loading``, ``allocation``, ``sync`` or ``api``."""
+    known = cuda_name(name or "")
+    return next((bucket for bucket, names in _BUCKETS if names.match(known)), "api")
+
+
+def is_launch_name(name: str | None) -> bool:
+    """Whether a call of this name is meant to start device work; only for looking for launches that got lost."""
+    return bool(name and _LAUNCH.match(cuda_name(name)))
+
+
+def shown(name: pl.Expr) -> pl.Expr:
+    """Names of calls as nsys prints them: cudaMalloc_v3020 is cudaMalloc, cudaLaunchKernelExC_v11060 stays."""
+    return name.cast(pl.String).str.replace(_VERSION, "")

@@ -1,0 +1,124 @@
+"""Which call launched which operation: by correlation id within a process, never by the call's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import operations, recorded
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.lookup import distinct, gathered, matches, positions
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by, rows_at, telling
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+@once_per_process
+def launch_rows(report: Report) -> pl.Series:
+    """For each row of :func:`operations`, the row of the api events that launched it; null where there is none.
+
+    Joined on process and correlation id. Where several calls share them (a driver call inside a runtime call), the
+    one that started first is the launch, then the one with the lower event_id.
+    """
+    work = _correlated(report)
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
+    for (process,), part in parts_by(work, ["process_id"]).items():
+        if process is not None:
+            ids, rows = _calls_by_id(report, process)
+            at = positions(ids, part.get_column("correlation_id"))
+            call = at if rows is None else gathered(rows, at)
+            found.append(pl.DataFrame([part.get_column("row"), call.alias("call")]))
+    together = pl.concat(found)
+    if together.height == work.height and together.get_column("row").is_sorted():
+        return together.get_column("call")
+    return work.select("row").join(together, on="row", how="left", maintain_order="left").get_column("call")
+
+
+def _correlated(report: Report) -> pl.DataFrame:
+    """The operations' rows with process and correlation id."""
+    return recorded(report, "process_id", "correlation_id").drop("event_id").with_row_index("row")
+
+
+def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
+    """The correlation ids of a process' calls that have one, sorted, then by start; and their rows, None: all rows."""
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
+    ids, start, rows = calls.get_column("correlation_id"), calls.get_column("start_ns"), None
+    alone = constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process
+    if not alone or ids.has_nulls():
+        wanted = pl.col("correlation_id").is_not_null() & (pl.lit(alone) | (pl.col("process_id") == process))
+        own = calls.select(wanted).to_series()
+        ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
+    if ids.is_sorted() and start.is_sorted():
+        return ids, rows
+    rows = numbers(0, len(ids)) if rows is None else rows
+    line = pl.DataFrame([ids, start, rows.alias("row")]).sort("correlation_id", "start_ns", "row")
+    return line.get_column("correlation_id"), line.get_column("row")
+
+
+def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
+    """The launching call of each operation in `rows` (their numbers), in that order; nulls where there is none.
+
+    Columns, or those of them that are `wanted`: call_row (of the api events), thread_id, call_id, call_start, call_end,
+    call_ns, call_name.
+    """
+    called = gathered(launch_rows(report), rows)
+    columns: dict[str, pl.Series | pl.Expr] = {
+        "call_row": called,
+        "thread_id": pl.col("thread_id"),
+        "call_id": pl.col("event_id"),
+        "call_start": pl.col("start_ns"),
+        "call_end": pl.col("start_ns") + pl.col("dur_ns"),
+        "call_ns": pl.col("dur_ns"),
+        "call_name": pl.col("name"),
+    }
+    chosen = {column: columns[column] for column in wanted or columns}
+    needed = {name for one in chosen.values() if isinstance(one, pl.Expr) for name in one.meta.root_names()}
+    found = rows_at(report.kind("api").select(sorted(needed)), called)
+    return found.select(column.alias(name) for name, column in chosen.items())
+
+
+@once_per_process
+def launching_rows(report: Report) -> pl.Series:
+    """The rows of the api events that launched anything, sorted."""
+    return distinct(launch_rows(report).drop_nulls())
+
+
+def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
+    """The calls that launched anything, by process: thread_id and call_start, all known; sorted by call_start."""
+    rows, calls = launching_rows(report), report.kind("api").select(*THREAD, call_start="start_ns")
+    calls = rows_at(calls, rows).drop_nulls()
+    parts = parts_by(in_order(calls, "call_start"), ["process_id"])
+    return {process: part.drop("process_id") for (process,), part in parts.items()}
+
+
+def launch_pairs(report: Report) -> pl.DataFrame:
+    """Every kernel with every call of its process and correlation id: columns event_id and call_row.
+
+    As nsys joins them: a kernel whose correlation id two calls share stands twice. An id that more than 64 calls share
+    tells no calls apart: its kernels stand once, with the first.
+    """
+    work = operations(report).select("row", "event_id", "kind").with_columns(call_row=launch_rows(report))
+    kernels = work.filter(pl.col("kind") == "kernel")
+    single = kernels.select("event_id", "call_row").drop_nulls("call_row")
+    shared = _shared_calls(report)
+    if shared.is_empty():
+        return single
+    keys = ["process_id", "correlation_id"]
+    own = report.kind("kernel").select("event_id", *keys)
+    doubled = own.join(shared, on=keys).select("event_id", "call_row")
+    return pl.concat([single.join(doubled, on="event_id", how="anti"), doubled])
+
+
+def _shared_calls(report: Report) -> pl.DataFrame:
+    """The calls that share process and correlation id with another call: process_id, correlation_id, call_row."""
+    parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
+    for process in distinct_values(operations(report), "process_id").drop_nulls():
+        ids, rows = _calls_by_id(report, process)
+        same = (matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))).arg_true()
+        if len(same):
+            shared = {"correlation_id": ids.gather(same), "call_row": same if rows is None else rows.gather(same)}
+            parts.append(pl.DataFrame(shared).select(pl.lit(process, dtype=pl.Int64).alias("process_id"), pl.all()))
+    return telling(pl.concat(parts), ["process_id", "correlation_id"])

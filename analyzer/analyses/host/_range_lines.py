@@ -1,0 +1,109 @@
+"""NVTX ranges as analyses need them: named as nsys names them, and which one a thread was in at any time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.analyses.shared.range_nesting import flat_layers, innermost, outermost_first
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.frames import count_up_to, of_parts
+from kanalyze.named_ranges import named
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
+    from kanalyze.report import Report
+    from kanalyze.window import Window
+
+
+@once_per_process
+def named_ranges(report: Report) -> pl.DataFrame:
+    """Every range of the processes in scope, at any time, sorted by start, then event_id.
+
+    Columns: those of :func:`kanalyze.named_ranges.named`.
+    """
+    return named(report.kind("range"), report.table("range_detail"))
+
+
+def overlapping(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
+    """The rows of :func:`named_ranges` that overlap a window, whole; one without duration if it lies in it."""
+    if window is not None and window.start_ns is not None:
+        ranges = ranges.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
+    if window is not None and window.end_ns is not None:
+        ranges = ranges.filter(pl.col("start") < window.end_ns)
+    return ranges
+
+
+@once_per_process
+def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFrame]:
+    """What range each thread was in: by process id and thread id, spans that do not overlap, sorted.
+
+    Columns: start, end and row (of :func:`named_ranges`). An instant belongs to the push/pop range of its thread that
+    started last, of those that started together to the shorter one, then to the higher row; where there is none, to
+    the start/end range that the thread started first, then to the lower row. No span: no range.
+    """
+    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
+    found = {}
+    for key, part in ranges.partition_by(THREAD, as_dict=True).items():
+        pair = (pl.col("style") == "StartEnd").fill_null(value=False)
+        stacked, paired = part.filter(~pair), part.filter(pair)
+        line = _innermost(stacked)
+        if paired.height:
+            free = intervals.gaps(
+                intervals.union(line), *part.select(pl.col("start").min(), pl.col("end").max()).row(0)
+            )
+            line = pl.concat([line, intervals.cut(_first_started(paired), free)]).sort("start")
+        found[key] = line
+    return found
+
+
+def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The line of push/pop ranges: at each instant the one that started last, even where those of two domains cross."""
+    ranges = outermost_first(ranges)
+    edges = pl.concat([ranges.get_column("start"), ranges.get_column("end")]).unique().sort()
+    pieces = pl.DataFrame({"since": edges, "until": edges.shift(-1)}).drop_nulls()
+    at = innermost(flat_layers(ranges), pieces)
+    line = pieces.select(start="since", end="until", row=ranges.get_column("row").gather(at)).drop_nulls("row")
+    goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
+    begins = line.select(~goes_on.fill_null(value=False)).to_series()
+    ends = begins.shift(-1, fill_value=True)
+    return line.filter(begins).with_columns(line.get_column("end").filter(ends))
+
+
+def _first_started(ranges: pl.DataFrame) -> pl.DataFrame:
+    own = intervals.first_come(ranges.sort("start", "row"))
+    return own.select(start="own_start", end="own_end", row="row").filter(pl.col("end") > pl.col("start"))
+
+
+def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
+    """The range that a thread was in, by row of :func:`named_ranges`; null where it was in none.
+
+    `points` has the columns process_id, thread_id and at.
+    """
+    return of_parts(
+        points.select(*THREAD, "at"),
+        THREAD,
+        pl.UInt32,
+        lambda thread, part: _thread_ranges_at(report, thread, part.get_column("at")),
+    )
+
+
+def _thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Series:
+    line = range_lines(report).get(thread)
+    return pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(at)) if line is None else on_line(line, at)
+
+
+def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none.
+
+    A point that is null is in none.
+    """
+    known = at.fill_null(strategy="forward").fill_null(intervals.BEFORE_ALL) if at.has_nulls() else at
+    begun = count_up_to(line.get_column("start"), known, equal=True)
+    place = (begun - 1).set(begun == 0, None)
+    inside = (gathered(line.get_column("end"), place) > at).fill_null(value=False)
+    return gathered(line.get_column("row"), place).set(~inside, None)

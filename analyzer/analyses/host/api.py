@@ -1,0 +1,53 @@
+"""CUDA calls by name: what the host spent in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "api",
+    "One CUDA runtime or driver call; time of calls inside calls counts in both.",
+    (
+        Column(
+            "name",
+            pl.String,
+            "The call as nsys shows it: without the four-digit version of its form.",
+            nullable=True,
+        ),
+        *DURATION_COLUMNS,
+    ),
+    equals="nsys stats cuda_api_sum",
+)
+
+
+@analysis
+def api(report: Report) -> pl.DataFrame:
+    """The CUDA calls in scope, by name, the longest in total first; of a device, those of the processes that used it.
+
+    Two forms of one call (``…_v3020`` and ``…_v12000``) are two rows, as in nsys.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records no CUDA calls.
+    """
+    require(report, TABLE.name, "api")
+    calls = report.seen("api")
+    if report.scope.device is not None:
+        calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
+    sums = calls.group_by("name").agg(duration_statistics())
+    named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"))
+    return TABLE.select(named.sort("total_ns", "name", descending=[True, False]))

@@ -1,0 +1,134 @@
+"""Every launched kernel with the call that launched it: call, queue and kernel time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._launching_call import launch_pairs
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.lookup import beside, positions
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.frames import constant, first_seen
+from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "launches",
+    "One kernel and the call that launched it; a call that launched several (a graph) has a row for each.",
+    (
+        Column("api_start_ns", pl.Int64, "Start of the call."),
+        Column("api_ns", pl.Int64, "Duration of the call."),
+        Column(
+            "queue_ns",
+            pl.Int64,
+            "From the call's return to the kernel's start; null if it started before.",
+            nullable=True,
+        ),
+        Column("kernel_start_ns", pl.Int64, "Start of the kernel."),
+        Column("kernel_ns", pl.Int64, "Duration of the kernel."),
+        Column(
+            "total_ns",
+            pl.Int64,
+            "From the start of the call to the end of the kernel or the call, the later one.",
+        ),
+        Column("process_id", pl.Int64, "Process that made the call."),
+        Column("thread_id", pl.Int64, "Thread that made the call.", nullable=True),
+        Column(
+            "device",
+            pl.Int64,
+            "What the process calls the GPU that ran the kernel, as nsys prints it.",
+            nullable=True,
+        ),
+        Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
+        *LAUNCH_SHAPE,
+        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
+        Column("gpu", pl.Int64, "The GPU that ran the kernel, as in `devices`.", nullable=True),
+        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
+        Column(
+            "charged_api_ns",
+            pl.Int64,
+            "The call's duration once per call: 0 but for the first kernel that it launched.",
+        ),
+    ),
+    equals="nsys stats cuda_kern_exec_trace",
+)
+
+
+@analysis
+def launches(report: Report) -> pl.DataFrame:
+    """The launched kernels in scope, in the order of their calls.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report lacks kernels or CUDA calls.
+    """
+    require(report, TABLE.name, "kernel")
+    require(report, TABLE.name, "api")
+    shape = [*SHAPE]
+    sides = ((report.kernel_config, shape), (report.kind("kernel"), ["stream"]))
+    found = joined_launches(report)
+    for side, columns in sides:
+        found = beside(found, side, *columns)
+    named = found.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
+    return TABLE.select(named.sort("api_start_ns", "kernel_start_ns", "event_id"))
+
+
+def joined_launches(report: Report) -> pl.DataFrame:
+    """Kernels in scope with their calls, and the times of :data:`TABLE`; two rows where two calls share one id."""
+    needed = ("kind", "event_id", "began", "dur_ns", "device", "name")
+    kernels = exclusive_operations(report).select(needed).filter(pl.col("kind") == "kernel")
+    kernels = kernels if kernels.get_column("event_id").is_sorted() else kernels.sort("event_id")
+    pairs = launch_pairs(report)
+    at = positions(kernels.get_column("event_id"), pairs.get_column("event_id"))
+    pairs = pairs.with_columns(at=at).drop_nulls("at")
+    rows, at = pairs.get_column("call_row"), pairs.get_column("at")
+    ran = _gathered(
+        kernels.select("event_id", kernel_start_ns="began", kernel_ns="dur_ns", gpu="device", kernel="name"), at
+    )
+    del kernels, pairs  # as large as the result; a large report has no room for both
+    called = report.kind("api").select(
+        "process_id",
+        "thread_id",
+        api_start_ns="start_ns",
+        api_ns="dur_ns",
+        api="name",
+    )
+    joined = pl.concat([ran, _gathered(called, rows)], how="horizontal")
+    api_end = pl.col("api_start_ns") + pl.col("api_ns")
+    kernel_end = pl.col("kernel_start_ns") + pl.col("kernel_ns")
+    queue = pl.col("kernel_start_ns") - api_end
+    return joined.with_columns(
+        pl.when(queue >= 0).then(queue).alias("queue_ns"),
+        (pl.max_horizontal(api_end, kernel_end) - pl.col("api_start_ns")).alias("total_ns"),
+        pl.when(first_seen(rows)).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
+        cuda_ordinal(report).alias("device"),
+    )
+
+
+def _gathered(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
+    """The rows `at`; ids that are the same in every row stay literals, which take no memory."""
+    same = [name for name in ("gpu", "process_id", "thread_id") if name in frame.columns and constant(frame, name)]
+    values = frame.head(1).select(same).to_dicts()
+    found = frame.drop(same).select(pl.all().gather(at))
+    literals = (pl.lit(value, dtype=pl.Int64).alias(name) for one in values for name, value in one.items())
+    return found.with_columns(literals).select(frame.columns)
+
+
+def cuda_ordinal(report: Report) -> pl.Expr:
+    """What a row's process calls its `gpu`; the GPU's own number where the report does not say."""
+    known = report.processes.drop_nulls().filter(pl.col("cuda_ordinal") != pl.col("device"))
+    ordinal = pl.col("gpu")
+    for process, number, gpu in known.select("process_id", "cuda_ordinal", "device").iter_rows():
+        here = (pl.col("process_id") == process) & (pl.col("gpu") == gpu)
+        ordinal = pl.when(here).then(pl.lit(number, dtype=pl.Int64)).otherwise(ordinal)
+    return ordinal

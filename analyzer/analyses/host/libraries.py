@@ -1,0 +1,107 @@
+"""Host time by what: calls of libraries, ranges that libraries mark with a domain, operating system calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import used_devices
+from kanalyze.analyses.device._windows import all_idle_spans, windows
+from kanalyze.analyses.host._range_lines import named_ranges, overlapping
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "libraries",
+    "One call or range of a library, or one operating system call.",
+    (
+        Column("library", pl.String, "The library, by the name of its ranges' domain; OS runtime for system calls."),
+        Column("name", pl.String, "The call or range; null where the report has no name for it.", nullable=True),
+        *(
+            Column(column.name, column.dtype, "Their part of the sum of the library's total_ns.")
+            if column.name == "share"
+            else column
+            for column in DURATION_COLUMNS
+        ),
+        Column(
+            "idle_ns",
+            pl.Int64,
+            "What of total_ns all devices were idle for, inside their windows; null where no device is known.",
+            nullable=True,
+        ),
+    ),
+    equals="nsys stats osrt_sum (rows of the library OS runtime)",
+)
+
+#: What the rows of the operating system's calls have for a library.
+OS_RUNTIME: Final = "OS runtime"
+
+#: Libraries by how the names of their calls begin, where the report does not say which library was called.
+_BY_CALL: Final = {"(?i)^cublas": "cuBLAS", "(?i)^cudnn": "cuDNN"}
+
+_ROWS: Final = {"library": pl.String, "name": pl.String, "start": pl.Int64, "dur_ns": pl.Int64}
+
+
+@analysis
+def libraries(report: Report) -> pl.DataFrame:
+    """Library and system calls in scope, by library; of a device, those of the processes that used it.
+
+    Every NVTX domain counts as a library, as libraries and components mark their ranges with one; ranges of the
+    default domain are the program's own. Calls and ranges inside others count for both.
+
+    Returns:
+        :data:`TABLE`: the library with the longest total first, then its rows, the longest total first.
+
+    Raises:
+        CannotTellError: The report records neither library calls, nor NVTX ranges, nor system calls.
+    """
+    require(report, TABLE.name, "library", "osrt", "range")
+    rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])
+    start = rows.get_column("start")
+    idle = intervals.overlap(start, start + rows.get_column("dur_ns"), all_idle_spans(report))
+    known = pl.lit(None, dtype=pl.Int64) if windows(report).is_empty() else pl.col("idle_ns").sum()
+    sums = (
+        rows.with_columns(idle.alias("idle_ns"))
+        .group_by("library", "name")
+        .agg(*duration_statistics(), known.alias("idle_ns"))
+    )
+    whole = pl.col("total_ns").sum().over("library")
+    share = pl.when(whole > 0).then(pl.col("total_ns") / whole).otherwise(0.0)
+    ordered = sums.with_columns(share.alias("share"), whole.alias("whole")).sort(
+        "whole", "library", "total_ns", "name", descending=[True, False, True, False]
+    )
+    return TABLE.select(ordered)
+
+
+def _of_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
+    """The events of the processes that used the device in scope."""
+    if report.scope.device is None:
+        return events
+    return events.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
+
+
+def _calls(report: Report, kind: str) -> pl.DataFrame:
+    events = _of_processes(report, report.seen(kind))
+    name = pl.col("name").cast(pl.String)
+    library = pl.lit(OS_RUNTIME if kind == "osrt" else "other")
+    for pattern, known in _BY_CALL.items() if kind == "library" else ():
+        library = pl.when(name.str.contains(pattern)).then(pl.lit(known)).otherwise(library)
+    columns = {"library": library, "name": name, "start": pl.col("start_ns"), "dur_ns": pl.col("dur_ns").fill_null(0)}
+    return events.select(column.cast(_ROWS[key]).alias(key) for key, column in columns.items())
+
+
+def _ranges(report: Report) -> pl.DataFrame:
+    """The ranges in domains that overlap the window; one that was never closed lasts until the last NVTX event."""
+    if "range" not in report.kinds:
+        return pl.DataFrame(schema=_ROWS)
+    ranges = overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.window)
+    return _of_processes(report, ranges).select(
+        pl.col("domain").cast(pl.String).alias("library"), "name", "start", dur_ns=pl.col("end") - pl.col("start")
+    )

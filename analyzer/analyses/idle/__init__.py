@@ -1,0 +1,1 @@
+"""Why a GPU was idle: ledger, culprits, gaps, syncs, exposure, utilisation."""

@@ -1,0 +1,178 @@
+"""Blocking calls: which ones there are, and what each waited for.
+
+Definitions: definitions.md, `syncs`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import operations, used_devices
+from kanalyze.analyses.host._call_kinds import call_names, cuda_name
+from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
+from kanalyze.frames import rows_at, taken
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: What a blocking call waits for, by its name; the first that fits counts.
+_SCOPES: Final = (
+    ("device", re.compile(r"(?:cuda|cu)(?:Device|Ctx|Thread)Synchronize")),
+    ("stream", re.compile(r"(?:cuda|cu)StreamSynchronize")),
+    ("event", re.compile(r"(?:cuda|cu)EventSynchronize")),
+    ("copy", re.compile(r"(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))")),
+    ("free", re.compile(r"cudaFree(?!Async)|cuMemFree(?!Async)|cuArrayDestroy|cuMipmappedArrayDestroy")),
+)
+
+SCOPES: Final = tuple(scope for scope, _ in _SCOPES)
+
+#: Those of calls that do nothing but wait; a copy or freeing memory does something else, too.
+WAITING: Final = ("device", "stream", "event")
+
+#: CUDA returns from an asynchronous copy into such memory only once it is finished.
+_PAGEABLE: Final = "Pageable"
+
+
+def scope_of(name: str | None) -> str | None:
+    """What a call of this name waits for, one of :data:`SCOPES`; None for one that does not block."""
+    known = cuda_name(name or "")
+    return next((scope for scope, names in _SCOPES if names.match(known)), None)
+
+
+@once_per_process
+def blocking_calls(report: Report) -> pl.DataFrame:
+    """Every blocking call of the processes in scope, at any time, in the order of the api events.
+
+    Columns: call_row, name, scope (of :data:`SCOPES`), process_id, thread_id, correlation_id, start, end, copied (row
+    of the last of the copies that it launched), context_id, stream and record_id of what it waits for, where that is
+    recorded, and device (that it waits for; null where that cannot be told).
+    """
+    return _with_devices(report, _with_streams(report, _blocking(report))).sort("call_row")
+
+
+def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Some of :func:`blocking_calls` with `behind`: the row of the operation that each waited for.
+
+    Of all that a call waits for that is the operation that ended last before it returned; null if none ended while it
+    blocked.
+    """
+    work = operations(report).select("row", "process_id", "device", ended="end")
+    on_streams = pl.concat([work, streams(report)], how="horizontal")
+    parts = [
+        calls.filter(pl.col("scope") == "event").join(
+            recorded_work(report), on=["process_id", "record_id"], how="left"
+        ),
+        _last_ended(calls.filter(pl.col("scope").is_in(["stream", "copy"])), on_streams, list(STREAM)),
+        _last_ended(calls.filter(pl.col("scope").is_in(["device", "free"])), work, ["process_id", "device"]),
+    ]
+    found = pl.concat(part.select(*calls.columns, "behind") for part in parts).sort("call_row")
+    behind = found.get_column("behind")
+    pending = work.get_column("ended").gather(behind) > found.get_column("start")
+    return found.with_columns(behind.set(~pending.fill_null(value=False), None))
+
+
+def _blocking(report: Report) -> pl.DataFrame:
+    """The blocking calls with the last of the copies that each launched, as `copied`."""
+    calls = report.kind("api").select(
+        "name", "process_id", "thread_id", "correlation_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    names = call_names(report)
+    scopes = pl.Series([scope_of(name) for name in names.cast(pl.String)], dtype=pl.Enum(SCOPES))
+    told = pl.DataFrame([names, scopes.alias("scope")]).drop_nulls()
+    numbered = calls.with_row_index("call_row")
+    named = numbered.filter(pl.col("name").is_in(told.get_column("name").implode()))
+    copies = _copies(report)
+    pageable = copies.filter("pageable").get_column("call_row").unique()
+    others = rows_at(numbered, pageable)
+    found = pl.concat([named, others]).unique("call_row").sort("call_row")
+    found = found.join(told, on="name", how="left", maintain_order="left")
+    last = copies.sort("ended", "row").unique("call_row", keep="last").select("call_row", copied="row")
+    return found.with_columns(pl.col("scope").fill_null("copy")).join(
+        last, on="call_row", how="left", maintain_order="left"
+    )
+
+
+def _copies(report: Report) -> pl.DataFrame:
+    """The copies that calls launched: row, ended, call_row, and whether it went into pageable memory."""
+    work = operations(report).select("row", "kind", "event_id", ended="end").with_columns(call_row=launch_rows(report))
+    copies = work.filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
+    known = beside(copies, report.copy_detail, "target_memory")
+    return known.with_columns(pageable=(pl.col("target_memory") == _PAGEABLE).fill_null(value=False))
+
+
+def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """`calls` with context_id and stream that each waits for, where that is recorded, and record_id of its event."""
+    synced = report.kind("sync").select("event_id", "process_id", "correlation_id", "context_id", "stream")
+    keys = ["process_id", "correlation_id"]
+    known = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
+    found = calls.join(known.unique(keys, keep="first"), on=keys, how="left", maintain_order="left")
+    of_copy = rows_at(streams(report), found.get_column("copied"))
+    own = pl.col("copied").is_not_null()
+    return found.with_columns(
+        pl.when(own).then(of_copy.get_column(name)).otherwise(name).alias(name) for name in of_copy.columns
+    )
+
+
+def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """`calls` with the device that each waits for.
+
+    That of its copy; or of its context; or the only one that its process used; or that of the work that its thread
+    launched last before it; else null.
+    """
+    used = used_devices(report.whole).group_by("process_id").agg(pl.col("device").first(), n=pl.len())
+    only = used.filter(pl.col("n") == 1).select("process_id", "device")
+    known = calls.join(only, on="process_id", how="left", nulls_equal=True, maintain_order="left")
+    unsure = known.filter(pl.col("device").is_null()).drop("device")
+    if unsure.is_empty():
+        return known
+    contexts = streams(report).select("context_id")
+    work = operations(report).select("process_id", "device", launch_rows(report).alias("call"))
+    work = pl.concat([work, contexts], how="horizontal")
+    contexts = work.drop_nulls(["process_id", "context_id"]).unique(["process_id", "context_id"], keep="first")
+    of_context = contexts.select("process_id", "context_id", of_context="device")
+    told = _recent_devices(report, work, unsure).join(of_context, on=["process_id", "context_id"], how="left")
+    copied = taken(operations(report), "device", told.get_column("copied"))
+    told = told.with_columns(device=pl.coalesce(copied.alias("copied_on"), "of_context", "device"))
+    return pl.concat([known.drop_nulls("device"), told.select(known.columns)])
+
+
+def _recent_devices(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """`calls` with the `device` of the work that their threads launched last before them."""
+    launched = work.select("call", "device").drop_nulls()
+    times = report.kind("api").select("process_id", "thread_id", at="start_ns")
+    launches = launched.with_columns(rows_at(times, launched.get_column("call")))
+    return calls.sort("start").join_asof(
+        launches.sort("at", maintain_order=True).select("process_id", "thread_id", "at", "device"),
+        left_on="start",
+        right_on="at",
+        by=["process_id", "thread_id"],
+        check_sortedness=False,
+    )
+
+
+def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """`calls` with the row of the last of `work` to end before each returned, of the same `by`, as `behind`."""
+    if calls.is_empty():
+        return calls.with_columns(behind=pl.lit(None, dtype=pl.UInt32))
+    used = work.join(calls.select(by).unique(), on=by, how="semi", nulls_equal=False)
+    ended = used.sort("ended", "row").select(*by, "ended", behind="row")
+    return calls.sort("end").join_asof(ended, left_on="end", right_on="ended", by=by, check_sortedness=False)
+
+
+def in_scope(report: Report) -> pl.DataFrame:
+    """The rows of :func:`blocking_calls` that overlap the window and wait for the device in scope."""
+    calls, scope = blocking_calls(report), report.scope
+    if scope.device is not None:
+        calls = calls.filter(pl.col("device") == scope.device)
+    if scope.window is not None and scope.window.start_ns is not None:
+        low = scope.window.start_ns
+        calls = calls.filter((pl.col("end") > low) | (pl.col("start") == low))
+    if scope.window is not None and scope.window.end_ns is not None:
+        calls = calls.filter(pl.col("start") < scope.window.end_ns)
+    return calls

@@ -1,0 +1,109 @@
+"""The ledgers of many windows at once: what the table `ledger` gives of each, by one walk of all.
+
+Windows may overlap. What every instant of a device went to does not depend on the window, so it is found out once for
+the time that all of them span, and then summed over each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device, operations
+from kanalyze.analyses.host._thread_timeline import labels
+from kanalyze.analyses.idle._attribution import walks
+from kanalyze.analyses.idle._intervals import launch_pieces
+from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.analyses.idle._attribution import Batch, Cut, Walk
+    from kanalyze.report import Report
+
+_BUCKET: Final = pl.Enum(BUCKETS)
+_PIECES: Final[dict[str, DataType | DataTypeClass]] = {"start": pl.Int64, "end": pl.Int64, "bucket": _BUCKET}
+
+
+def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The ledger of each of `spans` (start, end; none without duration) on each device that it has one for.
+
+    Columns: window (the row of `spans`), device, and a column ``<bucket>_ns`` per bucket of the ledger.
+    """
+    columns = {"window": pl.UInt32, "device": pl.Int64, **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS}}
+    if spans.is_empty():
+        return pl.DataFrame(schema=columns)
+    hull = Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
+    parts = [pl.DataFrame(schema=columns)]
+    for walk in walks(report.narrow(window=hull)):
+        sums = _of_device(walk, spans).with_row_index("window")
+        parts.append(sums.with_columns(device=pl.lit(walk.device, dtype=pl.Int64)).select(*columns))
+    return pl.concat(parts)
+
+
+def _of_device(walk: Walk, spans: pl.DataFrame) -> pl.DataFrame:
+    sums = {bucket: pl.zeros(spans.height, dtype=pl.Int64, eager=True) for bucket in BUCKETS}
+    start, end = spans.get_column("start"), spans.get_column("end")
+    for pieces in _pieces(walk):
+        for (bucket,), own in pieces.partition_by("bucket", as_dict=True).items():
+            sums[str(bucket)] += intervals.overlap(start, end, own.sort("start"))
+    wrong = (sum(sums.values(), start=pl.zeros(spans.height, dtype=pl.Int64, eager=True)) != end - start).arg_true()
+    if len(wrong):
+        row = int(wrong[0])
+        found = {bucket: times[row] for bucket, times in sums.items()}
+        raise AssertionError(f"the ledger of device {walk.device} in {spans.row(row)} sums to something else: {found}")
+    return pl.DataFrame([times.alias(f"{bucket}_ns") for bucket, times in sums.items()])
+
+
+def _pieces(walk: Walk) -> Iterator[pl.DataFrame]:
+    """Every instant between the first and the last window, in parts: columns of `_PIECES`, of one bucket apart."""
+    yield _busy(walk)
+    edges = pl.DataFrame([(walk.low, walk.begun), (walk.ended, walk.high)], schema=intervals.SPANS, orient="row")
+    yield _in_bucket(edges.filter(pl.col("end") > pl.col("start")), "unknown")
+    for found in walk.of_batches(_idle, walk.idle):
+        yield from found
+
+
+def _in_bucket(spans: pl.DataFrame, bucket: str) -> pl.DataFrame:
+    return spans.select("start", "end", bucket=pl.lit(bucket, dtype=_BUCKET))
+
+
+def _busy(walk: Walk) -> pl.DataFrame:
+    """What ran: of the buckets that run at an instant the first one has it."""
+    work = of_device(operations(walk.report).select("device", "start", "end", "bucket"), walk.device)
+    found, above = [pl.DataFrame(schema=_PIECES)], pl.DataFrame(schema=intervals.SPANS)
+    for bucket in BUSY_BUCKETS:
+        own = intervals.union(intervals.clip(work.filter(pl.col("bucket") == bucket), walk.low, walk.high))
+        found.append(_in_bucket(intervals.subtract(own, above), bucket))
+        above = intervals.union(pl.concat([above, own]))
+    return pl.concat(found)
+
+
+def _idle(batch: Batch) -> list[pl.DataFrame]:
+    unknown, known = batch.cut()
+    pieces = [_in_bucket(unknown, "unknown")]
+    for part in known:
+        pieces += [part.lanes.back(some) for some in _of_cut(batch.walk.report, part)]
+    return pieces
+
+
+def _of_cut(report: Report, cut: Cut) -> Iterator[pl.DataFrame]:
+    launched = launch_pieces(cut.launched).with_columns(bucket=_submitted().cast(_BUCKET))
+    yield launched.select(*_PIECES)
+    for part, rest in ((cut.before, pl.lit("host")), (cut.after, _submitted())):
+        if part.height:
+            called = gathered(labels(report).get_column("bucket"), part.get_column("label")).alias("called")
+            bucket = pl.coalesce(called, rest).cast(_BUCKET)
+            yield part.with_columns(called).select("start", "end", bucket.alias("bucket"))
+
+
+def _submitted() -> pl.Expr:
+    """The bucket of what no call covers from a launch call on."""
+    after = {"queued": "queued", "unseen": "unknown"}
+    return pl.col("phase").cast(pl.String).replace_strict(after, default="launch")

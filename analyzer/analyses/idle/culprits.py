@@ -1,0 +1,87 @@
+"""Culprits: the ledger's idle time by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.idle._by_bucket import named_idle, walked
+from kanalyze.analyses.idle._by_name import IDLE, host_culprits
+from kanalyze.analyses.shared.cached import analysis, once_per_report
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.frames import parts_by
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "culprits",
+    "One reason for which a device was idle, by name; the rows of a bucket sum to the ledger's.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("bucket", pl.Enum(IDLE), "The ledger's bucket: " + ", ".join(IDLE) + "."),
+        Column(
+            "culprit",
+            pl.String,
+            "host: the innermost operator, annotation or Python function of a trace, else the innermost range, or what "
+            "it happened between; launch: the operation that was launched; queued: what the operation waited for; "
+            "profiler: its own word; else the call. Null: no name.",
+            nullable=True,
+        ),
+        Column(
+            "range",
+            pl.String,
+            "Innermost range that the thread was in, from a launch call on the one that the call began in; "
+            "ProfilerStep* for every step of torch's profiler.",
+            nullable=True,
+        ),
+        Column("ns", pl.Int64, "Time."),
+        Column("share", pl.Float64, "Part of the device's window."),
+        Column("gaps", pl.Int64, "In how many gaps."),
+        Column("longest_ns", pl.Int64, "The most in one gap."),
+    ),
+)
+
+
+@analysis
+def culprits(report: Report) -> pl.DataFrame:
+    """Why each device was idle, by name.
+
+    Returns:
+        :data:`TABLE`, by device and bucket, in the ledger's order, the longest first.
+
+    Raises:
+        CannotTellError: The report records no device operations at all.
+    """
+    require(report, TABLE.name, *DEVICE_KINDS)
+    lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
+    tables = [
+        sums.with_columns(device=pl.lit(device), share=pl.col("ns") / max(lengths[device], 1))
+        for device, sums in named_idle(report).items()
+    ]
+    return pl.concat([TABLE.empty(), *map(TABLE.select, tables)]).sort(
+        "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
+    )
+
+
+@once_per_report
+def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
+    """How long contexts were made in no recorded call, by what :func:`culprits` calls that time, for each device.
+
+    Columns: culprit, range, making_ns. Devices whose processes made none are left out.
+    """
+    found = {}
+    for device, walk in walked(report).items():
+        parts = parts_by(pl.concat(walk.unrecorded), THREAD) if walk.unrecorded else {}
+        named = [host_culprits(report, key, threads(report)[key], part.sort("start")) for key, part in parts.items()]
+        if named:
+            lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
+            sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
+            found[device] = sums.with_columns(pl.col("culprit", "range").cast(pl.String))
+    return found

@@ -1,0 +1,120 @@
+"""Total against exposed: how much of each kind of time other work hid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.lookup import distinct
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.frames import rows_at
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
+
+#: Category, detail, the sum of durations, the length of their union, what is exposed, and what of that lies in it.
+_Row = tuple[str, str | None, int, int, int, int]
+
+TABLE: Final = Table(
+    "exposure",
+    "One kind of work of a device: how long it took in all, and how much of that the device did nothing more useful.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column(
+            "category",
+            pl.Enum(CATEGORIES),
+            "kernel, communication, memcpy, memset; launch: the launching calls.",
+        ),
+        Column(
+            "detail",
+            pl.String,
+            "Direction of the copies; null for all of the category together.",
+            nullable=True,
+        ),
+        Column("total_ns", pl.Int64, "Sum of the durations inside the window."),
+        Column("union_ns", pl.Int64, "Time in which at least one was running."),
+        Column("exposed_ns", pl.Int64, "The part that nothing hid, as in the ledger."),
+        Column(
+            "hidden_share",
+            pl.Float64,
+            "Part of the union that ran behind more useful work; null where there is none. Of launches, the part of "
+            "the calls in which the device did not wait for them; the latency after a call is in no call.",
+            nullable=True,
+        ),
+    ),
+)
+
+
+@analysis
+def exposure(report: Report) -> pl.DataFrame:
+    """Totals, unions and exposed time by device and category, inside the windows.
+
+    Returns:
+        :data:`TABLE`: categories that occur, in the order of :data:`CATEGORIES`; copies also by direction.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    require(report, TABLE.name, *DEVICE_KINDS)
+    ledger(report)  # does side by side what is needed here, too
+    rows: list[tuple[int, str, str | None, int, int, int, int]] = []
+    for device, low, high in windows(report).iter_rows():
+        needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
+        work = of_device(exclusive_operations(report).select(needed), device)
+        rows += [(device, *row) for row in _busy(work)]
+        rows += [(device, *row) for row in _launching(report, device, low, high)]
+    schema = {column.name: column.dtype for column in TABLE.columns[:-1]} | {"own_ns": pl.Int64}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    hidden = 1 - pl.col("own_ns") / pl.col("union_ns")
+    return TABLE.select(frame.with_columns(pl.when(pl.col("union_ns") > 0).then(hidden).alias("hidden_share")))
+
+
+def _busy(work: pl.DataFrame) -> list[_Row]:
+    rows = []
+    for bucket in BUSY_BUCKETS:
+        part = work.filter(pl.col("bucket") == bucket)
+        if part.is_empty():
+            continue
+        rows.append(_row(bucket, None, part))
+        if bucket == "memcpy":
+            parts = part.partition_by("detail", as_dict=True).items()
+            directions = [_row(bucket, direction, copies) for (direction,), copies in parts]
+            rows += sorted(directions, key=lambda row: -row[2])
+    return rows
+
+
+def _row(category: str, detail: str | None, work: pl.DataFrame) -> _Row:
+    total, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
+    together = total if exposed == total else intervals.length(intervals.union(work))
+    return category, detail, total, together, exposed, exposed
+
+
+def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
+    """The calls that launched the operations of a device, each once; exposed is the ledger's `launch` bucket.
+
+    Of that, what the device waited in calls is part of their union; the latency after them is not.
+    """
+    every, called = operations(report).select("device", "row"), launching_rows(report)
+    work = of_device(every, device)
+    if work.height < every.height:
+        called = distinct(launch_rows(report).gather(work.get_column("row")).drop_nulls())
+    calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
+    inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
+    if inside.is_empty():
+        return []
+    waited = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
+    together = intervals.length(intervals.union(inside))
+    calling = total(waited.filter(pl.col("detail") == "call"), "ns")
+    return [("launch", None, intervals.length(inside), together, total(waited, "ns"), calling)]

@@ -1,0 +1,247 @@
+"""Gaps: every time that a device was idle, why, and what ended it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._thread_timeline import shown_calls
+from kanalyze.analyses.idle._by_name import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
+from kanalyze.analyses.idle._sums_per_gap import coded, last_of_runs, of_each_gap
+from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import longest
+from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.errors import UnknownNameError
+from kanalyze.frames import first_seen, in_order, numbers, repeated, rows_at, taken
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.analyses.idle._attribution import Batch, Cuts, Walk
+    from kanalyze.analyses.idle._by_name import Blamed
+    from kanalyze.report import Report, Where
+
+#: What a gap has to exceed to be listed, unless the user says otherwise.
+THRESHOLD_NS: Final = 1000
+
+#: The columns of the ledger's buckets.
+_BUCKETS: Final = tuple(f"{bucket}_ns" for bucket in IDLE)
+
+_ENDED: Final = (
+    Column("reason", pl.Enum(IDLE), "The bucket that took most of it; of equal ones the first."),
+    Column("culprit", pl.Categorical, "Who took most of that bucket, by name, as in `culprits`.", nullable=True),
+)
+
+TABLE: Final = Table(
+    "gaps",
+    "One time in which a device was idle; over all of them the columns of buckets sum to the ledger.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("start_ns", pl.Int64, "When the device became idle, or the window's start."),
+        Column("dur_ns", pl.Int64, "How long it was idle, inside the window."),
+        *(Column(f"{bucket}_ns", pl.Int64, f"Of that, the ledger's bucket {bucket}.") for bucket in IDLE),
+        *_ENDED,
+        Column("ended_by", pl.Categorical, "Operation that ended it; null after the last one.", nullable=True),
+        Column("kind", pl.Enum(DEVICE_KINDS), "Kind of that operation.", nullable=True),
+        Column("stream", pl.Int64, "Its CUDA stream.", nullable=True),
+        Column("api", pl.Categorical, "The call that launched it.", nullable=True),
+        Column("range", pl.Categorical, "Innermost range that made that call, as in `culprits`.", nullable=True),
+        Column("process_id", pl.Int64, "Process of that operation.", nullable=True),
+        Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
+    ),
+    groupings=("culprit",),
+    options=("threshold_ns",),
+)
+
+#: The table that ``by="culprit"`` gives.
+BY_CULPRIT: Final = Table(
+    "gaps",
+    "All gaps with one reason and culprit; a gap counts whole for the largest of its culprits.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        *_ENDED,
+        Column("count", pl.Int64, "How many gaps."),
+        Column("total_ns", pl.Int64, "Their sum."),
+        Column("share", pl.Float64, "Part of the device's window."),
+        Column("avg_ns", pl.Float64, "Mean length."),
+        Column("max_ns", pl.Int64, "The longest."),
+    ),
+    options=TABLE.options,
+    when="--by culprit",
+)
+
+
+def gaps(
+    report: Report, by: str | None = None, threshold_ns: int = THRESHOLD_NS, **where: Unpack[Where]
+) -> pl.DataFrame:
+    """The gaps of each device that exceed a threshold.
+
+    Args:
+        report: Where to look. A gap is found in the whole report, and only then cut by the window.
+        by: ``culprit`` sums the gaps by reason and culprit.
+        threshold_ns: Gaps of this length and shorter ones are left out, as they are inside the window.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, by device and time, or :data:`BY_CULPRIT`, by device, the costliest first.
+
+    Raises:
+        CannotTellError: The report records no device operations at all.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require(report, TABLE.name, *DEVICE_KINDS)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
+    if by is None:
+        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks_for_blame(report))])
+    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks_for_blame(report)])
+
+
+def _over(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    """The idle intervals that exceed a threshold inside the window, numbered by `gap`."""
+    inside = pl.col("end").clip(walk.begun, walk.ended) - pl.col("start").clip(walk.begun, walk.ended)
+    return walk.idle.filter(inside > threshold_ns).with_row_index("gap")
+
+
+def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    found = walk.of_batches(_described, _over(walk, threshold_ns))
+    return in_order(pl.concat([_unrecorded(walk, threshold_ns), *found]), "start_ns")
+
+
+def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    """The gaps of a device: columns device, reason, culprit and dur_ns."""
+    keys = ("device", "reason", "culprit")
+    parts = [_unrecorded(walk, threshold_ns).select(*keys, "dur_ns")]
+    idle = _over(walk, threshold_ns)
+    found = walk.of_batches(lambda batch: _with_reasons(batch, cut_by_ranges(batch)), idle)
+    parts += [part.select(pl.lit(walk.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
+    return pl.concat(parts)
+
+
+def _with_reasons(batch: Batch, cuts: Cuts) -> pl.DataFrame:
+    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`.
+
+    `cuts` are what :func:`cut_by_ranges` gives.
+    """
+    spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
+    times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
+    if times.is_empty():
+        return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
+    first, last = times.item(0, "gap"), times.item(-1, "gap")
+    told = _reasons(blamed(batch, cuts), first, last - first + 1)
+    told = told if told.height == times.height else told[times.get_column("gap") - first]
+    return pl.concat([times, told], how="horizontal")
+
+
+def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
+    """The time of each bucket, the reason and its culprit, of so many gaps from the `first` on.
+
+    The reason is the bucket that took most, and the culprit who took most of that; of equal ones the first.
+    """
+    numbered, size = coded(parts.often, ("bucket", "culprit"))
+    sums = of_each_gap(parts.often.get_column("gap"), numbered, size)
+    often = parts.often.select("bucket", "culprit", place=pl.col("gap") - first)[sums.get_column("at")]
+    often = often.with_columns(sums.get_column("ns"))
+    once = parts.once.select("bucket", "culprit", "ns", place=pl.col("gap") - first)
+    found = _by_bucket(often, once, count)
+    present = [bucket for bucket in IDLE if longest(found, f"{bucket}_ns")] or IDLE[:1]
+    most = found.select(pl.max_horizontal(f"{bucket}_ns" for bucket in present)).to_series()
+    reason = pl.lit(present[-1], dtype=pl.Enum(IDLE))
+    for bucket in reversed(present[:-1]):
+        reason = pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))).otherwise(reason)
+    reasons = found.with_columns(reason.alias("reason")).get_column("reason")
+    return found.with_columns(reasons, _culprits(often, once, reasons))
+
+
+def _by_bucket(often: pl.DataFrame, once: pl.DataFrame, count: int) -> pl.DataFrame:
+    """The time of each bucket, for each of so many gaps."""
+    same = often.get_column("place").cast(pl.Int64) * len(IDLE) + often.get_column("bucket").to_physical()
+    sums = pl.concat([last_of_runs(often.select("place", "bucket", "ns"), same), once.select("place", "bucket", "ns")])
+    # of a gap one frame has all of a bucket: what is submitted in it is told of in one piece, or cut
+    at = sums.get_column("bucket").to_physical().cast(pl.UInt32) * count + sums.get_column("place")
+    every = pl.zeros(len(IDLE) * count, dtype=pl.Int64, eager=True).scatter(at, sums.get_column("ns"))
+    return pl.DataFrame([every.slice(number * count, count).alias(name) for number, name in enumerate(_BUCKETS)])
+
+
+def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl.Series:
+    """Who took most of the reason of each gap."""
+    main, single = (
+        part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (often, once)
+    )
+    again = repeated(main.get_column("place"))
+    if again.any():
+        several = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
+        main = pl.concat([main.filter(~again), several.filter(first_seen(several.get_column("place")))])
+    every = pl.concat([part.select("place", "culprit") for part in (main, single)], rechunk=True)
+    at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
+    return every.get_column("culprit")[at.scatter(every.get_column("place"), numbers(0, every.height))]
+
+
+def _described(batch: Batch) -> pl.DataFrame:
+    report, cuts = batch.walk.report, cut_by_ranges(batch)
+    found = _with_reasons(batch, cuts)
+    rows = found.get_column("row")
+    work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
+    ended = rows_at(work.select("name", "kind", "process_id"), rows)
+    return TABLE.select(
+        found.with_columns(
+            pl.lit(batch.walk.device).alias("device"),
+            ended.get_column("name").alias("ended_by"),
+            ended.get_column("kind"),
+            ended.get_column("process_id"),
+            taken(streams(report), "stream", rows).alias("stream"),
+            shown_calls(report, calls.get_column("call_name")).alias("api"),
+            calls.get_column("thread_id"),
+            _around(report, found, cuts),
+        )
+    )
+
+
+def _around(report: Report, found: pl.DataFrame, cuts: Cuts) -> pl.Series:
+    """The name of the innermost range around the call that launched what ended each gap."""
+    gaps, rows = found.get_column("gap"), pl.Series([None], dtype=pl.UInt32)
+    if len(gaps):
+        rows = rows.new_from_index(0, gaps.item(-1) - gaps.item(0) + 1)
+        for part in cuts.known:
+            rows = rows.scatter(part.around.get_column("gap") - gaps.item(0), part.around.get_column("range"))
+    return gathered(range_names(report), rows[gaps - gaps.min()]).alias("range")
+
+
+def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+    """The time of the window that the recording does not cover: gaps of which nothing is known."""
+    sides = [(walk.low, walk.begun), (walk.ended, walk.high)]
+    wide = [(start, end - start) for start, end in sides if end - start > threshold_ns]
+    times = pl.DataFrame(wide, schema={"start_ns": pl.Int64, "dur_ns": pl.Int64}, orient="row")
+    zero = {column.name: pl.lit(0) for column in TABLE.columns if column.name.endswith("_ns")}
+    known = {"device": pl.lit(walk.device), "start_ns": pl.col("start_ns"), "dur_ns": pl.col("dur_ns")}
+    known |= {"unknown_ns": pl.col("dur_ns"), "reason": pl.lit("unknown")}
+    nothing = {column.name: pl.lit(None) for column in TABLE.columns}
+    return TABLE.select(times.select(**{**nothing, **zero, **known}))
+
+
+def _by_culprit(report: Report, parts: list[pl.DataFrame]) -> pl.DataFrame:
+    if not parts:
+        return BY_CULPRIT.empty()
+    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
+    sums = (
+        pl.concat(parts)
+        .group_by("device", "reason", "culprit")
+        .agg(
+            pl.len().alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("dur_ns").mean().alias("avg_ns"),
+            pl.col("dur_ns").max().alias("max_ns"),
+        )
+    )
+    shares = sums.join(lengths, on="device").with_columns((pl.col("total_ns") / pl.col("window")).alias("share"))
+    order = shares.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
+    return BY_CULPRIT.select(order)

@@ -1,0 +1,96 @@
+"""The ledger: every nanosecond of a device's window in exactly one bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations, of_device
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle._by_bucket import idle_rows, walked
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: The buckets, busy ones first; within each half the first that applies wins (definitions.md, section 5).
+MEANINGS: Final = {
+    "kernel": "kernels running",
+    "communication": "only communication kernels running",
+    "memcpy": "only copies running",
+    "memset": "only memsets running",
+    "profiler": "the profiler's own overhead",
+    "loading": "creating contexts and loading modules",
+    "allocation": "allocating and freeing memory",
+    "launch": "launch overhead",
+    "queued": "submitted work that waited on the device",
+    "sync": "blocking calls",
+    "api": "other CUDA calls",
+    "host": "the program's own code outside CUDA",
+    "unknown": "what the recording does not show",
+}
+BUCKETS: Final = tuple(MEANINGS)
+
+TABLE = Table(
+    "ledger",
+    "One bucket of a device's time, by detail; the rows of a device sum to its window exactly.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("bucket", pl.Enum(BUCKETS), "Where the time went: " + ", ".join(BUCKETS) + "."),
+        Column(
+            "detail",
+            pl.String,
+            "kernel: graph for whole-graph rows; memcpy: the direction; loading: context or the call; launch: call or "
+            "latency; profiler: its own word; allocation, sync, api: the call; unknown: recording begins, or null.",
+            nullable=True,
+        ),
+        Column("ns", pl.Int64, "Time."),
+        Column("share", pl.Float64, "Part of the device's window."),
+    ),
+)
+
+_ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
+
+_ROW: Final = [pl.col(name).cast(dtype) for name, dtype in _ROWS.items()]
+
+
+@analysis
+def ledger(report: Report) -> pl.DataFrame:
+    """Where the time of each device went.
+
+    Returns:
+        :data:`TABLE`: one row per device, bucket and detail with any time; sorted by device, bucket (in the order of
+        :data:`BUCKETS`) and time. A device without operations has no rows.
+
+    Raises:
+        CannotTellError: The report records no device operations at all.
+    """
+    require(report, TABLE.name, *DEVICE_KINDS)
+    walked(report)  # finds side by side what else is needed
+    frames = [_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()]
+    if not frames:
+        return TABLE.empty()
+    return TABLE.select(pl.concat(frames)).sort(
+        "device", "bucket", "ns", "detail", descending=[False, False, True, False]
+    )
+
+
+def _of_device(report: Report, device: int, low: int, high: int) -> pl.DataFrame:
+    rows = pl.concat([_busy(report, device), idle_rows(report, device).select(_ROW)])
+    found, window = int(rows.get_column("ns").sum()), high - low
+    if found != window or rows.select((pl.col("ns") < 0).any()).item():
+        raise AssertionError(f"the ledger of device {device} sums to {found} ns, its window is {window} ns: {rows}")
+    return rows.filter(pl.col("ns") > 0).select(
+        pl.lit(device, dtype=pl.Int64).alias("device"), *_ROWS, (pl.col("ns") / max(window, 1)).alias("share")
+    )
+
+
+def _busy(report: Report, device: int) -> pl.DataFrame:
+    needed = ("device", "bucket", "detail", "exclusive_ns")
+    work = of_device(exclusive_operations(report).select(needed), device)
+    sums = work.group_by("bucket", "detail").agg(pl.col("exclusive_ns").sum().alias("ns"))
+    return sums.select(_ROW)

@@ -1,0 +1,140 @@
+"""Syncs: every call that blocked the host until a device had finished something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._range_lines import ranges_at
+from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
+from kanalyze.analyses.idle._by_name import range_names
+from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.errors import UnknownNameError
+from kanalyze.frames import taken
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+_CALL: Final = (
+    Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
+    Column(
+        "waits_for",
+        pl.Enum(SCOPES),
+        "What such a call waits for: a device, stream, event, its copy, or (free) a device.",
+    ),
+    Column("range", pl.String, "Innermost NVTX range that made the call.", nullable=True),
+)
+
+_IDLE: Final = Column(
+    "idle_ns", pl.Int64, "Time in it in which the device was idle; null where no device is known.", nullable=True
+)
+_BUSY: Final = Column("busy_ns", pl.Int64, "Time in it in which the device ran anything; null likewise.", nullable=True)
+
+TABLE: Final = Table(
+    "syncs",
+    "One blocking call: synchronisation, a copy that is not asynchronous, or freeing memory.",
+    (
+        Column("start_ns", pl.Int64, "Start of the call."),
+        Column("dur_ns", pl.Int64, "Its duration."),
+        *_CALL,
+        Column("process_id", pl.Int64, "Process.", nullable=True),
+        Column("thread_id", pl.Int64, "Host thread.", nullable=True),
+        Column(
+            "device",
+            pl.Int64,
+            "The GPU that it waits for, as in `devices`; null where that cannot be told.",
+            nullable=True,
+        ),
+        _IDLE,
+        _BUSY,
+        Column(
+            "waited_for",
+            pl.String,
+            "The last operation to end before the call returned, of those that it waits for; null if none ended in it.",
+            nullable=True,
+        ),
+        Column("stream", pl.Int64, "CUDA stream of that operation.", nullable=True),
+        Column("after_ns", pl.Int64, "From the end of that operation to the call's return.", nullable=True),
+    ),
+    groupings=("api",),
+)
+
+#: The table that ``by="api"`` gives.
+BY_API: Final = Table(
+    "syncs",
+    "One blocking call made in one range.",
+    (*_CALL, *DURATION_COLUMNS, _IDLE, _BUSY),
+    when="--by api",
+)
+
+
+def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """Every blocking call in scope: a call that overlaps the window counts, whole.
+
+    Args:
+        report: Where to look.
+        by: ``api`` sums the calls by name and range.
+        where: A window, device or process to look at alone; of calls, those that wait for that device.
+
+    Returns:
+        :data:`TABLE`, in the order of time, or :data:`BY_API`, the longest in total first.
+
+    Raises:
+        CannotTellError: The report records no CUDA calls.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require(report, TABLE.name, "api")
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of syncs", by, TABLE.groupings)
+    rows = _described(report, waited_for(report, in_scope(report)))
+    if by is None:
+        return TABLE.select(rows.sort("start_ns", "call_row"))
+    keys = [column.name for column in _CALL]
+    sums = rows.group_by(keys).agg(*duration_statistics(), *(_known_sum(of.name) for of in (_IDLE, _BUSY)))
+    return BY_API.select(
+        sums.with_columns(share_of_total()).sort("total_ns", *keys, descending=[True] + [False] * len(keys))
+    )
+
+
+def _known_sum(column: str) -> pl.Expr:
+    return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)
+
+
+def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """`calls` with the columns of :data:`TABLE`."""
+    points = calls.select("process_id", "thread_id", at="start")
+    work, behind = operations(report), calls.get_column("behind")
+    known = calls.with_columns(
+        shown(pl.col("name")).alias("api"),
+        pl.col("scope").alias("waits_for"),
+        pl.col("start").alias("start_ns"),
+        (pl.col("end") - pl.col("start")).alias("dur_ns"),
+        gathered(range_names(report), ranges_at(report, points)).alias("range").cast(pl.String),
+        work.get_column("name").gather(behind).cast(pl.String).alias("waited_for"),
+        (pl.col("end") - work.get_column("end").gather(behind)).alias("after_ns"),
+        taken(streams(report), "stream", behind).alias("stream"),
+    )
+    return _with_idle(report, known)
+
+
+def _with_idle(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """`calls` with busy_ns and idle_ns of their devices."""
+    nothing = pl.lit(None, dtype=pl.Int64)
+    parts = [calls.filter(pl.col("device").is_null()).with_columns(busy_ns=nothing, idle_ns=nothing)]
+    for (device,), part in calls.drop_nulls("device").partition_by("device", as_dict=True).items():
+        busy = intervals.overlap(part.get_column("start"), part.get_column("end"), busy_spans(report)[device])
+        length = pl.col("dur_ns").clip(lower_bound=0)
+        parts.append(part.with_columns(busy_ns=busy).with_columns(idle_ns=length - pl.col("busy_ns")))
+    return pl.concat(parts)

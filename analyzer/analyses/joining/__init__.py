@@ -1,0 +1,1 @@
+"""One program in several reports: nsys, torch.profiler and ncu together."""

@@ -1,0 +1,69 @@
+"""Operations that a program did while it compiled or tried variants of its kernels: how many depends on the run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, recorded
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
+from kanalyze.analyses.ranges._warm_up import compile_spans
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.errors import CannotTellError
+from kanalyze.model import COMPILED_KERNELS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+def tuned(report: Report) -> list[str]:
+    """Names of kernels of which Triton compiled several variants, as its autotuner does; none where nobody looked."""
+    try:
+        compiled = report.table(COMPILED_KERNELS.name)
+    except CannotTellError:
+        return []
+    several = compiled.filter(pl.col("source") == "triton").filter(pl.col("hash").n_unique().over("name") > 1)
+    return several.get_column("name").unique().sort().to_list()
+
+
+@once_per_report
+def compiled_meanwhile(report: Report) -> pl.DataFrame:
+    """Every operation in scope: columns event_id, kind, name, stream, start and compiling.
+
+    `compiling`: it was launched while torch.compile compiled, or measured what it had compiled.
+    """
+    work = exclusive_operations(report).select("event_id", "row", "kind", "name", "start")
+    calls = calls_of(report, work.get_column("row"), "call_start").get_column("call_start")
+    inside = intervals.overlap(calls.fill_null(0), calls.fill_null(0) + 1, compile_spans(report)) > 0
+    told = beside(work.drop("row"), recorded(report, "stream"), "stream")
+    return told.with_columns(pl.col("name").cast(pl.String), compiling=inside & calls.is_not_null())
+
+
+def tried(report: Report, names: list[str]) -> pl.DataFrame:
+    """:func:`compiled_meanwhile` with `trial`: a launch of a kernel in `names`, or what came right before one.
+
+    Triton's autotuner empties the cache before each trial.
+    """
+    work = compiled_meanwhile(report).sort("start", "event_id")
+    own = pl.col("name").is_in(names).fill_null(value=False)
+    return work.with_columns(trial=own | own.shift(-1).over("stream").fill_null(value=False))
+
+
+def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
+    """Launches by group of kernels: the columns that tell a group, compiling, trial (how many are)."""
+    own = tried(report, names).filter(pl.col("kind") == "kernel").select("event_id", "compiling", "trial")
+    kernels = kernels_in(report).join(own, on="event_id")
+    return kernels.group_by(GROUP_KEYS).agg(pl.col("compiling", "trial").sum().cast(pl.Float64))
+
+
+def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
+    """Copies and memsets by operation: columns name, and compiling, trial, compiling_bytes, trial_bytes."""
+    sizes = report.table("copy_detail").select("event_id", "size_bytes")
+    own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"])).join(sizes, on="event_id", how="left")
+    count = pl.col("compiling", "trial").sum().cast(pl.Float64)
+    size = (pl.col("compiling", "trial").cast(pl.Float64) * pl.col("size_bytes")).sum().name.suffix("_bytes")
+    return own.group_by("name").agg(count, size)

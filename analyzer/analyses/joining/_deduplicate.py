@@ -1,0 +1,105 @@
+"""What is given twice counts once: a file by two paths, alone and in its capture, a report and its pages."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.joining._kernel_groups import kernels_in
+from kanalyze.decoder.same_name import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kanalyze.report import Report
+
+#: The units from which on ncu's page of details prints a duration in them, in ns.
+_UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
+
+
+def different_files(reports: Sequence[Report]) -> list[Report]:
+    """The `reports`, each file once: the one in its capture, which says more of it, or else the first."""
+    found: dict[object, Report] = {}
+    for number, one in enumerate(reports):
+        path = _file(one)
+        key = (one.meta.tool, os.path.realpath(path), one.scope) if os.path.exists(path) else number  # noqa: PTH110 - raises nothing
+        if key not in found or (found[key].meta.capture is None and one.meta.capture is not None):
+            found[key] = one
+    return list(found.values())
+
+
+def different(reports: Sequence[Report]) -> list[Report]:
+    """The `reports`, which are of one tool, each measurement once; of traces each, at whatever path a copy of it is.
+
+    A run of ncu that is part of a capture is that of the capture.
+    """
+    files = different_files(reports)
+    larger = sorted(
+        range(len(files)), key=lambda at: (-files[at].kind("kernel").height, files[at].meta.capture is None)
+    )
+    found: list[int] = []
+    for at in larger:
+        if not any(_same_trace(files[at], files[of]) or _part_of(files[at], files[of]) for of in found):
+            found.append(at)
+    return [files[at] for at in sorted(found)]
+
+
+def _file(report: Report) -> Path:
+    return report.meta.read_from or report.meta.path
+
+
+def _same_trace(report: Report, other: Report) -> bool:
+    """Whether two traces tell the same kernels at the same times; those of one capture are of its ranks and cycles."""
+    if report.meta.timeless or other.meta.timeless:
+        return False
+    if report.meta.capture == other.meta.capture is not None or report.meta.rank != other.meta.rank:
+        return False
+    first, second = (one.seen("kernel").select("name", "start_ns", "dur_ns") for one in (report, other))
+    return first.height > 0 and first.equals(second)
+
+
+def _part_of(report: Report, other: Report) -> bool:
+    """Whether a report of ncu is a run that another one holds; one may have names cut short and durations rounded."""
+    if not (report.meta.timeless and other.meta.timeless):
+        return False
+    run, held = _launches(report), _launches(other).rename(lambda name: f"{name}_other")
+    if run.is_empty() or run.height > held.height or run.get_column("dur_ns").has_nulls():
+        return False
+    places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
+    begins = places.filter(_alike()).get_column("at")
+    return any(_one_by_one(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    processes = report.kind("kernel").select("event_id", "process_id")
+    return kernels_in(report).join(processes, on="event_id", maintain_order="left")
+
+
+def _one_by_one(both: pl.DataFrame) -> bool:
+    """Whether the launches of one report are those of the other, which stand beside them."""
+    if not both.select(_alike().all()).item():
+        return False
+    names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
+    return all(shortened(a, b) or shortened(b, a) for a, b in names)
+
+
+def _alike() -> pl.Expr:
+    """Whether a launch can be the one beside it: all but their names."""
+    same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
+    process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
+    return pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other"))
+
+
+def _same_duration(first: str, second: str) -> pl.Expr:
+    """Whether two durations are equal, or one is the other as a page prints it: in hundredths of its unit."""
+    one, other = pl.col(first), pl.col(second)
+    longer = pl.max_horizontal(one, other)
+    step = pl.lit(1)
+    for unit in _UNITS_NS:
+        step = pl.when(longer >= unit).then(unit // 100).otherwise(step)
+    rounded = (one % step == 0) | (other % step == 0)
+    return ((one == other) | (rounded & (2 * (one - other).abs() <= step))).fill_null(value=False)

@@ -1,0 +1,143 @@
+"""The kernels of a report as groups that other tools see, too: one name, launch shape and GPU, all launches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._groups import modules
+from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
+from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import beside, gathered
+from kanalyze.decoder.same_name import normalised
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+#: What a group is told by, in the report itself.
+GROUP_KEYS: Final = ("name", "device", *SHAPE)
+
+
+@once_per_report
+def kernel_groups(report: Report) -> pl.DataFrame:
+    """The groups of kernels in scope, the longest in sum first.
+
+    Columns: group (a number), name (as the tool writes it), same_name and loose_name (what they are compared by, with
+    and without types of parameters), device (the process' own number), those of the launch shape (null where the tool
+    does not say), count, total_ns, exclusive_ns (0 where kernels have no place in time).
+    """
+    sums = (
+        kernels_in(report)
+        .group_by(*GROUP_KEYS)
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("exclusive_ns").sum().alias("exclusive_ns"),
+        )
+    )
+    names = sums.get_column("name").unique().drop_nulls().to_list()
+    known = pl.DataFrame(
+        {
+            "name": names,
+            "same_name": [normalised(name) for name in names],
+            "loose_name": [normalised(name, parameters=False) for name in names],
+        },
+        schema=dict.fromkeys(("name", "same_name", "loose_name"), pl.String),
+    )
+    order = sums.join(known, on="name", how="left").sort(
+        "exclusive_ns", "total_ns", *GROUP_KEYS, descending=[True, True, *(False for _ in GROUP_KEYS)]
+    )
+    return order.with_row_index("group").with_columns(pl.col("group").cast(pl.Int64))
+
+
+@once_per_report
+def kernels_in(report: Report) -> pl.DataFrame:
+    """The kernels in scope: columns event_id, name, device, those of the launch shape, dur_ns, exclusive_ns.
+
+    The device is the number that the process itself has for it, where the report tells one for all processes: other
+    tools know no other.
+    """
+    if report.meta.timeless:
+        found = report.seen("kernel").with_columns(pl.col("device").fill_null(0), exclusive_ns=pl.lit(0, pl.Int64))
+    else:
+        found = exclusive_operations(report).filter(pl.col("kind") == "kernel")
+    kernels = found.select("event_id", pl.col("name").cast(pl.String), "device", "dur_ns", "exclusive_ns")
+    placed = beside(kernels, report.kernel_config, *SHAPE)
+    return placed.with_columns(pl.col("device").replace(_ordinals(report)).cast(pl.Int64))
+
+
+def _ordinals(report: Report) -> dict[int, int]:
+    """What processes call each GPU, if all of them call it the same and no two GPUs alike."""
+    told = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
+    if (
+        told.is_empty()
+        or not (told.get_column("device").is_unique() & told.get_column("cuda_ordinal").is_unique()).all()
+    ):
+        return {}
+    return dict(told.iter_rows())
+
+
+@once_per_report
+def makers_of_groups(report: Report) -> pl.DataFrame:
+    """Who launched the kernels of each group: the operator and the nn.Module that launched most of its time.
+
+    Columns: those that a group is told by; operator, operators (how many different ones), path (those around it),
+    module (with those around it); null where there is none.
+    """
+    rows = host_tree(report).rows
+    operators = rows.select(pl.col("kind") == "op").to_series()
+    names = rows.get_column("name").cast(pl.String)
+    is_module, label = modules(rows)
+    ran = launched_work(report).filter(pl.col("kind") == "kernel")
+    by, maker = ran.get_column("operator"), ran.get_column("maker")
+    numbers = path_numbers(rows, operators, names)
+    around = path_numbers(rows, is_module, label)
+    own = ran.select("event_id", "exclusive_ns", operator=gathered(names, by)).with_columns(
+        path=gathered(numbers, by), module=gathered(around, maker)
+    )
+    known = kernels_in(report).drop("exclusive_ns").join(own, on="event_id")
+    parts = known.group_by(*GROUP_KEYS, "operator", "path", "module").agg(pl.col("exclusive_ns").sum())
+    most = (
+        parts.sort("exclusive_ns", "operator", "path", "module", descending=[True, False, False, False])
+        .group_by(*GROUP_KEYS, maintain_order=True)
+        .agg(pl.col("operator", "path", "module").first(), operators=pl.col("operator").n_unique().cast(pl.Int64))
+    )
+    for column, nodes in (
+        ("path", path_nodes(rows, numbers, operators, names)),
+        ("module", path_nodes(rows, around, is_module, label)),
+    ):
+        texts = path_texts(nodes, lambda above, one: above + pl.lit(ARROW) + one)
+        most = most.join(texts.rename({"path": column}), on=column, how="left").drop(column).rename({"text": column})
+    return most
+
+
+_LEAST, _MOST = 0.05, 0.95
+
+
+@once_per_report
+def groups_with_config(report: Report) -> pl.DataFrame:
+    """The groups of kernels with registers (of a thread), shared (bytes of a block), duration (mean, in ns), low, high.
+
+    Nine in ten launches take from `low` to `high`. Registers and shared memory are null where launches of a group
+    differ in them.
+    """
+    memory = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
+    config = report.kernel_config.select("event_id", registers="registers_per_thread", shared=memory)
+    kernels = beside(kernels_in(report), config, "registers", "shared")
+    sums = kernels.group_by(*GROUP_KEYS).agg(
+        duration=pl.col("dur_ns").mean(),
+        low=pl.col("dur_ns").quantile(_LEAST, "nearest"),
+        high=pl.col("dur_ns").quantile(_MOST, "nearest"),
+        **{name: _only(name) for name in ("registers", "shared")},
+    )
+    return kernel_groups(report).join(sums, on=GROUP_KEYS, nulls_equal=True)
+
+
+def _only(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).n_unique() == 1).then(pl.col(name).first())

@@ -1,0 +1,169 @@
+"""Which groups of kernels of two reports are the same, and how sure that is.
+
+Definitions: docs/definitions.md, section 9.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
+from kanalyze.analyses.joining._match_launches import complete, same_launches, whole_names
+from kanalyze.analyses.shared.cached import once_together
+from kanalyze.decoder.same_name import normalised, shortened
+from kanalyze.report import Scope
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: From the surest on. `exact`: same name and shape, and it is known which launches are the same: as many, so that each
+#: has its own partner, or those whose numbers ncu's command tells.
+#: `shape`: same name and shape. `name`: the name alone, or one that a tool cut short, and only one that it can be.
+#: `none`: nothing that it can be, or several.
+QUALITIES: Final = ("exact", "shape", "name", "none")
+
+_PAIRS: Final[dict[str, type[pl.DataType]]] = {"left": pl.Int64, "right": pl.Int64, "match": pl.String}
+_TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
+_COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count")
+
+
+@once_together
+def same_kernels(left: Report, right: Report) -> pl.DataFrame:
+    """The groups of `left` that are the same kernels as groups of `right`.
+
+    Returns:
+        Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
+        Groups that are in no row have no partner.
+    """
+    whole, one_gpu = _whole(left, right), _has_one_gpu(left) and _has_one_gpu(right)
+    if not right.meta.timeless:
+        return matched(kernel_groups(left), kernel_groups(right), whole=whole, one_gpu=one_gpu)
+    names = whole_names(left, right)
+    spelled = {
+        column: pl.col("name").replace_strict(
+            {short: normalised(name, parameters=parameters) for short, name in names.items()}, default=pl.col(column)
+        )
+        for column, parameters in (("same_name", True), ("loose_name", False))
+    }
+    groups = kernel_groups(right).with_columns(**spelled) if names else kernel_groups(right)
+    return _by_launches(matched(kernel_groups(left), groups, whole=whole, one_gpu=one_gpu), left, right)
+
+
+def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
+    """`pairs`, with what is known of single launches: it makes a match sure, or takes that away."""
+    known = same_launches(left, right)
+    if known.is_empty():
+        return pairs
+    of_left, of_right = (
+        kernels_in(one).join(kernel_groups(one), on=GROUP_KEYS, nulls_equal=True).select("event_id", "group")
+        for one in (left, right)
+    )
+    launches = (
+        of_right.rename({"event_id": "launch", "group": "right"})
+        .join(known.select(launch="right", event_id="left", told=pl.lit(value=True)), on="launch", how="left")
+        .join(of_left.rename({"group": "of"}), on="event_id", how="left")
+        .join(pairs, on="right")
+    )
+    own = (pl.col("of") == pl.col("left")).fill_null(value=False)
+    each = launches.group_by("right").agg(sure=own.all(), wrong=(pl.col("told") & ~own).any())
+    match = (
+        pl.when("sure")
+        .then(pl.lit("exact"))
+        .when(pl.col("wrong") & (pl.col("match") == "exact"))
+        .then(pl.lit("shape"))
+        .otherwise("match")
+    )
+    return pairs.join(each, on="right", how="left", maintain_order="left").select("left", "right", match=match)
+
+
+def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_gpu: bool) -> pl.DataFrame:
+    """:func:`same_kernels` of two tables of groups.
+
+    Args:
+        left: Groups as of :func:`kernel_groups`.
+        right: The same.
+        whole: `left` has every launch of the program; False where it may lack some, None where `right` can tell.
+        one_gpu: Each report has but one GPU, whatever its number.
+    """
+    first, second = left.select(_COLUMNS), right.select(_COLUMNS)
+    if one_gpu and first.height:
+        second = second.with_columns(device=pl.lit(first.item(0, "device"), dtype=first.schema["device"]))
+    pairs = _sure(first, second, whole=whole)
+    for find in (_of_one_name, _but_for_parameters, _cut_short):
+        rest = second.join(pairs, left_on="group", right_on="right", how="anti")
+        pairs = pl.concat([pairs, find(first, rest, pairs).select(_PAIRS.keys())])
+    return pairs.sort("left")
+
+
+def _whole(left: Report, right: Report) -> bool | None:
+    """Whether `left` tells every launch of the program: nsys', and not a part of it; None where `right` can tell.
+
+    That ncu measured as much as nsys recorded of a part of the run does not say that it was the same part.
+    """
+    if left.scope != Scope():
+        return False
+    if left.meta.tool != "nsys":
+        return None
+    if not left.meta.partial and complete(left):
+        return True
+    return False if right.meta.timeless else None
+
+
+def _has_one_gpu(report: Report) -> bool:
+    """Whether kernels ran on one GPU, in scope or not: of several, each is told by its number."""
+    return report.whole.kind("kernel").get_column("device").fill_null(0).n_unique() == 1
+
+
+def _sure(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None) -> pl.DataFrame:
+    """Same name, shape and GPU; the launches are the same ones if they are as many, and one report has all."""
+    keys = ["same_name", "device", *SHAPE]
+    both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
+    all_alike = both.height == left.height == right.height and both.filter(_as_many()).height == both.height
+    exact = _as_many() if whole or (all_alike and whole is None) else pl.lit(value=False)
+    match = pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape"))
+    return both.select(left="group", right="group_right", match=match).select(_TYPED)
+
+
+def _as_many() -> pl.Expr:
+    return pl.col("count") == pl.col("count_right")
+
+
+def _alone(groups: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Those of `groups` that nothing else in their report looks like."""
+    return groups.filter(pl.len().over(keys) == 1)
+
+
+def _paired(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
+    return both.select(left="group", right="group_right", match=pl.lit("name")).select(_TYPED)
+
+
+def _unpaired(left: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    return left.join(pairs, left_on="group", right_on="left", how="anti")
+
+
+def _of_one_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The same name in another shape, where only one group of each report is left that has it."""
+    return _paired(_unpaired(left, pairs), rest, ["same_name", "device"])
+
+
+def _but_for_parameters(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The same shape, and the same name but for the types of parameters; not where there are such overloads."""
+    keys = ["loose_name", "device", *SHAPE]
+    taken = left.join(pairs, left_on="group", right_on="left", how="semi").select(keys).unique()
+    return _paired(_unpaired(left, pairs).join(taken, on=keys, how="anti"), rest, keys)
+
+
+def _cut_short(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """The same shape, and a name that is one of the other report with words left out: of one kernel only."""
+    keys = ["device", *SHAPE]
+    near = rest.join(left, on=keys, suffix="_left").drop_nulls(["name", "name_left"])
+    names = near.select("name", "name_left").unique()
+    fits = [shortened(short, whole) for short, whole in names.iter_rows()]
+    kept = near.join(names.filter(pl.Series(fits, dtype=pl.Boolean)), on=["name", "name_left"])
+    alone = kept.filter((pl.len().over("group") == 1) & (pl.len().over("group_left") == 1))
+    found = alone.select(left="group_left", right="group", match=pl.lit("name")).select(_TYPED)
+    return found.join(pairs, on="left", how="anti")

@@ -1,0 +1,160 @@
+"""What each step of two recordings of one program launches: there are other steps, of which each launches as many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host._rounds import rounds
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from polars._typing import PolarsDataType
+
+    from kanalyze.report import Report
+
+#: What a framework's profiler calls its steps, where they are told from ranges of the program's own.
+PROFILER_STEPS: Final = "ProfilerStep"
+
+#: Where an operation was launched: in a step, between two of them, or before the first or after the last one.
+_PLACES: Final = ("in", "between", "beside")
+
+_SPANS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64, "name": pl.String}
+
+#: What is told of a count: the amounts that a step may come to, those of what lies between two, and the sum of what is
+#: in neither.
+COUNTS: Final[dict[str, PolarsDataType]] = {"in": pl.List(pl.Int64), "between": pl.List(pl.Int64), "beside": pl.Int64}
+
+#: Those of what does not occur.
+NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a recording that another one has, too.
+
+    Attributes:
+        name: What they are called.
+        spans: Them: process_id, start, end and until, the start of the next one (null for the last); by start.
+    """
+
+    name: str
+    spans: pl.DataFrame
+
+
+def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
+    """The steps of both: ranges or annotations of one name, those that take most of the other; None for none.
+
+    Where no name is in both, the rounds that each has, such as a profiler's steps and ranges. Of a window those count
+    that lie in it.
+    """
+    ours, theirs = _named(base), _named(other)
+    often = (pl.col("len") > 1) | (pl.col("len_other") > 1)
+    sums = [one.group_by("name").agg(pl.len(), ns=(pl.col("end") - pl.col("start")).sum()) for one in (ours, theirs)]
+    both = sums[0].join(sums[1], on="name", suffix="_other").filter(often)
+    if both.height:
+        name = str(both.sort("ns_other", "name", descending=[True, False]).item(0, "name"))
+        return _steps(name, ours), _steps(name, theirs)
+    known = [_inside(one, rounds(one.whole).select(list(_SPANS))) for one in (base, other)]
+    if any(one.is_empty() for one in known):
+        return None
+    names = [one.group_by("name").len().sort("len", "name", descending=[True, False]).item(0, "name") for one in known]
+    first, second = (_steps(str(name), one) for name, one in zip(names, known, strict=True))
+    return first, second
+
+
+def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """Those of `spans` that lie in the window of a report."""
+    window = report.scope.window
+    low = BEFORE_ALL if window is None or window.start_ns is None else window.start_ns
+    high = AFTER_ALL if window is None or window.end_ns is None else window.end_ns
+    return spans.filter((pl.col("start") >= low) & (pl.col("end") <= high))
+
+
+def _named(report: Report) -> pl.DataFrame:
+    """The closed ranges and the profiler's steps of a whole report, by their names."""
+    steps = report.whole.steps()
+    found = [steps.select("process_id", "start", "end", name=pl.lit(PROFILER_STEPS))]
+    if "range" in report.kinds:
+        ranges = named_ranges(report.whole).filter(~pl.col("open"))
+        own = ranges.join(steps.select("event_id"), on="event_id", how="anti")
+        found.append(own.select("process_id", "start", "end", name=pl.col("name").fill_null("")))
+    every = pl.concat(found).filter((pl.col("end") > pl.col("start")) & (pl.col("name") != ""))
+    return _inside(report, every).select(list(_SPANS))
+
+
+def _steps(name: str, spans: pl.DataFrame) -> Steps:
+    """The steps of a name that do not lie in an earlier one."""
+    own = spans.filter(pl.col("name") == name).sort("process_id", "start", "end", descending=[False, False, True])
+    reached = pl.col("end").cum_max().shift(1).over("process_id")
+    outer = own.filter((pl.col("start") >= reached).fill_null(value=True))
+    until = pl.col("start").shift(-1).over("process_id")
+    return Steps(name, outer.select("process_id", "start", "end", until=until).sort("start"))
+
+
+def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What the operations of a report come to by step: kernels by :data:`GROUP_KEYS`, and the others by name.
+
+    Columns beside these keys: :data:`COUNTS`; of the others the same of bytes, ending in ``_bytes``.
+    """
+    work = exclusive_operations(report).select("event_id", "row", "kind", "name", "process_id", "start")
+    called = calls_of(report, work.get_column("row"), "call_start").get_column("call_start")
+    # what was launched before a recording began is in none of its steps, whenever it ran
+    at = work.get_column("start") if called.null_count() == len(called) else called
+    placed = _placed(work.with_columns(at=at), steps)
+    own = placed.select("event_id", "step", "place")
+    kernels = kernels_in(report).select("event_id", *GROUP_KEYS).join(own, on="event_id")
+    rest = placed.filter(pl.col("kind").is_in(["memcpy", "memset"])).with_columns(pl.col("name").cast(pl.String))
+    rest = beside(rest, report.copy_detail, "size_bytes").with_columns(pl.col("size_bytes").fill_null(0))
+    number, one = steps.spans.height, pl.lit(1, dtype=pl.Int64)
+    moved = _sums(rest, ("name",), pl.col("size_bytes"), number)
+    named = moved.rename({count: f"{count}_bytes" for count in COUNTS})
+    return _sums(kernels, GROUP_KEYS, one, number), _sums(rest, ("name",), one, number).join(named, on="name")
+
+
+def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
+    """Operations (process_id, at) with their step and :data:`_PLACES`."""
+    numbered = steps.spans.with_row_index("step").rename({"start": "since"})
+    line = work.sort("at")
+    joined = line.join_asof(numbered, left_on="at", right_on="since", by="process_id", check_sortedness=False)
+    inside, between = (pl.lit(place) for place in _PLACES[:2])
+    place = pl.when(pl.col("at") < pl.col("end")).then(inside).when(pl.col("at") < pl.col("until")).then(between)
+    return joined.with_columns(place=place.otherwise(pl.lit(_PLACES[2])))
+
+
+def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) -> pl.DataFrame:
+    """:data:`COUNTS` by `keys`; a step without any counts as 0."""
+    each = work.with_columns(amount=amount).group_by(*keys, "place", "step").agg(pl.col("amount").sum())
+    found = work.select(keys).unique()
+    for place, of in ((_PLACES[0], steps), (_PLACES[1], steps - 1)):
+        own = each.filter(pl.col("place") == place).group_by(keys)
+        amounts = own.agg(pl.col("amount").unique().sort(), without=of > pl.len())
+        known = pl.when("without").then(pl.concat_list("amount", pl.lit(0))).otherwise("amount")
+        found = found.join(
+            amounts.with_columns(known.alias(place)).drop("amount", "without"), on=keys, how="left", nulls_equal=True
+        )
+    rest = each.filter(pl.col("place") == _PLACES[2]).group_by(keys).agg(pl.col("amount").sum().alias(_PLACES[2]))
+    found = found.join(rest, on=keys, how="left", nulls_equal=True)
+    nothing = [pl.col(name).fill_null(pl.lit(value)) for name, value in NOTHING.items()]
+    return found.with_columns(nothing)
+
+
+def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[int, int]) -> bool:
+    """Whether two recordings (:data:`COUNTS`) of so many steps each tell the same of a step.
+
+    Each step of the one with fewer steps comes to what some step of the other does, and so does what lies between two;
+    beside its steps there is no more than the other has there, between two, and in a step that was cut.
+    """
+    few, many = (first, second) if (numbers[0], first["beside"]) <= (numbers[1], second["beside"]) else (second, first)
+    inside = all(set(few[place]) <= set(many[place]) for place in _PLACES[:2])
+    same = numbers[0] != numbers[1] or set(few["in"]) == set(many["in"])
+    return inside and same and few["beside"] <= many["beside"] + max(many["between"]) + max(many["in"])

@@ -1,0 +1,83 @@
+"""The kernels of a roofline picture: where each stands under its roof, and how much time it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.counters.roofline import roofline
+from kanalyze.analyses.device._launch_shapes import SHAPE
+from kanalyze.analyses.joining._deduplicate import different
+from kanalyze.analyses.joining._merged_report import pooled
+from kanalyze.analyses.joining._ncu_per_group import measured_groups
+from kanalyze.analyses.joining._report_set import together
+from kanalyze.analyses.joining.joined import joined_of
+from kanalyze.errors import CannotTellError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.report import Report
+
+_ROOF: Final = ("intensity_flop_per_byte", "achieved_flop_per_s", "precision", "peak_flop_per_s",
+                "peak_dram_bytes_per_s", "bound", "roof_share", "flop")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RoofPoints:
+    """What the picture shows.
+
+    Attributes:
+        title: The report with the counters.
+        points: A row per kernel and launch shape that did floating-point work, the longest first: name, time_ns, those
+            columns of `roofline`.
+        left_out: Kernels without work or bytes, which have no place on logarithmic axes.
+        time_from: The tool that gives the time.
+    """
+
+    title: str
+    points: pl.DataFrame
+    left_out: int
+    time_from: str
+
+
+def counted_of(reports: Sequence[Report]) -> Report:
+    """Those of `reports` that have counters, as one.
+
+    Raises:
+        CannotTellError: None has.
+    """
+    found = pooled(different([one for one in reports if one.meta.timeless]))
+    if found is None:
+        raise CannotTellError.without_counters("roofline", reports[0].meta.path)
+    return found
+
+
+def roof_points(reports: Sequence[Report]) -> RoofPoints:
+    """The kernels of the reports with counters; sized by the time of another one, the first that gives it.
+
+    Raises:
+        CannotTellError: No report has counters.
+    """
+    ncu = counted_of(reports)
+    title, tool = ncu.meta.path.name, "ncu"
+    if all(one.meta.timeless for one in reports):
+        rows = measured_groups(ncu)
+        known = rows.select("event_id", "name", *SHAPE, time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count"))
+    else:
+        found, *more = (one for one in together("roofline", reports, {}) if one.ncu is not None)
+        ncu, tool = found.ncu or ncu, found.base.meta.tool
+        title += f", time of {found.base.meta.path.name}" if more else ""
+        rows = joined_of(found).filter(pl.col("event_id").is_not_null())
+        known = rows.select("event_id", "name", time_ns="exclusive_ns")
+    every = known.join(roofline(ncu).select("event_id", *_ROOF), on="event_id")
+    placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
+    points = every.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
+    return RoofPoints(
+        title,
+        points.select("name", "time_ns", *_ROOF).sort("time_ns", "name", descending=[True, False]),
+        every.height - points.height,
+        tool,
+    )

@@ -1,0 +1,266 @@
+"""Do the tools tell the same? Every figure that two of them have of one program, and why it differs where it does.
+
+Definitions: docs/definitions.md, section 9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import SHAPE, SHAPE_COLUMNS
+from kanalyze.analyses.device.copies import copies
+from kanalyze.analyses.joining._autotuning import trials_of_copies, trials_of_kernels, tuned
+from kanalyze.analyses.joining._difference_reasons import COUNTED, EXPLANATIONS, Reasons
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config, kernel_groups, kernels_in
+from kanalyze.analyses.joining._match_kernels import same_kernels
+from kanalyze.analyses.joining._match_launches import same_launches
+from kanalyze.analyses.joining._ncu_distortion import UnderNcu, disturbed, measuring
+from kanalyze.analyses.joining._per_step import COUNTS, per_step, shared_steps
+from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.errors import CannotTellError
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from polars._typing import PolarsDataType
+
+    from kanalyze.analyses.joining._difference_reasons import Explained
+    from kanalyze.analyses.joining._per_step import Steps
+    from kanalyze.report import Report, Where
+
+#: What explains a difference, and what that means.
+REASONS: Final = EXPLANATIONS
+
+#: What a comparison can end with.
+VERDICTS: Final = ("equal", "explained", "unexplained")
+
+#: What is compared of a kernel, with its unit.
+_FIGURES: Final = {"launches": "", "registers": "", "shared memory": "bytes", "duration": "ns"}
+
+TABLE: Final = Table(
+    "agreement",
+    "One figure that two tools tell of one program.",
+    (
+        Column("figure", pl.String, f"What it is: {', '.join(_FIGURES)}, copies, bytes copied."),
+        Column("name", pl.String, "The kernel, copy or memset.", nullable=True),
+        *SHAPE_COLUMNS,
+        Column("first_tool", pl.String, "One of the tools."),
+        Column(
+            "first",
+            pl.Float64,
+            "What it tells, of durations the mean, or of the launches that ncu measured; null: it did not see this.",
+            nullable=True,
+        ),
+        Column("second_tool", pl.String, "The other."),
+        Column("second", pl.Float64, "What that tells.", nullable=True),
+        Column("difference", pl.Float64, "The second less the first.", nullable=True),
+        Column("unit", pl.String, "Of all three; empty for counts."),
+        Column("verdict", pl.String, f"{', '.join(VERDICTS)}."),
+        Column("reason", pl.String, f"What explains the difference: {', '.join(REASONS)}.", nullable=True),
+        Column("why", pl.String, "What in the reports shows that.", nullable=True),
+    ),
+    together=True,
+)  # fmt: skip
+
+
+SEVERAL: Final = several(TABLE)
+
+#: What explains other counts: see :func:`kanalyze.analyses.joining._autotuning.tried`.
+_TRIALS: Final = ("compiling", "trial")
+
+#: Columns that rows of only one tool, or of nothing but one tool's operations, do not have.
+_MAY_LACK: Final[dict[str, PolarsDataType]] = {
+    **dict.fromkeys(("first", "second"), pl.Float64),
+    **{f"{name}{side}": pl.Float64 for name in _TRIALS for side in ("", "_other")},
+    **{f"{name}{side}": dtype for name, dtype in COUNTS.items() for side in ("", "_other")},
+}
+
+
+def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
+    """Every figure that two of the reports tell, those first that differ without a known reason.
+
+    Args:
+        reports: As :func:`kanalyze.joined` takes them.
+        where: As there.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: There is but one report, or none gives time or has kernels.
+    """
+    found = together(TABLE.name, reports, where)
+    if all(len(one.reports) == 1 for one in found):
+        raise CannotTellError.without_second(TABLE.name, found[0].base.meta.path)
+    return of_each(TABLE, [one for one in found if len(one.reports) > 1], _agreement_of)
+
+
+def _agreement_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
+    require(found.base, TABLE.name, "kernel")
+    rows, whole = _compared(found), found.base.whole
+    if whole is not found.base:
+        rows = _of_part(rows, _compared(replace(found, base=whole)))
+    order = pl.col("verdict").replace_strict(VERDICTS, range(len(VERDICTS)), return_dtype=pl.Int64)
+    frame = rows.with_columns(difference=pl.col("second") - pl.col("first"))
+    keys = ["figure", "name", *SHAPE, "second_tool"]
+    return TABLE.select(frame.sort(order, *keys, descending=[True, *(False for _ in keys)]))
+
+
+def _compared(found: Together) -> pl.DataFrame:
+    """Every figure with its verdict; `right` is the group of kernels of the second report."""
+    parts = [_kernels(found.base, other) for other in found.reports[1:]]
+    if found.torch is not None:
+        parts.append(_copied(found.base, found.torch))
+    return pl.concat(parts, how="diagonal_relaxed")
+
+
+def _of_part(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
+    """`rows` of a part of the base, which is held against all of the others: explained where it agrees as a `whole`."""
+    without_group = pl.concat_str("name", *SHAPE, separator=" ", ignore_nulls=True)  # copies, too
+    told_by = pl.when(pl.col("right").is_null()).then(without_group)
+    keys = ["figure", "second_tool", "right", "told_by"]
+    agreed = (
+        whole.with_columns(told_by=told_by)
+        .group_by(keys)
+        .agg(agreed=(pl.col("verdict") != "unexplained").all(), why_whole=pl.col("reason").first().fill_null("equal"))
+    )
+    known = rows.with_columns(told_by=told_by).join(
+        agreed, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+    by_window = (pl.col("verdict") == "unexplained") & pl.col("agreed").fill_null(value=False)
+    told = {
+        "verdict": pl.lit("explained"),
+        "reason": pl.lit("window"),
+        "why": pl.col("why_whole") + " in the whole report",
+    }
+    return known.with_columns(pl.when(by_window).then(to).otherwise(name).alias(name) for name, to in told.items())
+
+
+def _kernels(base: Report, other: Report) -> pl.DataFrame:
+    steps = None if other.meta.timeless else shared_steps(base, other)
+    each = (None, None) if steps is None else steps
+    ours, theirs = (_figures(one, tuned(base), of) for one, of in zip((base, other), each, strict=True))
+    pairs = same_kernels(base, other)
+    both = pairs.join(ours, left_on="left", right_on="group").join(
+        theirs, left_on="right", right_on="group", suffix="_other"
+    )
+    if other.meta.timeless:
+        both = _of_launches(both, base, other)
+    rows = [
+        both.filter(pl.col(figure).is_not_null() & pl.col(f"{figure}_other").is_not_null()).with_columns(
+            figure=pl.lit(figure), unit=pl.lit(unit), first=figure, second=f"{figure}_other"
+        )
+        for figure, unit in _FIGURES.items()
+    ]
+    other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in SHAPE)
+    elsewhere = both.filter(other_shape)  # the first has that name in other shapes only
+    as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
+    rows.append(_alone(elsewhere.with_columns(as_there), "second"))
+    single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
+    told = (*_TRIALS, *(COUNTS if steps else ()))
+    rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in told}), "second"))
+    if not other.meta.timeless:  # ncu is told which kernels to measure
+        rows.append(_alone(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
+    return _judged(pl.concat(rows, how="diagonal_relaxed"), base, other, steps)
+
+
+def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFrame:
+    """The groups of kernels with the figures to compare, and what may explain that they differ."""
+    found = groups_with_config(report).rename({"shared": "shared memory"}).with_columns(launches="count")
+    if report.meta.timeless:
+        trials = pl.DataFrame(schema={**found.select(GROUP_KEYS).schema, **dict.fromkeys(_TRIALS, pl.Float64)})
+    else:
+        trials = trials_of_kernels(report, names)
+    told = found.join(trials, on=GROUP_KEYS, how="left", nulls_equal=True)
+    if steps is not None:
+        told = told.join(per_step(report, steps)[0], on=GROUP_KEYS, how="left", nulls_equal=True)
+    known = (name for name in (*_TRIALS, *COUNTS) if name in told.columns)
+    return told.select("group", *GROUP_KEYS, "low", "high", *known, pl.col(*_FIGURES).cast(pl.Float64))
+
+
+def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
+    """`both` with what measuring did to each, and the time of the launches that ncu measured where these are known."""
+    known = same_launches(base, ncu).drop_nulls()
+    times = kernels_in(base).select(left="event_id", own="dur_ns")
+    groups = kernels_in(ncu).join(kernel_groups(ncu), on=GROUP_KEYS, nulls_equal=True)
+    own = groups.select(of="group", right="event_id").join(known, on="right").join(times, on="left")
+    exact = own.group_by(right="of").agg(own=pl.col("own").mean(), launches=pl.len())
+    told = both.join(exact.rename({"launches": "known"}), on="right", how="left").with_columns(
+        duration=pl.when((pl.col("match") == "exact") & (pl.col("known") == pl.col("launches_other")))
+        .then("own")
+        .otherwise("duration")
+    )
+    return told.join(measuring(ncu), left_on="right", right_on="group", how="left").join(
+        disturbed(base), left_on="left", right_on="group", how="left"
+    )
+
+
+def _alone(groups: pl.DataFrame, side: str) -> pl.DataFrame:
+    """What only one of both tools saw."""
+    return groups.with_columns(figure=pl.lit("launches"), unit=pl.lit(""), **{side: pl.col("launches")})
+
+
+def _judged(frame: pl.DataFrame, base: Report, other: Report, steps: tuple[Steps, Steps] | None = None) -> pl.DataFrame:
+    """With verdict, reason and why."""
+    new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
+    rows = frame.with_columns(new)
+    reasons = Reasons.between(base, other, steps)
+    explain = partial(_under_ncu, UnderNcu.of(base, other, reasons.spread)) if other.meta.timeless else reasons.of
+    found = [None if row["first"] == row["second"] else explain(row) for row in rows.iter_rows(named=True)]
+    equal = (pl.col("first") == pl.col("second")).fill_null(value=False)
+    told = pl.DataFrame(
+        [(None, None) if one is None else one for one in found], {"reason": pl.String, "why": pl.String}, orient="row"
+    )
+    return rows.hstack(told).with_columns(
+        first_tool=pl.lit(base.meta.tool),
+        second_tool=pl.lit(other.meta.tool),
+        verdict=pl.when(equal)
+        .then(pl.lit("equal"))
+        .when(pl.col("reason").is_not_null())
+        .then(pl.lit("explained"))
+        .otherwise(pl.lit("unexplained")),
+    )
+
+
+def _under_ncu(under: UnderNcu, row: dict[str, Any]) -> Explained | None:
+    if row["figure"] == "duration":
+        return under.duration(row)
+    if row["figure"] in COUNTED and row["first"] is not None and row["second"] <= row["first"]:
+        return under.fewer(row)
+    return None
+
+
+def _copied(base: Report, other: Report) -> pl.DataFrame:
+    """Copies and memsets: how many, and how many bytes."""
+    columns = {"copies": ("count", "", ""), "bytes copied": ("total_bytes", "bytes", "_bytes")}
+    sums = [
+        copies(one)
+        .select(name="operation", **{key: pl.col(name).cast(pl.Float64) for key, (name, _, _) in columns.items()})
+        .join(trials_of_copies(one, tuned(base)), on="name", how="left")
+        for one in (base, other)
+    ]
+    steps = shared_steps(base, other)
+    if steps is not None:
+        each = zip(sums, (base, other), steps, strict=True)
+        sums = [one.join(per_step(report, of)[1], on="name", how="left") for one, report, of in each]
+    told = (*_TRIALS, *(COUNTS if steps else ()))
+    both = sums[0].join(sums[1], on="name", how="full", coalesce=True, suffix="_other")
+    rows = [
+        both.select(
+            "name",
+            *(pl.col(f"{name}{ending}{side}").alias(f"{name}{side}") for name in told for side in ("", "_other")),
+            figure=pl.lit(figure),
+            unit=pl.lit(unit),
+            first=figure,
+            second=f"{figure}_other",
+        )
+        for figure, (_, unit, ending) in columns.items()
+    ]
+    return _judged(pl.concat(rows), base, other, steps)

@@ -1,0 +1,89 @@
+"""What to do first: advice about kernels, by what the program would gain from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.counters.advice import CAPPED, advice
+from kanalyze.analyses.device._launch_shapes import SHAPE, SHAPE_COLUMNS
+from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.joining.joined import joined_of
+from kanalyze.errors import CannotTellError
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+TABLE: Final = Table(
+    "gains",
+    "One piece of advice about one kernel that ncu measured, with what the program would gain.",
+    (
+        Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
+        *SHAPE_COLUMNS,
+        Column("event_id", pl.Int64, "The launch that ncu measured, in the tables of that report."),
+        Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`."),
+        Column("window_share", pl.Float64, "Part of the window that the kernel takes.", nullable=True),
+        Column("exclusive_ns", pl.Int64, "The same as time.", nullable=True),
+        Column(
+            "gain_share",
+            pl.Float64,
+            "Part of the window that is saved at most: window_share times possible_share.",
+            nullable=True,
+        ),
+        Column("gain_ns", pl.Int64, "The same as time; null for a local estimate, or without time.", nullable=True),
+        Column("source", pl.String, "Whose rule it is: ncu or kanalyze."),
+        Column("rule", pl.String, "Name of the rule."),
+        Column("scope", pl.String, "What the estimate is of: global (the duration) or local.", nullable=True),
+        Column("speedup_share", pl.Float64, "The part of it that the rule estimates can be saved.", nullable=True),
+        Column("roof_share", pl.Float64, "How near the launch comes to its roof, as in `roofline`.", nullable=True),
+        *CAPPED,
+        Column("sentence", pl.String, "What was found."),
+        Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
+        Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
+    ),
+    together=True,
+)  # fmt: skip
+
+
+SEVERAL: Final = several(TABLE)
+
+
+def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
+    """The advice about the longest launch of each kernel that ncu measured, what gains the program most first.
+
+    Args:
+        reports: As :func:`kanalyze.joined` takes them.
+        where: As there.
+
+    Returns:
+        :data:`TABLE`. Estimates of the whole duration, no more than the roof leaves, times the kernel's share of the
+        window come first, then the estimates that no figure of the program follows from, by the kernel's share.
+
+    Raises:
+        CannotTellError: None of the reports gives time, or has counters.
+    """
+    return of_each(TABLE, together(TABLE.name, reports, where), _gains_of)
+
+
+def _gains_of(found: Together) -> pl.DataFrame:
+    if found.ncu is None:
+        raise CannotTellError.without_counters(TABLE.name, found.base.meta.path)
+    return gains_among(joined_of(found), found.ncu)
+
+
+def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """The same of the kernels in `rows`, of the table `joined`, which `ncu` measured."""
+    keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
+    kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
+    said = advice(ncu).drop("name", "device", "at_stake_ns", "kind")
+    possible = pl.col("possible_share")
+    every = kernels.join(said, on="event_id").with_columns(
+        gain_share=pl.col("window_share") * possible, gain_ns=pl.col("exclusive_ns") * possible
+    )
+    order = ["gain_ns", "exclusive_ns", "speedup_share", "event_id", "source", "rule", "sentence"]
+    return TABLE.select(every.sort(order, descending=[True] * 3 + [False] * 4, nulls_last=True))

@@ -1,0 +1,176 @@
+"""One kernel, several tools: the time that nsys or torch gives, the operator of torch, the counters of ncu.
+
+Definitions: docs/definitions.md, section 9.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._kernel_families import decoded
+from kanalyze.analyses.device._launch_shapes import SHAPE_COLUMNS
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in, makers_of_groups
+from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels
+from kanalyze.analyses.joining._match_launches import same_launches
+from kanalyze.analyses.joining._ncu_per_group import MEASURED, RULES, measured_groups
+from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.decoder.fields import OTHER
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+_SURE: Final = ", ".join(QUALITIES)
+_SAID: Final = ("family", "library", "operation", "dtype")
+
+
+def _match(tool: str) -> Column:
+    doc = f"How sure it is that {tool} saw the same kernel: {_SURE}; null where no report of it was given."
+    return Column(f"{tool}_match", pl.String, doc, nullable=True)
+
+
+#: The launch that ncu measured, where it is known which one that is.
+_LAUNCH: Final = (
+    Column("launch_number", pl.Int64, "Which launch of its function event_id is, from 1.", nullable=True),
+    Column("launch_event_id", pl.Int64, "That launch in the report of the time.", nullable=True),
+    Column("launch_ns", pl.Int64, "Its duration there; null outside of the window.", nullable=True),
+)
+
+TABLE: Final = Table(
+    "joined",
+    "One kernel in one launch shape on one GPU, as nsys, torch.profiler and ncu saw it.",
+    (
+        Column("name", pl.String, "Its name, as the tool that gives the time writes it.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as the process itself numbers it.", nullable=True),
+        *SHAPE_COLUMNS,
+        Column("time_from", pl.String, "The tool that gives its time: nsys or torch.profiler.", nullable=True),
+        Column("count", pl.Int64, "Launches there; null where that tool did not see it.", nullable=True),
+        Column("total_ns", pl.Int64, "Sum of their durations.", nullable=True),
+        Column("avg_ns", pl.Float64, "Mean duration.", nullable=True),
+        Column("exclusive_ns", pl.Int64, "Their time, each instant counted for one kernel.", nullable=True),
+        Column("window_share", pl.Float64, "Part of the windows of all GPUs that exclusive_ns is.", nullable=True),
+        *(Column(name, pl.String, f"What the name says: {name}; `other` where it does not.") for name in _SAID),
+        _match("torch"),
+        Column("torch_count", pl.Int64, "Launches that torch saw.", nullable=True),
+        Column("torch_total_ns", pl.Int64, "Sum of their durations there.", nullable=True),
+        Column("operator", pl.String, "The operator that launched most of its time.", nullable=True),
+        Column("operators", pl.Int64, "How many different ones did.", nullable=True),
+        Column("path", pl.String, "The operators around that one, and itself.", nullable=True),
+        Column("module", pl.String, "The nn.Module that launched it, behind those around it.", nullable=True),
+        _match("ncu"),
+        *MEASURED,
+        *_LAUNCH,
+        *RULES,
+        Column(
+            "gain_share",
+            pl.Float64,
+            "What the best advice would save of the window: window_share times best_speedup_share.",
+            nullable=True,
+        ),
+        Column("gain_ns", pl.Int64, "The same as time.", nullable=True),
+    ),
+    together=True,
+)  # fmt: skip
+
+
+def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
+    """The kernels of one program that several tools saw, the longest in sum first; last those without a time.
+
+    Args:
+        reports: Of nsys and torch.profiler the first gives the time, nsys before torch. Several of nsys, or without
+            nsys of torch.profiler, each have a time of their own; all others of one tool are added up.
+        where: A window, device or process of the reports that give the time.
+
+    Returns:
+        :data:`TABLE`; :data:`SEVERAL` where several reports give time. Each kernel that any of the reports has is in it
+        once; where another tool did not see it, or only ones that it cannot be told apart from, the match is ``none``.
+
+    Raises:
+        CannotTellError: None of the reports gives time, or it has no kernels.
+    """
+    return of_each(TABLE, together(TABLE.name, reports, where), joined_of)
+
+
+def joined_of(found: Together) -> pl.DataFrame:
+    """The same of reports of which one gives the time."""
+    require(found.base, TABLE.name, "kernel")
+    frame = _timed(found.base)
+    if found.torch is not None:
+        frame = _beside(frame, _of_torch(found.torch), found, "torch")
+    if found.ncu is not None:
+        frame = _with_launch(_beside(frame, measured_groups(found.ncu), found, "ncu"), found.base, found.ncu)
+    frame = _named(frame, found)
+    if found.torch is None and found.operators is not None:
+        frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
+    missing = [pl.lit(None, dtype=column.dtype).alias(column.name) for column in TABLE.columns]
+    frame = frame.with_columns(one for one in missing if one.meta.output_name() not in frame.columns)
+    gains = {f"gain_{unit}": pl.col(f) * pl.col("best_speedup_share") for unit, f in _GAINS.items()}
+    order = ("exclusive_ns", "total_ns", "ncu_dur_ns", *GROUP_KEYS)
+    down = [name.endswith("_ns") for name in order]
+    return TABLE.select(frame.with_columns(**gains).sort(order, descending=down, nulls_last=True))
+
+
+SEVERAL: Final = several(TABLE)
+
+_GAINS: Final = {"share": "window_share", "ns": "exclusive_ns"}
+
+
+def _timed(report: Report) -> pl.DataFrame:
+    window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    return kernel_groups(report).with_columns(
+        time_from=pl.lit(report.meta.tool),
+        avg_ns=pl.col("total_ns") / pl.col("count"),
+        window_share=pl.col("exclusive_ns") / window,
+    )
+
+
+def _of_torch(report: Report) -> pl.DataFrame:
+    groups = kernel_groups(report).select("group", *GROUP_KEYS, torch_count="count", torch_total_ns="total_ns")
+    if "op" not in report.kinds:
+        return groups
+    return groups.join(makers_of_groups(report), on=GROUP_KEYS, how="left", nulls_equal=True)
+
+
+def _beside(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: str) -> pl.DataFrame:
+    """`frame` with what another tool says of each kernel, and the kernels that only that one has at the end."""
+    report = found.torch if tool == "torch" else found.ncu
+    assert report is not None, "it was given"  # noqa: S101 - both callers have looked
+    pairs = same_kernels(found.base, report).rename({"match": f"{tool}_match"})
+    own = theirs.drop(GROUP_KEYS)
+    both = pairs.join(own, left_on="right", right_on="group").drop("right")
+    matched = frame.join(both, left_on="group", right_on="left", how="left")
+    alone = theirs.join(pairs, left_on="group", right_on="right", how="anti").with_columns(
+        pl.lit(None, dtype=pl.Int64).alias("group")
+    )
+    every = pl.concat([matched, alone], how="diagonal_relaxed")
+    return every.with_columns(pl.col(f"{tool}_match").fill_null("none"))
+
+
+def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
+    """`frame` with the launch of `base` that ncu measured, where its number is known or it is the only one."""
+    numbered = same_launches(base, ncu).select(event_id="right", launch_number="number", launch_event_id="left")
+    launches = kernels_in(base).select("event_id", "dur_ns", *GROUP_KEYS)
+    single = launches.filter(pl.len().over(GROUP_KEYS) == 1).rename({"event_id": "only"}).drop("dur_ns")
+    told = frame.join(numbered, on="event_id", how="left").join(single, on=GROUP_KEYS, how="left", nulls_equal=True)
+    only = pl.when(pl.col("ncu_match") == "exact").then("only")
+    known = pl.col("launch_event_id").is_not_null()
+    placed = told.with_columns(
+        launch_number=pl.when(known).then("launch_number"), launch_event_id=pl.coalesce("launch_event_id", only)
+    )
+    times = launches.select(launch_event_id="event_id", launch_ns="dur_ns")
+    return placed.join(times, on="launch_event_id", how="left")
+
+
+def _named(frame: pl.DataFrame, found: Together) -> pl.DataFrame:
+    """`frame` with what the names say."""
+    names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64))
+    said = decoded(found.base, names.unique("name"), *_SAID).with_columns(pl.col("name").cast(pl.String))
+    return frame.join(said.drop("event_id"), on="name", how="left", nulls_equal=True).with_columns(
+        pl.col(name).fill_null(OTHER) for name in _SAID
+    )

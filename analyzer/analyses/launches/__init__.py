@@ -1,0 +1,1 @@
+"""What launches cost: latency, CUDA graphs, cold starts."""

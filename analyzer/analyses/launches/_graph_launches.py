@@ -1,0 +1,171 @@
+"""CUDA graphs as they ran: which operations belong to which launch of which graph.
+
+An operation is of a graph if the report names its executable graph, if it is a whole-graph row, or if a call that
+launches graphs launched it (files of old versions name no graph). The operations of one launch share process and
+correlation id. Those in the body of a conditional node have no correlation id: they belong to the launch of their
+graph that began last before them, since launches of one executable graph never run at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import of_device, operations
+from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.host._launching_call import calls_of, launch_rows
+from kanalyze.analyses.idle._by_bucket import launch_waits
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.lookup import beside, gathered, of_rows, positions
+from kanalyze.model import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Runtime and driver call that launch a graph, in all their forms.
+_LAUNCHES_GRAPH: Final = "GraphLaunch"
+
+#: What tells the launches of one device apart, and what tells its graphs apart (`mark` only where no id is known).
+_LAUNCH: Final = ("process_id", "correlation_id", "device")
+_GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
+
+#: Sums of so large numbers do not overflow, however many operations a launch has.
+_HASHES: Final = 1 << 31
+
+_OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device", "process_id")
+
+
+def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
+    """Whether calls of these names launch a CUDA graph."""
+    graphs = names_that(report, lambda name: _LAUNCHES_GRAPH in name)
+    if not graphs:
+        return pl.Series([False]).new_from_index(0, len(names))
+    return names.is_in(graphs).fill_null(value=False)
+
+
+def has_graphs(report: Report) -> bool:
+    """Whether any operation is of a CUDA graph; cheaper to tell than which."""
+    return not _marked(report).is_empty()
+
+
+@once_per_report
+def graph_operations(report: Report) -> pl.DataFrame:
+    """The operations of CUDA graphs on any device and at any time.
+
+    Columns: row (of `operations`), event_id, kind, name, start, end, device, process_id, graph_exec_id and graph_id
+    (null where the report does not tell), launch (of :func:`graph_launches`; null where none is known) and graph (a
+    number from 1, in the order of the first operations; without an executable graph's id, launches of the same kinds
+    and names of operations on one device of a process count as one graph).
+    """
+    marked = _marked(report)
+    known = marked.filter(pl.col("correlation_id").is_not_null())
+    ids = [pl.col(name).min().over("process_id", "correlation_id") for name in ("graph_exec_id", "graph_id")]
+    known = known.with_columns(ids)
+    launches = known.group_by(_LAUNCH).agg(
+        pl.col("start").min(), pl.col("graph_exec_id", "graph_id").first(), _composition().alias("mark")
+    )
+    launches = launches.sort("start", *_LAUNCH).with_row_index("launch")
+    launches = launches.with_columns(pl.when(pl.col("graph_exec_id").is_null()).then("mark"))
+    known = known.join(launches.select(*_LAUNCH, "launch", "mark"), on=_LAUNCH, how="left", nulls_equal=True)
+    found = pl.concat([known, _within(marked.filter(pl.col("correlation_id").is_null()), launches)])
+    graphs = found.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
+    graphs = graphs.with_row_index("graph", offset=1).select("graph", *_GRAPH)
+    numbered = found.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row")
+    return numbered.drop("correlation_id", "mark")
+
+
+def _composition() -> pl.Expr:
+    """A number that launches of the same kinds and names of operations share, in whatever order these ran."""
+    name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
+    return ((name * len(DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % _HASHES).cast(pl.Int64).sum()
+
+
+def _within(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Operations without correlation id, with the launch of their graph that began last before them."""
+    own = ["process_id", "device", "graph_exec_id"]
+    begun = launches.drop_nulls("graph_exec_id").select(*own, "start", "launch")
+    found = orphans.sort("start").join_asof(begun, on="start", by=own, check_sortedness=False)
+    return found.with_columns(mark=pl.lit(None, dtype=pl.Int64))
+
+
+@once_per_report
+def _marked(report: Report) -> pl.DataFrame:
+    """The operations of graphs with graph_exec_id, graph_id and correlation_id."""
+    work, told = operations(report).select(_OPERATION), told_graphs(report)
+    calls = report.kind("api").get_column("name")
+    by_call = gathered(launches_graphs(report, calls), launch_rows(report)).fill_null(value=False)
+    at = positions(told.get_column("event_id"), work.get_column("event_id"))
+    mine = by_call | at.is_not_null() | work.select(pl.col("kind") == "graph").to_series()
+    found = beside(work.filter(mine), told, "graph_exec_id", "graph_id")
+    parts = [beside(found.filter(pl.col("kind") == kind), report.kind(kind), "correlation_id") for kind in DEVICE_KINDS]
+    return pl.concat(parts).sort("row")
+
+
+@once_per_process
+def told_graphs(report: Report) -> pl.DataFrame:
+    """The operations whose graph the report names: event_id, graph_exec_id, graph_id; sorted by event_id."""
+    none = pl.lit(None, dtype=pl.Int64).alias("graph_id")
+    parts = [
+        side.select("event_id", "graph_exec_id", none).drop_nulls("graph_exec_id")
+        for side in (report.kernel_config, report.copy_detail)
+    ]
+    whole = report.table("graph_detail").select("event_id", "graph_exec_id", "graph_id")
+    return pl.concat([*parts, whole]).sort("event_id")
+
+
+@once_per_report
+def graph_launches(report: Report) -> pl.DataFrame:
+    """The launches of CUDA graphs, one row per launch and device that it ran on, in the order of their first starts.
+
+    Columns: launch, graph, process_id, device, graph_exec_id, start and end (first start to last end), busy_ns (its
+    own operations, overlaps once), idle_ns (the device ran nothing at all), kernels, copies, memsets, whole (its
+    nodes are not known), launch_ns (what the device waited for it), call_row, thread_id, call_start, call_ns and
+    charged (whether the call's time is charged here: the device where its first operation ran).
+    """
+    own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
+    own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns=_waits(report, own))
+    counts = [
+        (pl.col("kind") == kind).sum().cast(pl.Int64).alias(name)
+        for kind, name in (("kernel", "kernels"), ("memcpy", "copies"), ("memset", "memsets"))
+    ]
+    sums = own.group_by("launch", maintain_order=True).agg(
+        pl.col("graph", "process_id", "device", "graph_exec_id", "row").first(),
+        pl.col("start").min(),
+        pl.col("end").max(),
+        *counts,
+        (pl.col("kind") == "graph").any().alias("whole"),
+        pl.col("launch_ns").sum(),
+    )
+    calls = calls_of(report, sums.get_column("row"), "call_row", "thread_id", "call_start", "call_ns")
+    spans = sums.with_columns(calls.get_columns()).with_columns(_busy(own, sums), _idle(report, sums))
+    return spans.with_columns(charged=pl.col("call_row").is_not_null() & pl.col("call_row").is_first_distinct())
+
+
+def _waits(report: Report, own: pl.DataFrame) -> pl.Series:
+    return of_rows(launch_waits(report), "launch_ns", own.get_column("row")).fill_null(0)
+
+
+def _busy(own: pl.DataFrame, sums: pl.DataFrame) -> pl.Series:
+    """How long each launch kept its device busy, with `own` sorted by launch and start."""
+    # put one behind the other, so that no launch covers time of another
+    length = sums.get_column("end") - sums.get_column("start")
+    shift = length.cum_sum() - length - sums.get_column("start")
+    moved = own.select("launch", "start", "end").join(sums.select("launch", shift=shift), on="launch")
+    moved = moved.sort("launch", "start").with_columns(pl.col("start", "end") + pl.col("shift"))
+    pieces = intervals.first_come(moved).with_columns(ns=pl.col("own_end") - pl.col("own_start"))
+    busy = pieces.group_by("launch").agg(pl.col("ns").sum()).sort("launch")
+    return busy.get_column("ns").alias("busy_ns")
+
+
+def _idle(report: Report, sums: pl.DataFrame) -> pl.Series:
+    """How long the device of each launch ran nothing between the launch's first start and last end."""
+    found = pl.zeros(sums.height, dtype=pl.Int64, eager=True).alias("idle_ns")
+    numbered = sums.select("device", "start", "end").with_row_index("at")
+    for (device,), part in numbered.partition_by("device", as_dict=True).items():
+        work = of_device(operations(report).select("device", "start", "end"), int(device))
+        start, end = part.get_column("start"), part.get_column("end")
+        idle = end - start - intervals.overlap(start, end, intervals.union(work))
+        found = found.scatter(part.get_column("at"), idle)
+    return found

@@ -1,0 +1,141 @@
+"""What launching kernels costs: the first time, and where it takes longer than they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_device
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._recording_start import shown_cold
+from kanalyze.analyses.idle._by_bucket import launch_waits
+from kanalyze.analyses.launches._graph_launches import launches_graphs
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import of_rows
+from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.frames import LARGEST, distinct_values, mixed, numbered, repeated
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_FIRST: Final = ("process_id", "name", "call_start", "api_ns", "launch_ns")
+
+#: A first launch counts as cold when it takes this many times the median of the launches that are not first.
+COLD_FACTOR: Final = 3
+
+
+@dataclass(frozen=True)
+class FirstLaunches:
+    """The first launch of each kernel on one device in the recording, against the launches that are not first.
+
+    Attributes:
+        kernels: How many kernels there are.
+        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, where the
+            report shows that they were the kernel's first in the process; columns process_id, name, call_start, api_ns
+            (the call), launch_ns (what the device waited).
+        unsure: Those of which it does not show that: the process began before the recording.
+        usual_ns: The median of the calls of launches that are not first.
+        stake_ns: What the device waited for cold launches beyond what it usually waits for one.
+    """
+
+    kernels: int
+    cold: pl.DataFrame
+    unsure: pl.DataFrame
+    usual_ns: float
+    stake_ns: int
+
+
+@dataclass(frozen=True)
+class LaunchCosts:
+    """What launching costs.
+
+    Attributes:
+        bound: The launch-bound kernels of each device, those first for which it waited longest; columns device, name,
+            count (launches that are not first), api_ns, kernel_ns (medians), launch_ns (what the device waited).
+            A kernel is launch-bound if the median of its launching calls is longer than the median of its runs, first
+            launches left out. Kernels of CUDA graphs are not: their launch is shared.
+        first: First launches by device; a device whose kernels were all launched once is not in it.
+    """
+
+    bound: pl.DataFrame
+    first: dict[int, FirstLaunches]
+
+
+@once_per_report
+def launch_costs(report: Report) -> LaunchCosts:
+    """What launching the kernels in scope costs."""
+    launched = launched_kernels(report)
+    own = launched.select("device", "name", "api_ns", "kernel_ns", "launch_ns").filter(~launched.get_column("first"))
+    sums = own.group_by("device", "name").agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("api_ns").median(),
+        pl.col("kernel_ns").median(),
+        pl.col("launch_ns").sum(),
+    )
+    bound = sums.filter(pl.col("api_ns") > pl.col("kernel_ns"))
+    firsts = {
+        device: found
+        for device in distinct_values(launched, "device")
+        if (found := _first_launches(report, of_device(launched, device))) is not None
+    }
+    return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), firsts)
+
+
+def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | None:
+    first = launched.filter("first")
+    warm = launched.select("first", "api_ns", "launch_ns").filter(~pl.col("first"))
+    if warm.is_empty():
+        return None
+    usual, usual_wait = median_of(warm, "api_ns"), median_of(warm, "launch_ns")
+    slow = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
+    slow = slow.with_columns(calls_of(report, slow.get_column("row"), "thread_id", "call_start", "call_end"))
+    shown = shown_cold(report, slow)
+    cold, unsure = (slow.filter(some).select(_FIRST) for some in (shown, ~shown))
+    stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
+    return FirstLaunches(first.height, cold, unsure, usual, int(stake))
+
+
+def launched_kernels(report: Report) -> pl.DataFrame:
+    """The kernels in scope that have a launch of their own, in the order of their launches.
+
+    Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns (the call's time), launch_ns (what the
+    device waited for this launch), first (the process's first launch of this kernel on this device in the recording).
+    """
+    launched = _own_launches(report)
+    waited = of_rows(launch_waits(report), "launch_ns", launched.get_column("row")).fill_null(0)
+    known = launched.with_columns(waited.alias("launch_ns"))
+    if report.scope.window is None:
+        return known
+    return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+
+
+def _own_launches(report: Report) -> pl.DataFrame:
+    """The kernels on the devices in scope whose call launched nothing else, in the order of these calls.
+
+    Columns: row, name, device, process_id, kernel_ns, first and api_ns. Most reports lose no row in any of the
+    steps, and a large one has no room for a copy after each.
+    """
+    needed = ("row", "name", "device", "process_id", pl.col("dur_ns").alias("kernel_ns"))
+    work = device_operations(report)
+    kernel = work.select(pl.col("kind") == "kernel").to_series()
+    work = work.select(needed) if kernel.all() else work.select(needed).filter(kernel)
+    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_name")
+    alone = calls.get_column("call_row").is_not_null() & ~launches_graphs(report, calls.get_column("call_name"))
+    work = work.with_columns(calls.select("call_row", "call_start").get_columns())
+    work = work if alone.all() else work.filter(alone)
+    if not work.get_column("call_start").is_sorted():
+        work = work.sort("call_start", maintain_order=True)
+    work = work.with_columns(first=_identity(work).is_first_distinct())
+    shared = repeated(work.get_column("call_row"))
+    work = work.filter(~shared) if shared.any() else work
+    calls = calls_of(report, work.get_column("row"), "call_ns").rename({"call_ns": "api_ns"})
+    return work.drop("call_row", "call_start").with_columns(calls.get_columns())
+
+
+def _identity(work: pl.DataFrame) -> pl.Expr:
+    """One number per process, device and kernel, whatever their own numbers are."""
+    keys = ("process_id", "device", "name")
+    number, size = numbered(work, keys)
+    return number if size < LARGEST else mixed(keys)

@@ -1,0 +1,232 @@
+"""Launches that repeat: the same operations launched again and again, which one CUDA graph could launch instead.
+
+A sequence repeats if whole stretches of a series (:mod:`kanalyze.analyses.launches._series`) are the same, or if a
+stretch is the same as itself, shifted by some period (:mod:`kanalyze.analyses.launches._periods`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.idle._by_bucket import launch_waits, queued_waits
+from kanalyze.analyses.launches._graph_launches import graph_launches
+from kanalyze.analyses.launches._periods import periodic
+from kanalyze.analyses.launches._series import launch_series
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import of_rows
+from kanalyze.analyses.shared.workers import in_threads
+from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.frames import rows_at, slices, taken, within
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: A graph has to be made first: a sequence that is launched less often is none worth making.
+FEWEST: Final = 5
+
+#: A graph of fewer operations is not worth making either.
+SHORTEST: Final = 3
+
+#: A shorter period is taken several times, so that one graph has at least so many operations.
+NODES: Final = 32
+
+#: What spreads the places in a stretch over all 64 bits, and what parts those so that sums do not overflow.
+_SPREAD: Final = 2862933555777941757
+_HALF: Final = 1 << 31
+
+#: What operations waited for: their launches, and what was in front of them.
+_Waits = tuple[pl.DataFrame, pl.DataFrame]
+
+#: What of an operation is summed up.
+_WAITS: Final = ("launch_ns", "queued_ns")
+_SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
+
+CANDIDATES: Final = Table(
+    "graphs",
+    "One sequence of launches that repeats on one stream, and that one CUDA graph could launch.",
+    (
+        Column("process_id", pl.Int64, "Process that launched it; null where the report does not say.", nullable=True),
+        Column("thread_id", pl.Int64, "Thread that launched it.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
+        Column("operations", pl.Int64, "Kernels, copies and memsets of one repetition."),
+        Column("kernels", pl.Int64, "Kernels of one repetition."),
+        Column("repetitions", pl.Int64, "How often it was launched."),
+        Column("start_ns", pl.Int64, "Start of its first launching call."),
+        Column("first", pl.String, "Name of the operation that it begins with.", nullable=True),
+        Column("api_total_ns", pl.Int64, "Time in its launching calls."),
+        Column(
+            "launch_ns",
+            pl.Int64,
+            "What the device waited for these launches, the first one of each kernel left out: part of the ledger's "
+            "launch bucket.",
+        ),
+        Column(
+            "queued_ns",
+            pl.Int64,
+            "What it waited for launches that had returned, but came too late to follow at once: of each wait, at most "
+            "the time since the launch before it returned; part of the ledger's queued bucket.",
+        ),
+        Column(
+            "graph_launch_ns",
+            pl.Int64,
+            "What launching a graph is taken to cost: the median call in this report on this device, or, without "
+            "one, the median of these launching calls.",
+        ),
+        Column("measured", pl.Boolean, "Whether that is from graph launches in this report."),
+        Column(
+            "saved_ns", pl.Int64, "At most what a graph saves: of each repetition, both waits less graph_launch_ns."
+        ),
+    ),
+    when="--by candidate",
+)
+
+
+def candidates(report: Report) -> pl.DataFrame:
+    """The sequences in scope that could be CUDA graphs, those first that save most; :data:`CANDIDATES`."""
+    return _found(report)[0]
+
+
+def cut_launches(report: Report) -> pl.DataFrame:
+    """The launches that repeat too, but with a call between them that no capture allows: device, launches, launch_ns.
+
+    One row per device: what is in stretches that repeat and are too short for a graph.
+    """
+    return _found(report)[1]
+
+
+@once_per_report
+def _found(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The answers of :func:`candidates` and :func:`cut_launches`; what they are made of is too large to be kept."""
+    line = launch_series(report)
+    words = _words(line)
+    short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
+    cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
+    waits = launch_waits(report), queued_waits(report)
+    return _candidates(report, waits, _with_units(line, words)), _cut(report, waits, cut)
+
+
+def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
+    units, own = _units(report, waits, line)
+    units = units.join(own, on="sequence", maintain_order="left").join(
+        _graph_costs(report), on="device", how="left", maintain_order="left"
+    )
+    units = units.with_columns(
+        measured=pl.col("cost").is_not_null(), graph_launch_ns=pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
+    )
+    saved = (pl.col("launch_ns") + pl.col("queued_ns") - pl.col("graph_launch_ns")).clip(lower_bound=0)
+    sums = (
+        units.with_columns(saved_ns=saved)
+        .group_by("sequence", maintain_order=True)
+        .agg(
+            pl.col("row", "device", "measured", "graph_launch_ns", "operations", "kernels", "start_ns").first(),
+            pl.col("api_total_ns", "launch_ns", "queued_ns", "saved_ns").sum(),
+            repetitions=pl.len(),
+        )
+    )
+    sums = _launched_by(report, sums.filter(pl.col("kernels") > 0))
+    return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
+
+
+def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
+    """`sums` with what their first operations tell: process_id, thread_id, stream and name."""
+    rows = sums.get_column("row")
+    first = rows_at(operations(report).select("process_id", "name"), rows)
+    stream = taken(streams(report), "stream", rows)
+    first = first.select("process_id", pl.col("name").cast(pl.String).alias("first"))
+    return sums.with_columns(*first.get_columns(), stream, calls_of(report, rows, "thread_id").to_series())
+
+
+def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The repetitions, and the median of the launching calls of each sequence (columns sequence, own).
+
+    A repetition has unit, sequence, row (of its first operation), device, operations, kernels, start_ns, api_total_ns,
+    launch_ns and queued_ns. The operations are looked at slice by slice, as there may be many.
+    """
+    parts = (part.drop_nulls("sequence") for part in slices(line))
+    sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
+    firsts = [pl.col("sequence", "row", "start_ns").first()]
+    units = pl.concat(sums).group_by("unit", maintain_order=True).agg(*firsts, pl.col(*_SUMS).sum())
+    devices = taken(operations(report), "device", units.get_column("row"))
+    return units.with_columns(devices), pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+
+
+def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """What :func:`_units` sums up of some operations; and the launching call of each: columns sequence and call_ns."""
+    rows = part.get_column("row")
+    kernel = taken(operations(report), "kind", rows) == "kernel"
+    calls = calls_of(report, rows, "call_start", "call_ns")
+    known = part.with_columns(*_waits(waits, part), *calls.get_columns(), kernel.alias("kernel"))
+    sums = known.group_by("unit", maintain_order=True).agg(
+        pl.col("sequence", "row").first(),
+        pl.len().cast(pl.Int64).alias("operations"),
+        pl.col("kernel").sum().cast(pl.Int64).alias("kernels"),
+        pl.col(*_WAITS).sum(),
+        start_ns=pl.col("call_start").first(),
+        api_total_ns=pl.col("call_ns").sum(),
+    )
+    return sums, known.select("sequence", "call_ns")
+
+
+def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
+    """What the device waited for these launches: launch_ns and queued_ns, both 0 for a kernel's first launch.
+
+    An operation that was launched in time waits for something else than its launch.
+    """
+    rows = part.get_column("row")
+    found = [of_rows(within(of, "row", rows), name, rows).fill_null(0) for name, of in zip(_WAITS, waits, strict=True)]
+    late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
+    known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
+    return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()
+
+
+def _cut(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
+    devices = taken(operations(report), "device", line.get_column("row"))
+    known = line.with_columns(*_waits(waits, line), devices)
+    return known.group_by("device").agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
+
+
+def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
+    """The operations in series with the repetition (`unit`) of the sequence that each is part of, if any."""
+    whole = (pl.col("alike") >= FEWEST) & (pl.col("length") >= SHORTEST)
+    told = words.select(
+        sequence=pl.when(whole).then("word"), unit=pl.when(whole).then(pl.int_range(pl.len()).cast(pl.UInt32))
+    )
+    stretch = line.get_column("stretch")
+    sequence, unit = (told.get_column(name).gather(stretch) for name in ("sequence", "unit"))
+    free = sequence.is_null()
+    if free.any():
+        rest = line.select("series", "stretch", "code").with_row_index("place").filter(free)
+        periods = periodic(rest, fewest=FEWEST, nodes=NODES)
+        at, first = periods.get_column("place"), words.height
+        sequence = sequence.scatter(at, (periods.get_column("sequence") + first).cast(pl.UInt32))
+        unit = unit.scatter(at, (periods.get_column("unit") + first).cast(pl.UInt32))
+    return line.select("row", "first", "apart", sequence.alias("sequence"), unit.alias("unit"))
+
+
+def _words(line: pl.DataFrame) -> pl.DataFrame:
+    """The stretches: length, word (a number that the same words of a series share) and alike (how many those are)."""
+    runs = line.get_column("stretch").rle().struct.unnest()
+    length = runs.get_column("len")
+    begin, end = length.cum_sum() - length, length.cum_sum() - 1
+    place = pl.int_range(pl.len()) - begin.cast(pl.Int64).gather(line.get_column("stretch"))
+    code = line.select((pl.col("code") + place * _SPREAD).hash().alias("code")).to_series()
+    reached = {"low": (code % _HALF).cum_sum(), "high": (code // _HALF % _HALF).cum_sum()}
+    ends = {name: sums.gather(end) for name, sums in reached.items()}
+    sums = {name: found - found.shift(1, fill_value=0) for name, found in ends.items()}
+    words = pl.DataFrame({"series": line.get_column("series").gather(begin), "length": length, **sums})
+    same = ["series", "length", "low", "high"]
+    numbers = words.group_by(same, maintain_order=True).agg(alike=pl.len()).with_row_index("word")
+    return words.join(numbers, on=same, maintain_order="left").select("length", "word", "alike")
+
+
+def _graph_costs(report: Report) -> pl.DataFrame:
+    """The median call that launched a graph on each device: device, cost."""
+    launches = graph_launches(report).filter("charged")
+    return launches.group_by("device").agg(cost=pl.col("call_ns").median())

@@ -1,0 +1,183 @@
+"""Series of launches: what one thread launched onto one stream, cut where it made a call that no capture allows."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import shape_numbers
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
+from kanalyze.analyses.host._call_kinds import bucket_of, names_that
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.shared.lookup import beside, positions
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.shared.workers import in_threads
+from kanalyze.analyses.streams._streams import stream_numbers, used_streams
+from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.frames import count_up_to, in_order, mixed, of_parts, slices, stacked, taken, within
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+#: The columns of :func:`_implicit_order`.
+_ORDER: Final = ("context", "type")
+
+#: More than there are cuts.
+_APART: Final = 1 << 32
+
+#: Calls that a capture does not allow, or that a replay would not repeat, beside those that block.
+_CUTS: Final = re.compile(r"(?:cuda|cu)(?:Event|Stream)Query|(?:cuda|cu)GraphLaunch|(?:cuda|cu)Stream(?:Begin|End)Cap")
+_ASYNC: Final = "Async"
+
+#: Streams of one context that wait for each other by themselves. While one is captured, the other must not be used.
+_ORDERED: Final = ("null", "blocking")
+
+#: Copies from or to such memory block the thread, also where their calls are asynchronous.
+_PAGEABLE: Final = "Pageable"
+
+
+def launch_series(report: Report) -> pl.DataFrame:
+    """The operations in scope that had a launch of their own and that a capture allows, series after series.
+
+    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch is what lies between two cuts), code
+    (the same for the same operation in the same shape), first (whether it is a kernel's first launch) and apart (from
+    the return of the launch before it in its stretch to its own; 0 for the first one).
+    """
+    line, cuts = _launched(report)
+    line = in_order(_passed(line, cuts), "series")
+    stretch = pl.col("series").cast(pl.UInt64) * _APART + pl.col("passed")
+    line = line.with_columns(stretch=stretch.rle_id()).drop("passed")
+    together = pl.col("stretch") == pl.col("stretch").shift(1)
+    return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
+
+
+def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
+    """The operations in scope that a capture allows, by call, with codes; and the cuts of :func:`_cut_times`.
+
+    Columns: row, series, code, first, apart (from the thread's launch before), call_start, and those of
+    :data:`THREAD` and of :func:`_implicit_order`.
+    """
+    line = in_order(_coded(report), "call_start")
+    cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
+    line = _with_apart(report, line).drop("call_end")
+    first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
+    line = line.with_columns(first=first).drop("kernel")  # before rows are left out, for which both are in memory
+    line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
+    if report.scope.window is not None:
+        line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+    return line, cuts
+
+
+def _implicit_order(report: Report) -> list[pl.Series]:
+    """The context and the stream's type of each operation on the devices in scope, as `context` and `type`.
+
+    Nothing where no context used both its default stream and blocking ones, which wait for each other.
+    """
+    known = used_streams(report).filter(pl.col("type").is_in(_ORDERED))
+    if known.is_empty() or not known.select((pl.col("type").n_unique().over("group") > 1).any()).item():
+        return []
+    numbers = stream_numbers(report)
+    kinds = used_streams(report).get_column("type")
+    return [numbers.get_column("group").alias("context"), kinds.gather(numbers.get_column("number")).alias("type")]
+
+
+def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    """Launches by the start of their calls, with the time since the thread's launch before returned, as `apart`."""
+    if report.scope.device is None:
+        return line.with_columns(apart=_apart(line))
+    # the launch before may have been onto another device
+    work = operations(report).select("row", "process_id")
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end")
+    every = work.with_columns(calls.get_columns()).drop_nulls("call_start").sort("call_start", maintain_order=True)
+    known = every.select("row", apart=_apart(every))
+    return line.join(known, on="row", how="left", maintain_order="left")
+
+
+def _apart(line: pl.DataFrame) -> pl.Series:
+    ends = line.select(*THREAD, "call_end")
+    return of_parts(ends, THREAD, pl.Int64, lambda _, own: own.get_column("call_end").diff())
+
+
+def _coded(report: Report) -> pl.DataFrame:
+    """The operations on the devices in scope that have a call, in their order.
+
+    Columns: row, series, code and kernel (a number each; null but for kernels that a capture allows), cut (none does),
+    call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Slice by slice: what the numbers
+    are made of takes more memory than they do.
+    """
+    work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
+    work = work.with_columns(_implicit_order(report))
+    barred = names_that(report, _is_cut)
+    line = stacked(in_threads(partial(_told, report, barred), list(slices(work))))
+    keys = line.get_column("series")
+    known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
+    numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
+    return line.with_columns(numbers.alias("series"))
+
+
+def _told(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:
+    """What :func:`_coded` tells of some operations; `barred` are the names of calls that no capture allows."""
+    calls = calls_of(report, part.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
+    part = part.with_columns(calls.get_columns()).drop_nulls("call_start")
+    ids = part.get_column("event_id")
+    shapes, copied = (within(side, "event_id", ids) for side in (shape_numbers(report)[1], report.copy_detail))
+    known = beside(part.select("event_id", "process_id", "thread_id", "device"), shapes, "shape")
+    copies = beside(part.select("event_id"), copied, "size_bytes", "source_memory", "target_memory")
+    stream = taken(streams(report), "stream", part.get_column("row"))
+    keys = known.with_columns(
+        stream, copies.get_column("size_bytes"), *part.select(pl.col("kind", "name").to_physical())
+    )
+    pageable = pl.any_horizontal(pl.col("source_memory", "target_memory") == _PAGEABLE).fill_null(value=False)
+    cut = part.get_column("call_name").is_in(barred).fill_null(value=False) | copies.select(pageable).to_series()
+    ran = part.select(pl.col("kind") == "kernel").to_series() & ~cut
+    kernel = pl.when(ran).then(mixed(("process_id", "device", "name")))
+    numbers = keys.select(
+        series=mixed((*THREAD, "device", "stream")),
+        code=mixed(("kind", "name", "shape", "size_bytes")).reinterpret(signed=True),
+        kernel=kernel,
+        cut=cut,
+    )
+    own = part.drop("event_id", "kind", "name", "device", "call_name")
+    return own.with_columns(numbers.get_columns())
+
+
+def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:
+    """`line` with how many cuts its thread has `passed`, and without what tells that."""
+    needed = [name for name in (*THREAD, "call_start", *_ORDER) if name in line.columns]
+
+    def passed(key: tuple[object, ...], part: pl.DataFrame) -> pl.Series:
+        starts = cuts.get(key, pl.Series(dtype=pl.Int64))
+        return count_up_to(starts, part.get_column("call_start"), equal=False) + _implicit_cuts(part)
+
+    found = of_parts(line.select(needed), THREAD, pl.UInt32, passed)
+    return line.drop(needed).with_columns(found.alias("passed"))
+
+
+def _implicit_cuts(part: pl.DataFrame) -> pl.Series:
+    """How often, before each launch of a thread, it used the streams that wait for the launch's own by themselves."""
+    if "type" not in part.columns:
+        return pl.zeros(part.height, dtype=pl.UInt32, eager=True)
+    one, other = ((pl.col("type") == name).fill_null(value=False) for name in _ORDERED)
+    before = [side.cum_sum().over("context") for side in (one, other)]
+    return part.select(
+        pl.when(one).then(before[1]).when(other).then(before[0]).otherwise(0).cast(pl.UInt32)
+    ).to_series()
+
+
+def _is_cut(name: str) -> bool:
+    """Whether calls of this name cut a series."""
+    bucket = bucket_of(name)
+    blocks = bucket == "sync" or (bucket == "allocation" and _ASYNC not in name)
+    return blocks or _CUTS.match(name) is not None
+
+
+def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...], pl.Series]:
+    """When each thread cut its series, sorted, by process id and thread id; `barred` are cuts told by the operation."""
+    calls = report.kind("api").select("process_id", "thread_id", "name", "start_ns")
+    own = calls.filter(pl.col("name").is_in(names_that(report, _is_cut))).drop("name")
+    parts = pl.concat([own, barred]).sort("start_ns").partition_by("process_id", "thread_id", as_dict=True)
+    return {key: part.get_column("start_ns") for key, part in parts.items()}

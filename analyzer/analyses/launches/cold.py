@@ -1,0 +1,220 @@
+"""Cold and warm: what is paid once, with the evidence, and each kernel's first run beside its steady state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import of_device, operations, used_devices
+from kanalyze.analyses.host._recording_start import begun_before
+from kanalyze.analyses.launches._first_runs import KERNEL, first_touch_costs, kernel_starts
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.launches._one_time_calls import (
+    context_costs,
+    costs,
+    first_call_costs,
+    graph_costs,
+    loading_costs,
+)
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.errors import UnknownNameError
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+CATEGORIES: Final = (
+    "context",
+    "module",
+    "library",
+    "jit",
+    "first launch",
+    "first touch",
+    "graph",
+    "allocation",
+    "first call",
+    "first in recording",
+)
+
+#: What is said of what came first, and where the process began before the recording, what is said in its place.
+_FIRSTS: Final = ("first launch", "first touch", "allocation", "first call")
+_EARLIER: Final = "; what the process did before the recording is not known"
+
+TABLE: Final = Table(
+    "cold",
+    "One cost that is paid once. Costs may lie inside one another: they are not to be added.",
+    (
+        Column("process_id", pl.Int64, "Process; null where the report does not say.", nullable=True),
+        Column("device", pl.Int64, "The GPU; null for a process that used several, or none.", nullable=True),
+        Column("category", pl.Enum(CATEGORIES), "What kind of cost: " + ", ".join(CATEGORIES) + "."),
+        Column("what", pl.String, "The call, kernel or graph.", nullable=True),
+        Column("start_ns", pl.Int64, "When it began."),
+        Column(
+            "dur_ns",
+            pl.Int64,
+            "How long the call took on the host, or the kernel on the device (first touch); null where no call was "
+            "recorded.",
+            nullable=True,
+        ),
+        Column(
+            "warm_ns",
+            pl.Float64,
+            "How long the same takes later, median; null where it does not come again.",
+            nullable=True,
+        ),
+        Column(
+            "extra_ns",
+            pl.Float64,
+            "What it took beyond that: all of it where a warm program does without; null where that is not known.",
+            nullable=True,
+        ),
+        Column("launch_ns", pl.Int64, "What the device waited for it, if it is a launch; else null.", nullable=True),
+        Column(
+            "idle_ns", pl.Int64, "Time during the call in which the device ran nothing; null likewise.", nullable=True
+        ),
+        Column("evidence", pl.String, "What shows it."),
+    ),
+    groupings=("kernel",),
+)
+
+#: The table that ``by="kernel"`` gives.
+BY_KERNEL: Final = Table(
+    "cold",
+    "One kernel of one process on one device: its first run in the recording and its steady state.",
+    (
+        Column("process_id", pl.Int64, "Process; null where the report does not say.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
+        Column("count", pl.Int64, "Its runs."),
+        Column(
+            "first_start_ns", pl.Int64, "Start of its first run in the recording; null out of scope.", nullable=True
+        ),
+        Column("first_api_ns", pl.Int64, "Its first launching call; null likewise, or in a graph.", nullable=True),
+        Column("warm_api_ns", pl.Float64, "Median of its later launching calls; null without any.", nullable=True),
+        Column("extra_api_ns", pl.Float64, "The first call less that median.", nullable=True),
+        Column("first_kernel_ns", pl.Int64, "Its first run; null where that is not in scope.", nullable=True),
+        Column("warm_kernel_ns", pl.Float64, "Median of its later runs; null without any.", nullable=True),
+        Column("extra_kernel_ns", pl.Float64, "The first run less that median.", nullable=True),
+        Column("launch_ns", pl.Int64, "What the device waited for its first launch.", nullable=True),
+    ),
+    when="--by kernel",
+)
+
+
+def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """What was paid once, the costliest first; or each kernel's first run beside the later ones.
+
+    Args:
+        report: Where to look; costs that overlap its window count. What is first is so in the whole recording.
+        by: ``kernel`` gives one row per kernel, those first whose first launch and run took longest beyond the usual.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE` or :data:`BY_KERNEL`; empty where nothing was paid once.
+
+    Raises:
+        CannotTellError: The report records no CUDA calls, or, by kernel, no kernels.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of cold", by, TABLE.groupings)
+    require(report, TABLE.name, "api" if by is None else "kernel")
+    return _by_cost(report) if by is None else _by_kernel(report)
+
+
+def _by_kernel(report: Report) -> pl.DataFrame:
+    named = kernel_starts(report).with_columns(
+        pl.col("name").cast(pl.String).alias("kernel"),
+        first_start_ns="first_start",
+        extra_api_ns=pl.col("first_api_ns") - pl.col("warm_api_ns"),
+        extra_kernel_ns=pl.col("first_kernel_ns") - pl.col("warm_kernel_ns"),
+    )
+    extra = pl.col("extra_api_ns").fill_null(0) + pl.col("extra_kernel_ns").fill_null(0)
+    return BY_KERNEL.select(named.sort(-extra, "device", "process_id", "kernel"))
+
+
+def _by_cost(report: Report) -> pl.DataFrame:
+    parts = [context_costs, loading_costs, first_touch_costs, graph_costs, first_call_costs]
+    known = pl.concat(side_by_side(report, parts))
+    found = pl.concat([_as_recorded(report, known), _first_launches(report)])
+    placed = _in_scope(report, _on_devices(report, found)).with_columns(start_ns="start")
+    whole = placed.with_columns(_idle(report, placed))
+    most = pl.col("extra_ns").fill_null(pl.col("dur_ns")).fill_null(0)
+    return TABLE.select(whole.sort(-most, "start_ns", "category", "what", nulls_last=True))
+
+
+def _as_recorded(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """`found`, in which first is what is first in the recording where the process began before that."""
+    warm = begun_before(report).get_column("process_id")
+    earlier = pl.col("process_id").is_in(warm.implode(), nulls_equal=True) & pl.col("category").is_in(_FIRSTS)
+    told = pl.col("evidence").str.replace("the process's", "the recording's", literal=True) + _EARLIER
+    return found.with_columns(
+        category=pl.when(earlier).then(pl.lit("first in recording")).otherwise("category"),
+        evidence=pl.when(earlier).then(told).otherwise("evidence"),
+    )
+
+
+def _first_launches(report: Report) -> pl.DataFrame:
+    """First launches of kernels that took much longer than launches usually do, as the rule `first-launch` has them."""
+    found = [
+        own.with_columns(device=pl.lit(device, dtype=pl.Int64), unsure=pl.lit(unsure))
+        for device, first in launch_costs(report).first.items()
+        for unsure, own in ((False, first.cold), (True, first.unsure))
+    ]
+    if not found:
+        return costs(pl.DataFrame())
+    warm = kernel_starts(report).select(*KERNEL, "warm_api_ns", "later")
+    known = pl.concat(found).join(warm, on=KERNEL, how="left", nulls_equal=True)
+    cold = pl.format("the process's first launch of this kernel; later ones: {}", "later")
+    unsure = pl.format(f"the recording's first launch of this kernel; later ones: {{}}{_EARLIER}", "later")
+    return costs(
+        known.with_columns(
+            category=pl.when("unsure").then(pl.lit("first in recording")).otherwise(pl.lit("first launch")),
+            what=pl.col("name").cast(pl.String),
+            start="call_start",
+            dur_ns="api_ns",
+            warm_ns="warm_api_ns",
+            extra_ns=pl.col("api_ns") - pl.col("warm_api_ns"),
+            evidence=pl.when("unsure").then(unsure).otherwise(cold),
+        )
+    )
+
+
+def _on_devices(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """`found` with the device of those processes that used only one."""
+    used = used_devices(report.whole).select("process_id", only="device")
+    single = used.filter(pl.len().over("process_id") == 1)
+    both = found.join(single, on="process_id", how="left", nulls_equal=True)
+    return both.with_columns(pl.col("device").fill_null(pl.col("only")))
+
+
+def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """Those that overlap the window, of the processes that used the device."""
+    if report.scope.device is not None:
+        own = used_devices(report).select("process_id").unique()
+        mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
+        found = found.filter(mine).join(own, on="process_id", how="semi", nulls_equal=True)
+    window, end = report.scope.window, pl.col("start") + pl.col("dur_ns").fill_null(0)
+    if window is not None and window.start_ns is not None:
+        found = found.filter((end > window.start_ns) | (pl.col("start") == window.start_ns))
+    if window is not None and window.end_ns is not None:
+        found = found.filter(pl.col("start") < window.end_ns)
+    return found
+
+
+def _idle(report: Report, found: pl.DataFrame) -> pl.Series:
+    """How long the device of each cost ran nothing meanwhile; null for what ran on the device itself."""
+    idle = pl.Series("idle_ns", [None], dtype=pl.Int64).new_from_index(0, found.height)
+    numbered = found.with_row_index("at").filter((pl.col("category") != "first touch") & pl.col("dur_ns").is_not_null())
+    for (device,), part in numbered.drop_nulls("device").partition_by("device", as_dict=True).items():
+        work = of_device(operations(report).select("device", "start", "end"), int(device))
+        start, length = part.get_column("start"), part.get_column("dur_ns")
+        busy = intervals.overlap(start, start + length, intervals.union(work))
+        idle = idle.scatter(part.get_column("at"), length.clip(lower_bound=0) - busy)
+    return idle

@@ -1,0 +1,183 @@
+"""CUDA graphs: what launching them costs the host, what they keep the device busy with, and what is inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.launches._graph_building import making_costs
+from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations, has_graphs
+from kanalyze.analyses.launches._repeated_sequences import CANDIDATES, candidates
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+#: What names a graph, in both forms of the table.
+_KEYS: Final = (
+    Column("graph", pl.Int64, "A number for the graph on this device within the report, from 1."),
+    Column("process_id", pl.Int64, "Process that launched it; null where the report does not say.", nullable=True),
+    Column("device", pl.Int64, "The GPU that ran it, as in `devices`."),
+    Column("graph_exec_id", pl.Int64, "The executable graph; null where the report does not tell.", nullable=True),
+    Column("graph_id", pl.Int64, "The graph that it was instantiated from; null likewise.", nullable=True),
+)
+_LEFT_OUT: Final = "null where its nodes were not traced"
+
+TABLE: Final = Table(
+    "graphs",
+    "One executable CUDA graph on one device, all its launches.",
+    (
+        *_KEYS,
+        Column("launches", pl.Int64, "Launches of it that ran anything on this device."),
+        Column("nodes", pl.Int64, "Nodes that the report lists of it, a child graph as one.", nullable=True),
+        Column("active_nodes", pl.Int64, f"Different nodes that ran an operation; {_LEFT_OUT}.", nullable=True),
+        Column("kernels_per_launch", pl.Float64, f"Kernels in a launch, mean; {_LEFT_OUT}.", nullable=True),
+        Column("copies_per_launch", pl.Float64, f"Copies in a launch, mean; {_LEFT_OUT}.", nullable=True),
+        Column("memsets_per_launch", pl.Float64, f"Memsets in a launch, mean; {_LEFT_OUT}.", nullable=True),
+        Column("api_total_ns", pl.Int64, "Time in the launching calls, each charged once: where it began to run."),
+        Column("api_avg_ns", pl.Float64, "Mean launching call; null where no call is known.", nullable=True),
+        Column("api_median_ns", pl.Float64, "Median launching call; null likewise.", nullable=True),
+        Column("launch_ns", pl.Int64, "What the device waited for its launches: part of the ledger's launch bucket."),
+        Column("span_total_ns", pl.Int64, "From the first start to the last end of each launch, summed."),
+        Column("span_avg_ns", pl.Float64, "Mean of that; null without launches.", nullable=True),
+        Column("span_median_ns", pl.Float64, "Median of that; null without launches.", nullable=True),
+        Column("busy_ns", pl.Int64, "Part of the spans in which any of its own operations ran."),
+        Column(
+            "idle_ns",
+            pl.Int64,
+            f"Part of the spans in which the device ran nothing at all; {_LEFT_OUT}.",
+            nullable=True,
+        ),
+        Column("exclusive_ns", pl.Int64, "Time of the ledger that its operations have; additive."),
+        Column(
+            "instantiate_ns", pl.Int64, "The call that made it; null where the calls do not tell which.", nullable=True
+        ),
+        Column(
+            "capture_ns",
+            pl.Int64,
+            "From the beginning to the end of the stream capture that it came from; null likewise.",
+            nullable=True,
+        ),
+        Column("upload_ns", pl.Int64, "Calls that uploaded it ahead of its launches; null likewise.", nullable=True),
+    ),
+    groupings=("kernel", "candidate"),
+)
+
+#: The table that ``by="kernel"`` gives.
+BY_KERNEL: Final = Table(
+    "graphs",
+    "One kernel inside one executable CUDA graph.",
+    (
+        *_KEYS,
+        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
+        *DURATION_COLUMNS,
+        Column("exclusive_ns", pl.Int64, "Time of the ledger that these kernels have; additive."),
+    ),
+    when="--by kernel",
+)
+
+#: The table that ``by="candidate"`` gives.
+BY_CANDIDATE: Final = CANDIDATES
+
+_NAMES: Final = tuple(column.name for column in _KEYS)
+
+
+def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """The CUDA graphs in scope, those first whose launches take longest on the device.
+
+    Args:
+        report: Where to look; launches of which anything overlaps its window count, whole.
+        by: ``kernel`` gives the kernels inside each graph, ``candidate`` the repeated launches that could be one.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, :data:`BY_KERNEL` or :data:`BY_CANDIDATE`; empty where there are none.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require(report, TABLE.name, *DEVICE_KINDS)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of graphs", by, TABLE.groupings)
+    if by == "candidate":
+        return candidates(report)
+    return _summed(report) if by is None else _kernels(report)
+
+
+def _seen(report: Report) -> pl.DataFrame:
+    """The operations of graphs in scope, those that overlap the window, with dur_ns and exclusive_ns."""
+    own = graph_operations(report).drop("event_id", "kind", "name", "start", "end", "device", "process_id")
+    work = exclusive_operations(report).select(
+        "row", "event_id", "kind", "name", "device", "process_id", "dur_ns", "exclusive_ns"
+    )
+    return work.join(own, on="row")
+
+
+def _kernels(report: Report) -> pl.DataFrame:
+    inside = _seen(report).filter(pl.col("kind") == "kernel")
+    sums = inside.group_by(*_NAMES, "name").agg(*duration_statistics(), pl.col("exclusive_ns").sum())
+    named = sums.with_columns(share_of_total(), pl.col("name").cast(pl.String).alias("kernel"))
+    return BY_KERNEL.select(named.sort("graph", "total_ns", "kernel", descending=[False, True, False]))
+
+
+def _summed(report: Report) -> pl.DataFrame:
+    if not has_graphs(report):
+        return TABLE.empty()
+    seen = _seen(report)
+    keys = seen.group_by("graph").agg(pl.col(_NAMES[1:]).first(), pl.col("exclusive_ns").sum())
+    launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")
+    sums = launches.group_by("graph").agg(_statistics())
+    both = keys.join(sums, on="graph", how="left").with_columns(pl.col(_COUNTED).fill_null(0))
+    whole = _nodes(report, both).join(making_costs(report), on=["process_id", "graph_exec_id"], how="left")
+    return TABLE.select(whole.sort("span_total_ns", "graph", descending=[True, False]))
+
+
+#: What is 0, and not missing, for a graph of which no launch is known.
+_COUNTED: Final = ("launches", "api_total_ns", "launch_ns", "span_total_ns", "busy_ns")
+
+
+def _statistics() -> list[pl.Expr]:
+    span, traced = pl.col("end") - pl.col("start"), ~pl.col("whole").any()
+    return [
+        pl.len().cast(pl.Int64).alias("launches"),
+        *(pl.when(traced).then(pl.col(what).mean()).alias(f"{what}_per_launch") for what in _INSIDE),
+        pl.col("call_ns").filter("charged").sum().alias("api_total_ns"),
+        pl.col("call_ns").mean().alias("api_avg_ns"),
+        pl.col("call_ns").median().alias("api_median_ns"),
+        pl.col("launch_ns").sum(),
+        span.sum().alias("span_total_ns"),
+        span.mean().alias("span_avg_ns"),
+        span.median().alias("span_median_ns"),
+        pl.col("busy_ns").sum(),
+        pl.when(traced).then(pl.col("idle_ns").sum()).alias("idle_ns"),
+    ]
+
+
+_INSIDE: Final = ("kernels", "copies", "memsets")
+
+
+def _nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """`found`, a row per graph, with nodes and active_nodes, and the graph_id that the nodes tell."""
+    made_of = pl.col("graph_id").drop_nulls().first().alias("made_of")
+    listed = (
+        report.table("graph_nodes")
+        .group_by("process_id", "graph_exec_id")
+        .agg(made_of, nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
+    )
+    sides = (report.kernel_config, report.copy_detail)
+    ids = pl.concat([side.select("event_id", "graph_node_id").drop_nulls() for side in sides]).sort("event_id")
+    ran = beside(graph_operations(report).select("event_id", "graph"), ids, "graph_node_id").drop_nulls()
+    active = ran.group_by("graph").agg(active_nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
+    found = found.join(listed, on=["process_id", "graph_exec_id"], how="left", nulls_equal=True)
+    return found.join(active, on="graph", how="left").with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))

@@ -1,0 +1,119 @@
+"""The heaviest kernels as the page shows them: shares of window and busy time, launch shape, launch-bound or not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._kernel_families import families
+from kanalyze.analyses.device._launch_shapes import SHAPE, kernel_shapes
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.workers import side_by_side
+from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "hot_kernels",
+    "One kernel, or one whole graph whose kernels are not known, by the time that is its own.",
+    (
+        Column(
+            "name",
+            pl.String,
+            "Demangled name of the kernel, or the graph; with its process where graphs of several have one name.",
+            nullable=True,
+        ),
+        Column("exclusive_ns", pl.Int64, "Time in which it was what its device was doing."),
+        Column("window_share", pl.Float64, "That time as a part of the windows of all devices."),
+        Column("busy_share", pl.Float64, "That time as a part of the time in which the devices were busy."),
+        Column("count", pl.Int64, "Launches."),
+        Column("avg_ns", pl.Float64, "Mean duration."),
+        Column("shapes", pl.Int64, "Different launch shapes; 0 where they are not known."),
+        *(
+            Column(shape.name, pl.Int64, f"{shape.doc} Of the commonest shape.", nullable=True)
+            for shape in LAUNCH_SHAPE
+        ),
+        Column(
+            "launch_bound",
+            pl.Boolean,
+            "Its launch takes longer than it runs, in the median of warm launches.",
+        ),
+        Column(
+            "family",
+            pl.String,
+            "What its name says it does: gemm, elementwise, communication…; other where it does not say. Null for a "
+            "graph.",
+            nullable=True,
+        ),
+    ),
+)
+
+
+@analysis
+def hot_kernels(report: Report) -> pl.DataFrame:
+    """Kernels and whole graphs in scope, the heaviest first.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records neither kernels nor graphs.
+    """
+    require(report, TABLE.name, "kernel", "graph")
+    needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes]
+    side_by_side(report, needed)
+    everything = exclusive_operations(report)
+    work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
+    # graphs are numbered by their process; a kernel of one name is the same function in all of them
+    owner = pl.when(pl.col("kind") == "graph").then("process_id").alias("owner")
+    sums = work.group_by("name", owner).agg(
+        pl.col("exclusive_ns").sum(),
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("dur_ns").mean().alias("avg_ns"),
+        (pl.col("bucket") == "communication").any().alias("communicates"),
+        (pl.col("kind") == "graph").all().alias("is_graph"),
+    )
+    shapes = (
+        kernel_shapes(report)
+        .group_by("name", *SHAPE)
+        .agg(pl.col("count").sum())
+        .sort("count", *SHAPE, descending=[True, *(False for _ in SHAPE)])
+        .group_by("name", maintain_order=True)
+        .agg(pl.len().cast(pl.Int64).alias("shapes"), *(pl.col(name).first() for name in SHAPE))
+    )
+    window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
+    busy = everything.get_column("exclusive_ns").sum() or 1
+    bound = launch_costs(report).bound.select("name").unique().with_columns(launch_bound=pl.lit(value=True))
+    joined = sums.join(shapes, on="name", how="left", nulls_equal=True).join(
+        bound, on="name", how="left", nulls_equal=True
+    )
+    named = joined.with_columns(
+        _whose(),
+        (pl.col("exclusive_ns") / window).alias("window_share"),
+        (pl.col("exclusive_ns") / busy).alias("busy_share"),
+        pl.col("shapes").fill_null(0),
+        pl.col("launch_bound").fill_null(value=False),
+        pl.when("is_graph")
+        .then(None)
+        .when("communicates")
+        .then(pl.lit("communication"))
+        .otherwise(families(joined.get_column("name")))
+        .alias("family"),
+    )
+    return TABLE.select(named.sort("exclusive_ns", "count", "name", descending=[True, False, False]))
+
+
+def _whose() -> pl.Expr:
+    """The name; that of a graph with its process, where graphs of several processes are called so."""
+    name, owner = pl.col("name").cast(pl.String), pl.col("owner")
+    several = owner.n_unique().over("name") > 1
+    return pl.when(several & owner.is_not_null()).then(pl.format("{} of process {}", name, owner)).otherwise(name)

@@ -1,0 +1,1 @@
+"""Allocations, copies and unified memory."""

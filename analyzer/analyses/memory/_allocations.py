@@ -1,0 +1,168 @@
+"""Allocations and deallocations, each with what it adds to the memory in use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.host._call_kinds import bucket_of, names_that
+from kanalyze.analyses.host._launching_call import launching_calls
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.analyses.shared.statistics import longest
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+#: What the events are called that take memory or give it back; others (an allocator ran out of it) do neither.
+_FREE: Final = "Deallocation"
+_NAMES: Final = ("Allocation", _FREE)
+
+#: Memory that lies on the device; pinned and managed memory does not, or not all of it.
+ON_DEVICE: Final = ("Device", "Device Static", "Array")
+
+_TOLD: Final = ("memory", "address", "size_bytes", "pool", "pool_size_bytes", "pool_used_bytes")
+
+#: Memory in use is counted apart for each of these.
+KEYS: Final = ("device", "process_id", "memory")
+
+
+@once_per_process
+def steps(report: Report) -> pl.DataFrame:
+    """Every allocation and deallocation of the processes in scope, at any time, in the order of time.
+
+    Columns: event_id, process_id, device, memory, t_ns, correlation_id, address, size_bytes, pool, pool_size_bytes,
+    pool_used_bytes, free (whether it gives back), matched (whether it fits the event before it at its address: an
+    allocation of free memory, or a deallocation of what the report saw allocated), delta_bytes (what it adds to the
+    memory in use; 0 for a deallocation that does not fit), told (whether the allocator says itself what is in use: the
+    deltas are then those of its totals), before_bytes (of the first of each process, device and kind of memory: what
+    the allocator had in use before it; else 0).
+    A deallocation takes device, memory and size from its allocation. An allocation that does not fit shows that the
+    report lacks what gave the earlier one back: it replaces that one, if both are of one device and kind.
+    """
+    named = pl.col("name").cast(pl.String) == _FREE
+    events = (
+        report.kind("memory")
+        .filter(pl.col("name").cast(pl.String).is_in(_NAMES))
+        .select(
+            "event_id",
+            "process_id",
+            "device",
+            "correlation_id",
+            named.fill_null(value=False).alias("free"),
+            t_ns="start_ns",
+        )
+    )
+    line = beside(events, report.table("memory_detail"), *_TOLD).sort("process_id", "address", "t_ns", "event_id")
+    same = pl.col("process_id").eq_missing(pl.col("process_id").shift(1)) & (
+        pl.col("address") == pl.col("address").shift(1)
+    )
+    held = (same & ~pl.col("free").shift(1)).fill_null(value=False)
+    line = line.with_columns(held.alias("held"))
+    back, lost = pl.col("free") & pl.col("held"), ~pl.col("free") & pl.col("held")
+    inherited = [
+        pl.when(back).then(pl.col(name).shift(1)).otherwise(pl.col(name)).alias(name)
+        for name in ("device", "memory", "size_bytes", "pool")
+    ]
+    alike = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "memory")]
+    replaced = pl.when(lost, *alike).then(pl.col("size_bytes").shift(1)).otherwise(0)
+    known = line.with_columns(*inherited, replaced.alias("replaced"))
+    size, none = pl.col("size_bytes"), pl.lit(0, dtype=pl.Int64)
+    delta = pl.when(back).then(-size).when(~pl.col("free")).then(size - pl.col("replaced")).otherwise(none)
+    fits = pl.col("free") == pl.col("held")
+    found = known.select(*line.columns[:-1], fits.alias("matched"), delta.alias("delta_bytes")).sort("t_ns", "event_id")
+    return found.with_columns(_totals_told()).with_columns(_by_totals()).with_columns(_before())
+
+
+def _totals_told() -> pl.Expr:
+    """Whether a framework's allocator, which unlike a pool of CUDA has no address, tells totals with every event."""
+    told = pl.col("pool").is_null() & pl.col("pool_used_bytes").is_not_null()
+    return told.all().over(KEYS).alias("told")
+
+
+def _by_totals() -> pl.Expr:
+    """What each adds to the memory in use, by the allocator's totals where it tells them."""
+    size, used = pl.col("size_bytes"), pl.col("pool_used_bytes")
+    first = pl.when("free").then(-size).otherwise(size)
+    return (
+        pl.when("told")
+        .then((used - used.shift(1)).over(KEYS).fill_null(first))
+        .otherwise("delta_bytes")
+        .alias("delta_bytes")
+    )
+
+
+def _before() -> pl.Expr:
+    first = (pl.int_range(pl.len()).over(KEYS) == 0) & pl.col("told")
+    used, delta = pl.col("pool_used_bytes"), pl.col("delta_bytes")
+    return pl.when(first).then(used - delta).otherwise(0).alias("before_bytes")
+
+
+#: Calls of the ledger's bucket `allocation` that take memory, and those that give it back.
+_TAKES: Final = r"Malloc|Alloc|HostRegister|MemCreate|Array(?:3D)?Create|MipmappedArrayCreate"
+_GIVES: Final = r"Free|Unregister|MemRelease|ArrayDestroy"
+
+#: So many rounds of taking and giving back, with launches in each, are a loop.
+LOOP_ROUNDS: Final = 5
+
+
+@once_per_process
+def allocating_calls(report: Report) -> pl.DataFrame:
+    """The calls of the processes in scope, at any time, that take or give back memory, in the order of time.
+
+    Columns: row (of the api events), process_id, thread_id, correlation_id, name, start, end, gives (memory back),
+    round (in which it is, null outside of loops), launches (of that round).
+
+    A round of a process runs from a call that takes memory, after one that gave some back, up to the next such call.
+    Rounds count that hold a launch and give back at least as often as they take. A call is in a loop if its name
+    occurs in at least :data:`LOOP_ROUNDS` of them, none further than :data:`LOOP_ROUNDS` from the one before; from the
+    second one on: one has to be. What is allocated to stay is in none.
+    """
+    events = report.kind("api").with_row_index("row")
+    wanted = names_that(report, lambda name: bucket_of(name) == "allocation")
+    text = pl.col("name").cast(pl.String)
+    calls = events.filter(pl.col("name").is_in(wanted)).select(
+        "row",
+        "process_id",
+        "thread_id",
+        "correlation_id",
+        "name",
+        text.str.contains(_GIVES).alias("gives"),
+        start="start_ns",
+        end=pl.col("start_ns") + pl.col("dur_ns"),
+    )
+    calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
+    launches, none = launching_calls(report), pl.Series(dtype=pl.Int64)
+    parts = [_with_rounds(calls.clear(), none)]
+    for (process,), part in calls.partition_by("process_id", as_dict=True).items():
+        own = launches.get(process)
+        parts.append(_with_rounds(part, none if own is None else own.get_column("call_start")))
+    return pl.concat(parts).sort("start", "row")
+
+
+def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
+    """The calls of one process, in order, with round and launches."""
+    turn = (~pl.col("gives") & pl.col("gives").shift(1)).fill_null(value=False)
+    numbered = calls.with_columns(round=turn.cum_sum().cast(pl.Int64))
+    if longest(numbered, "round") < LOOP_ROUNDS:
+        return calls.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in ("round", "launches"))
+    launched = launches.search_sorted(numbered.get_column("start")).cast(pl.Int64)
+    rounds = (
+        numbered.with_columns(launched.alias("launched"))
+        .group_by("round", maintain_order=True)
+        .agg(pl.col("launched").first(), surplus=pl.col("gives").sum().cast(pl.Int64) - (~pl.col("gives")).sum())
+        .with_columns(launches=pl.col("launched").shift(-1) - pl.col("launched"))
+    )
+    counting = rounds.filter((pl.col("round") > 0) & (pl.col("launches") > 0) & (pl.col("surplus") >= 0))
+    counting = counting.select("round", "launches", turn=pl.int_range(pl.len(), dtype=pl.Int64))
+    known = numbered.join(counting, on="round", how="left", maintain_order="left")
+    # one program may have several loops, and calls of the same name in between
+    apart = pl.col("turn") - pl.col("turn").forward_fill().shift(1) > LOOP_ROUNDS
+    known = known.with_columns(loop=apart.fill_null(value=False).cum_sum().over("name"))
+    often = pl.col("turn").drop_nulls().n_unique().over("name", "loop") >= LOOP_ROUNDS
+    later = pl.col("turn") > pl.col("turn").min().over("name", "loop")
+    return known.drop("turn", "loop").with_columns(
+        pl.when(known.select(often & later).to_series()).then(pl.col("round", "launches"))
+    )

@@ -1,0 +1,151 @@
+"""Unified memory: what moved between host and devices and why, and the page faults of both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations, used_devices
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.exact import rate
+
+if TYPE_CHECKING:
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.report import Report
+
+#: Which way memory moved, and what the direction of such a copy is called.
+WAYS: Final = {
+    "to device": r"(?i)^unified.*(?:host-to-device|htod)",
+    "to host": r"(?i)^unified.*(?:device-to-host|dtoh)",
+    "between devices": r"(?i)^unified.*(?:device-to-device|dtod|peer)",
+}
+
+#: Why memory moved, and what the profiler's word for it has in it (CUpti_ActivityUnifiedMemoryMigrationCause).
+CAUSES: Final = {
+    "User prefetch": r"(?i)user",
+    "Page fault": r"(?i)fault|coheren",
+    "Speculative prefetch": r"(?i)specul",
+    "Eviction": r"(?i)evict",
+    "Access counters": r"(?i)access",
+    "Unknown": "",
+}
+
+#: The causes that are page faults: the faulting pages, and what the driver moved along with them.
+FAULT_CAUSES: Final = ("Page fault", "Speculative prefetch")
+
+#: What moves memory that nobody asked to move.
+UNASKED: Final = (*FAULT_CAUSES, "Eviction")
+
+#: The host, where a device would have its number; and a device that is not known.
+HOST: Final = -1
+NOWHERE: Final = -2
+
+#: The columns of :func:`moves`.
+_MOVES: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys(("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"), pl.Int64),
+    "way": pl.Enum(list(WAYS)),
+    "cause": pl.Enum(list(CAUSES)),
+    **dict.fromkeys(("address", "size_bytes", "origin", "place"), pl.Int64),
+}
+
+
+@once_per_report
+def moves(report: Report) -> pl.DataFrame:
+    """The unified-memory copies in scope that overlap the window, whole.
+
+    Columns: event_id, process_id, device, start, dur_ns, exclusive_ns (inside the window), way (of :data:`WAYS`),
+    cause (of :data:`CAUSES`), address (null where it is not recorded), size_bytes, origin and place: from where and to
+    where it moved, a device or :data:`HOST`.
+    """
+    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
+    names = work.get_column("detail").unique().cast(pl.String).drop_nulls()
+    unified = [name for name in names if name.lower().startswith("unified")]
+    if not unified:
+        return pl.DataFrame(schema=_MOVES)
+    keys = ("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
+    found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
+    moved = beside(found, report.copy_detail, "address", "size_bytes", "migration_cause", "source_device")
+    moved = beside(moved, report.copy_detail, "target_device")
+    way = _told(pl.col("detail"), WAYS)
+    told = moved.with_columns(way.alias("way"), _told(pl.col("migration_cause"), CAUSES).alias("cause"))
+    return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(list(_MOVES))
+
+
+def _told(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
+    """The first of `words` whose pattern a label has; the last one where none does."""
+    text, found = label.cast(pl.String).fill_null(""), pl.lit(list(words)[-1])
+    for word, pattern in reversed(words.items()):
+        found = pl.when(text.str.contains(pattern or "^$")).then(pl.lit(word)).otherwise(found)
+    return found.cast(pl.Enum(list(words)))
+
+
+def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
+    """`moved` with origin and place; the devices of a copy between two are numbered as the process numbers them."""
+    ordinals = report.processes.select("process_id", "cuda_ordinal", "device").drop_nulls()
+    known = moved
+    for end in ("source", "target"):
+        named = ordinals.select("process_id", pl.col("cuda_ordinal").alias(f"{end}_device"), known="device")
+        named = named.unique(["process_id", f"{end}_device"], keep="first").rename({"known": end})
+        known = known.join(named, on=["process_id", f"{end}_device"], how="left", maintain_order="left")
+    to_host, to_device = pl.col("way") == "to host", pl.col("way") == "to device"
+    own = pl.col("device")
+    return known.with_columns(
+        pl.when(to_host)
+        .then(own)
+        .when(to_device)
+        .then(HOST)
+        .otherwise(pl.col("source").fill_null(NOWHERE))
+        .alias("origin"),
+        pl.when(to_host).then(HOST).when(to_device).then(own).otherwise(pl.coalesce("target", own)).alias("place"),
+    )
+
+
+@once_per_report
+def faults_seen(report: Report) -> pl.DataFrame:
+    """The page faults in scope: those of the processes that used the device in scope, and the device's own.
+
+    Columns: event_id, side, process_id, device (null for the CPU), start, end, address, faults (how many), access,
+    function, module, source_file, source_line.
+    """
+    events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
+    device = report.scope.device
+    if device is not None:
+        used = used_devices(report).select("process_id").unique()
+        events = events.join(used, on="process_id", how="semi", maintain_order="left")
+        events = events.filter(pl.col("device").is_null() | (pl.col("device") == device))
+    told = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
+    texts = ("module", "source_file")  # not known where they are empty
+    known = beside(events, report.table("fault_detail"), *told)
+    known = known.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
+    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    return known.select(
+        "event_id", "side", "process_id", "device", pl.col("start_ns").alias("start"), end.alias("end"), *told[1:]
+    )
+
+
+def moved_bytes(of: pl.Expr, name: str) -> pl.Expr:
+    """The sum of size_bytes where `of` holds; null where it holds nowhere."""
+    return pl.when(of.any()).then(pl.col("size_bytes").filter(of).sum()).alias(name)
+
+
+def by_way() -> list[pl.Expr]:
+    """Bytes by way, null where nothing went that way; then by cause, 0 where nothing did."""
+    ways = {"h2d_bytes": "to device", "d2h_bytes": "to host", "d2d_bytes": "between devices"}
+    return [moved_bytes(pl.col("way") == way, name) for name, way in ways.items()]
+
+
+def by_cause() -> list[pl.Expr]:
+    """Bytes by the causes that something can be done about."""
+    causes = {"fault_bytes": FAULT_CAUSES, "prefetch_bytes": ("User prefetch",), "eviction_bytes": ("Eviction",)}
+    return [
+        pl.col("size_bytes").filter(pl.col("cause").is_in(list(words))).sum().alias(name)
+        for name, words in causes.items()
+    ]
+
+
+def bandwidth() -> pl.Expr:
+    """Bytes per second of moving, of the columns size_bytes and total_ns; null where no time was spent."""
+    return rate(pl.col("size_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s")

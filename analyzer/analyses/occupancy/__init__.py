@@ -1,0 +1,1 @@
+"""Occupancy and waves of kernels."""

@@ -1,0 +1,1 @@
+"""Operators of torch: their events, their call tree, key_averages."""

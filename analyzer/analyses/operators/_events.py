@@ -1,0 +1,237 @@
+"""The host events of a framework's trace on the threads on which torch's own profiler takes them to be.
+
+Operators, annotations and Python functions are on the thread that ran them. What the profiler of CUDA recorded is not
+taken to be on the thread that the trace names: a call that was made in an operator is on the operator's thread, and
+what was made in none, and the profiler's own overhead, is on the thread that ended the profiling
+(torch/csrc/profiler/collection.cpp, setKinetoTID; torch/autograd/profiler.py, _parse_kineto_results).
+
+That profiler finds the operator of a call by a number that is the operator's external id, or, of a call outside of
+operators, the call's own correlation id. Where the two are equal by chance it takes the call for the operator: it
+counts the operator's device operations as the call's, too, and looks at the operator's calls on the thread of the later
+of the two. Its table has these times, so ours has them (:func:`mistaken`); no other column of ours does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.operators._event_tree import HostTree, in_order, tree_of
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.lookup import beside, gathered
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.frames import first_rows, telling
+from kanalyze.model import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.report import Report
+
+#: The kinds of host events that nest in each other. Of events that start and end together the first of these is around
+#: the others.
+FRAMEWORK_KINDS: Final = ("range", "op", "python")
+CALL_KINDS: Final = ("api", "overhead")
+HOST_KINDS: Final = (*FRAMEWORK_KINDS, *CALL_KINDS)
+
+#: Operators that torch's profiler leaves out (torch.autograd.profiler_util, _filter_name).
+_LEFT_OUT: Final = (
+    "profiler::_record_function_enter",
+    "profiler::_record_function_enter_new",
+    "profiler::_record_function_exit",
+    "aten::is_leaf",
+    "aten::output_nr",
+    "aten::_version",
+)
+
+#: What a process group calls its work, such as nccl:all_reduce (torch/csrc/distributed/c10d/Work.cpp).
+_COLLECTIVE: Final = r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|fake):\w"
+
+#: An operator with the name of its overload, where that was recorded, too; torch counts by the operator's own name.
+_OVERLOAD: Final = r"^(\w+::\w+)\.\w+$"
+
+#: What Python's garbage collector is called where its pauses were recorded.
+_COLLECTOR: Final = "Python GC"
+
+#: torch counts all steps of its profiler as one name.
+_STEP: Final = "ProfilerStep#"
+_STEPS: Final = "ProfilerStep*"
+
+
+@once_per_process
+def host_tree(report: Report) -> HostTree:
+    """The call tree of all host events of the processes in scope, at any time; its rows have `linked`, too.
+
+    `linked` is whether a row is a call that was made in an operator. What is asynchronous is in no tree.
+    """
+    return tree_of(_sorted([framework_events(report), _calls(report)]))
+
+
+@once_per_process
+def operator_tree(report: Report) -> HostTree:
+    """The same without Python functions: the tree of which torch's own table is made, with stacks or without.
+
+    torch 2.13 has Python functions in that table, where stacks were recorded, and takes their time off what is around
+    them; versions before it do not.
+    """
+    if report.kind("python").is_empty():
+        return host_tree(report)
+    return tree_of(_sorted([_framework(report, ("range", "op")), _calls(report)]))
+
+
+@once_per_process
+def annotation_events(report: Report) -> pl.DataFrame:
+    """All annotations: columns event_id, kind, name, start, end, process_id, thread_id."""
+    return _part(report, "range")
+
+
+def asynchronous(report: Report) -> pl.DataFrame:
+    """The annotations that may end on another thread than they began on, as those of collectives do.
+
+    torch counts them, but neither takes their time off anything nor looks for what is in them.
+    """
+    return annotation_events(report).filter(_is_asynchronous(annotation_events(report)))
+
+
+@once_per_process
+def call_makers(report: Report) -> pl.DataFrame:
+    """The operator that each CUDA call was made in, call by call: columns event_id (of the call), maker_id or null.
+
+    By External id; in a trace that has none at all, as some versions of torch write them, the innermost one around.
+    """
+    calls = report.kind("api")
+    makers = calls.select("event_id", maker_id="parent_id")
+    told = (report.kind(kind).get_column("parent_id") for kind in ("api", *DEVICE_KINDS))
+    if calls.is_empty() or any(ids.is_not_null().any() for ids in told):
+        return makers
+    tree = tree_of(_sorted([_framework(report, ("range", "op"))]))
+    around = tree.innermost(calls.select(*THREAD, at="start_ns"), tree.of_kinds("op"))
+    if around.is_null().all():
+        return makers
+    return makers.with_columns(tree.rows.get_column("event_id").gather(around).alias("maker_id"))
+
+
+@once_per_process
+def mistaken(report: Report) -> pl.DataFrame:
+    """Calls outside of operators that torch's profiler takes for an operator: event_id, op_id (the operator's).
+
+    Each with call_start and op_start, and their threads, home and op_thread.
+    """
+    free = call_makers(report).get_column("maker_id").is_null()
+    calls = report.kind("api").filter(free)
+    calls = calls.select("event_id", "process_id", "correlation_id", call_start="start_ns")
+    ids = report.table("op_detail").select("external_id", op_id="event_id").filter(pl.col("external_id") > 0)
+    ids = ids.filter(first_rows(calls.get_column("correlation_id"), ids.get_column("external_id")).is_not_null())
+    ids = telling(ids, ["external_id"])
+    pairs = calls.join(ids, left_on="correlation_id", right_on="external_id")
+    ops = pl.concat([report.kind(kind) for kind in ("range", "op")])
+    ops = ops.select("process_id", op_id="event_id", op_start="start_ns", op_thread="thread_id")
+    found = pairs.join(ops, on=["op_id", "process_id"], nulls_equal=True)
+    return found.join(_homes(report), on="process_id", how="left", nulls_equal=True)
+
+
+def _moved(report: Report) -> pl.DataFrame:
+    """The calls of operators that are looked at on the thread of a call that was taken for the operator."""
+    away = (pl.col("op_thread") != pl.col("home")) & (pl.col("call_start") >= pl.col("op_start"))
+    ops = mistaken(report).filter(away).unique("op_id").select(maker_id="op_id", moved_to="home")
+    return call_makers(report).join(ops, on="maker_id").select("event_id", "moved_to")
+
+
+def _sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:
+    columns = ("event_id", "kind", "name", "start", "end", *THREAD, "linked")
+    return in_order(pl.concat([part.select(columns) for part in parts]))
+
+
+def _framework(report: Report, kinds: Sequence[str]) -> pl.DataFrame:
+    """Annotations, operators and Python functions, those of them that are `kinds`, as they were recorded."""
+    parts = {kind: _part(report, kind) for kind in (*kinds, "python")}
+    if "range" in parts:
+        parts["range"] = parts["range"].filter(~_is_asynchronous(parts["range"]))
+    if "python" not in kinds:  # the collector's pauses are among them, and torch counts these
+        parts["python"] = parts["python"].filter(pl.col("name").cast(pl.String) == _COLLECTOR)
+    return pl.concat(list(parts.values())).with_columns(linked=pl.lit(value=False))
+
+
+def _is_asynchronous(ranges: pl.DataFrame) -> pl.Series:
+    names = ranges.get_column("name").unique().drop_nulls()
+    found = names.filter(names.cast(pl.String).str.contains(_COLLECTIVE))
+    return ranges.select(pl.col("name").is_in(found.implode()).fill_null(value=False)).to_series()
+
+
+def _calls(report: Report) -> pl.DataFrame:
+    """CUDA calls, those made in an operator on its thread, and overhead, both else on the thread of their process."""
+    threads = pl.concat([report.kind(kind).select("event_id", "thread_id") for kind in ("range", "op")])
+    makers = call_makers(report).get_column("maker_id")
+    at = first_rows(threads.get_column("event_id"), makers)
+    made_on = gathered(threads.get_column("thread_id"), at).alias("made_on")
+    made = _part(report, "api").with_columns(made_on).filter(makers.is_not_null())
+    made = beside(made, _moved(report), "moved_to")
+    thread = pl.coalesce("moved_to", "made_on", "thread_id").alias("thread_id")
+    made = made.with_columns(thread, linked=pl.lit(value=True))
+    free = home_calls(report)
+    return pl.concat([made.select(free.columns), free])
+
+
+def home_calls(report: Report) -> pl.DataFrame:
+    """CUDA calls that were made outside of operators, and overhead, on the thread of their process."""
+    free = call_makers(report).get_column("maker_id").is_null()
+    calls = pl.concat([_part(report, "api").filter(free), _part(report, "overhead")])
+    homes = _homes(report)
+    if homes.height == 1:  # overhead need not say whose it is
+        calls = calls.with_columns(process_id=pl.lit(homes.item(0, "process_id"), dtype=pl.Int64))
+    known = calls.join(homes, on="process_id", how="left", maintain_order="left", nulls_equal=True)
+    known = known.with_columns(pl.coalesce("home", "thread_id").alias("thread_id"), linked=pl.lit(value=False))
+    return known.drop("home")
+
+
+def framework_events(report: Report) -> pl.DataFrame:
+    """Annotations, operators and Python functions, as they were recorded; not what is asynchronous."""
+    return _framework(report, FRAMEWORK_KINDS)
+
+
+def _part(report: Report, kind: str) -> pl.DataFrame:
+    events, name = report.kind(kind), pl.col("name")
+    if kind in FRAMEWORK_KINDS:
+        names = events.get_column("name").unique().cast(pl.String)
+        if names.has_nulls():
+            name = name.cast(pl.String).fill_null("").cast(pl.Categorical)
+        if names.is_in(_LEFT_OUT).any():
+            events = events.filter(~pl.col("name").cast(pl.String).is_in(_LEFT_OUT).fill_null(value=False))
+        if names.str.starts_with(_STEP).any():
+            text = name.cast(pl.String)
+            name = pl.when(text.str.starts_with(_STEP)).then(pl.lit(_STEPS)).otherwise(text).cast(pl.Categorical)
+        if kind == "op" and names.str.contains(_OVERLOAD).any():
+            name = name.cast(pl.String).str.replace(_OVERLOAD, "$1").cast(pl.Categorical)
+    return events.select(
+        "event_id",
+        pl.lit(kind, dtype=pl.Enum(HOST_KINDS)).alias("kind"),
+        name.alias("name"),
+        pl.col("start_ns").alias("start"),
+        (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).alias("end"),
+        *THREAD,
+    )
+
+
+@once_per_process
+def _homes(report: Report) -> pl.DataFrame:
+    """The thread that ended the profiling, of each process that has operators: columns process_id, home.
+
+    That which made the profiler's steps, or else the process's first thread, or else the one that began first; where
+    there are no operators at all, of those that made CUDA calls.
+    """
+    parts = []
+    for kind in FRAMEWORK_KINDS:
+        events = report.kind(kind).filter(pl.col("thread_id").is_not_null())
+        names = events.get_column("name").unique().cast(pl.String)
+        step = names.filter(names.str.starts_with(_STEP).fill_null(value=False)).cast(pl.Categorical)
+        steps = pl.col("name").is_in(step.implode()).sum() if len(step) else pl.lit(0)
+        parts.append(events.group_by(THREAD).agg(start=pl.col("start_ns").min(), steps=steps.cast(pl.Int64)))
+    framework = pl.concat(parts)
+    if framework.is_empty():
+        calls = report.kind("api").filter(pl.col("thread_id").is_not_null())
+        framework = calls.group_by(THREAD).agg(start=pl.col("start_ns").min(), steps=pl.lit(0, dtype=pl.Int64))
+    threads = framework.group_by(THREAD).agg(pl.col("start").min(), pl.col("steps").sum() > 0)
+    rank = pl.when("steps").then(0).when(pl.col("thread_id") == pl.col("process_id")).then(1).otherwise(2)
+    first = threads.with_columns(rank.alias("rank")).sort("process_id", "rank", "start", "thread_id")
+    return first.group_by("process_id", maintain_order=True).agg(pl.col("thread_id").first().alias("home"))

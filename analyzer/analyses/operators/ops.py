@@ -1,0 +1,236 @@
+"""Operators: what each of a framework's operators and annotations took, on the host and on the devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.operators._groups import by_module, by_operator, by_phase, by_shape, by_stack
+from kanalyze.analyses.operators._key_averages import SIDES, torch_rows
+from kanalyze.analyses.operators._memory import MEMORY
+from kanalyze.analyses.operators._phases import PHASE, PHASES
+from kanalyze.analyses.operators._work import OPERATOR_KINDS, operator_work
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+_NAME: Final = Column(
+    "name", pl.String, "Its name; null for device work that no operator or annotation launched.", nullable=True
+)
+_TORCH: Final = (
+    Column("count", pl.Int64, "Calls."),
+    Column("self_cpu_ns", pl.Int64, "Host time without what it called; below 0 where that overlaps, as torch has it."),
+    Column("cpu_ns", pl.Int64, "Host time with all that it called."),
+    Column("self_device_ns", pl.Int64, "Sum of the device operations that it launched itself."),
+    Column(
+        "device_ns",
+        pl.Int64,
+        "The same with all that it called, as torch counts it: twice where the profiler had overhead in an operator, "
+        "or a CUDA call's number is an operator's by chance.",
+    ),
+)
+_EXCLUSIVE: Final = Column(
+    "exclusive_device_ns",
+    pl.Int64,
+    "Device time of the operations that it launched itself, each instant counted once: additive, all rows sum to the "
+    "ledger's busy time.",
+)
+_KIND: Final = Column(
+    "kind",
+    pl.Enum(OPERATOR_KINDS),
+    "op (an operator) or range (an annotation: record_function, ProfilerStep*); null where the name is.",
+    nullable=True,
+)
+_MORE: Final = (
+    Column("exclusive_share", pl.Float64, "Part of the sum of exclusive_device_ns."),
+    Column("self_cpu_share", pl.Float64, "Part of the host time of all events of all threads, as torch has it."),
+    Column("avg_cpu_ns", pl.Float64, "Mean of cpu_ns; null for no call.", nullable=True),
+    Column("avg_device_ns", pl.Float64, "Mean of device_ns; null for no call.", nullable=True),
+    Column("operations", pl.Int64, "Device operations that it launched itself."),
+)
+_MEMORY: Final = (
+    Column(
+        "self_cpu_bytes",
+        pl.Int64,
+        "Host memory taken less given back while it ran, less that of what it called.",
+        nullable=True,
+    ),
+    Column("cpu_bytes", pl.Int64, "The same with what it called; of all threads, as torch has it.", nullable=True),
+    Column("self_device_bytes", pl.Int64, "As self_cpu_bytes, device memory; null: not recorded.", nullable=True),
+    Column("device_bytes", pl.Int64, "As cpu_bytes, device memory; null: not recorded.", nullable=True),
+)
+_KEY_AVERAGES: Final = "torch.profiler's key_averages()"
+
+TABLE: Final = Table(
+    "ops",
+    "One operator of the framework, or one annotation, by name.",
+    (_NAME, *_TORCH, _EXCLUSIVE, _KIND, *_MORE, *_MEMORY),
+    equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
+    groupings=("shape", "module", "phase", "stack"),
+    options=("as_torch",),
+)
+
+BY_SHAPE: Final = Table(
+    TABLE.name,
+    "One operator with inputs of the same shapes and types.",
+    (
+        _NAME,
+        Column("input_shapes", pl.String, "Dimensions of its inputs, a JSON list; null: not recorded.", nullable=True),
+        Column("input_types", pl.String, "Types of its inputs, a JSON list; null: not recorded.", nullable=True),
+        *TABLE.columns[1:],
+    ),
+    equals=f"{_KEY_AVERAGES} with group_by_input_shape=True",
+    when="--by shape",
+)
+
+BY_STACK: Final = Table(
+    TABLE.name,
+    "One operator called from the same place in the program.",
+    (
+        _NAME,
+        Column(
+            "stack", pl.String, "The Python functions around it, outermost first, semicolons between.", nullable=True
+        ),
+        *TABLE.columns[1:],
+    ),
+    when="--by stack",
+)
+
+_OF_ALL: Final = (
+    Column("self_cpu_ns", pl.Int64, "Host time in it: of operators, Python functions and CUDA calls; additive."),
+    Column("cpu_ns", pl.Int64, "Host time with what is nested in it and belongs to others."),
+    Column("self_device_ns", pl.Int64, "Sum of the device operations launched in it; additive."),
+    Column("device_ns", pl.Int64, "The same with what is nested in it and belongs to others."),
+    Column("exclusive_device_ns", pl.Int64, "Device time launched in it, each instant counted once: additive."),
+    Column("exclusive_share", pl.Float64, "Part of the sum of exclusive_device_ns."),
+    Column("self_cpu_share", pl.Float64, "Part of the host time of all events of all threads."),
+    Column("operations", pl.Int64, "Device operations launched in it."),
+)
+
+BY_PHASE: Final = Table(
+    TABLE.name,
+    "One phase of training; docs/definitions.md says what tells them.",
+    (
+        Column("phase", PHASE, ", ".join(PHASES) + "."),
+        Column("count", pl.Int64, "Operators called in it."),
+        *_OF_ALL,
+    ),
+    when="--by phase",
+)
+
+BY_MODULE: Final = Table(
+    TABLE.name,
+    "One nn.Module, as it was called from others; backward operators count for the module of the forward ones.",
+    (
+        Column("module", pl.String, "Class and number, as torch names it; null: in no module.", nullable=True),
+        Column("path", pl.String, "The modules that it was called from, outermost first, and itself.", nullable=True),
+        Column("count", pl.Int64, "Calls of the module."),
+        *_OF_ALL,
+        Column("backward_device_ns", pl.Int64, "Part of exclusive_device_ns that backward operators launched."),
+    ),
+    when="--by module",
+)
+
+AS_TORCH: Final = Table(
+    TABLE.name,
+    "One row of torch's own table, under torch's own name: CUDA calls, overhead, kernels and copies have rows, too.",
+    (
+        Column("name", pl.String, "Its name in torch's table.", nullable=True),
+        *_TORCH,
+        Column("self_cpu_share", pl.Float64, "torch's Self CPU %, as a fraction."),
+        Column("cpu_share", pl.Float64, "torch's CPU total %, as a fraction."),
+        Column("avg_cpu_ns", pl.Float64, "torch's CPU time avg."),
+        Column(
+            "self_device_share", pl.Float64, "torch's Self CUDA %, as a fraction of what kernels and copies sum to."
+        ),
+        Column("avg_device_ns", pl.Float64, "torch's CUDA time avg."),
+        Column("side", pl.Enum(SIDES), "host, or device: a kernel, a copy, or an annotation as it looks on a stream."),
+        Column("annotation", pl.Boolean, "Whether it is an annotation of the user, or a step of the profiler."),
+        *_MEMORY,
+    ),
+    equals=f"{_KEY_AVERAGES}, every row",
+    when="--as-torch",
+)
+
+_FORMS: Final = {
+    None: (TABLE, by_operator),
+    "shape": (BY_SHAPE, by_shape),
+    "stack": (BY_STACK, by_stack),
+    "module": (BY_MODULE, by_module),
+    "phase": (BY_PHASE, by_phase),
+}
+
+
+def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
+    """The operators and annotations in scope, those first that kept the devices busy longest.
+
+    Args:
+        report: Where to look. Operators that overlap its window count, whole; exclusive_device_ns is cut to it.
+        by: ``shape`` tells operators of other inputs apart, ``stack`` those called from elsewhere in the program;
+            ``module`` and ``phase`` sum all that happened in each.
+        as_torch: Give every row of torch's own table instead; not together with `by`.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, or the form of it that was asked for.
+
+    Raises:
+        CannotTellError: The report records no operators, or, by stack or module, no Python functions.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require(report, TABLE.name, "op", *(("api", *DEVICE_KINDS) if as_torch else ()))
+    if by not in _FORMS or (by is not None and as_torch):
+        raise UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
+    if by in ("stack", "module"):
+        require(report, f"{TABLE.name} by {by}", "python")
+    host_ns = operator_work(report).get_column("self_ns").sum()
+    if as_torch:
+        return _as_torch(_without_memory(report, torch_rows(report)))
+    form, compute = _FORMS[by]
+    found = _without_memory(report, compute(report))
+    shares = found.with_columns(
+        _part("exclusive_device_ns", pl.col("exclusive_device_ns").sum()).alias("exclusive_share"),
+        _part("self_cpu_ns", pl.lit(host_ns)).alias("self_cpu_share"),
+        *(_mean(column).alias(f"avg_{column}") for column in ("cpu_ns", "device_ns")),
+    )
+    keys = [column.name for column in form.columns if column.dtype in (pl.String, pl.Enum)]
+    return form.select(shares).sort(
+        "exclusive_device_ns", "self_cpu_ns", *keys, descending=[True, True, *(False for _ in keys)]
+    )
+
+
+def _without_memory(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """The sums with nulls for those of memory where none was recorded."""
+    if "memory" in report.kinds:
+        return found
+    return found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in found.columns)
+
+
+def _as_torch(rows: pl.DataFrame) -> pl.DataFrame:
+    ran = ((pl.col("side") == "device") & ~pl.col("annotation")).cast(pl.Int64)
+    host, device = pl.col("self_cpu_ns").sum(), (pl.col("self_device_ns") * ran).sum()
+    found = rows.with_columns(
+        _part("self_cpu_ns", host).alias("self_cpu_share"),
+        _part("cpu_ns", host).alias("cpu_share"),
+        _part("self_device_ns", device).alias("self_device_share"),
+        *(_mean(column).alias(f"avg_{column}") for column in ("cpu_ns", "device_ns")),
+    )
+    order = ["self_device_ns", "self_cpu_ns", "name", "side", "annotation"]
+    return AS_TORCH.select(found).sort(order, descending=[True, True, False, False, False])
+
+
+def _part(column: str, whole: pl.Expr) -> pl.Expr:
+    return pl.when(whole != 0).then(pl.col(column) / whole).otherwise(0.0)
+
+
+def _mean(column: str) -> pl.Expr:
+    """The mean per call; null for no call."""
+    return pl.when(pl.col("count") > 0).then(pl.col(column) / pl.col("count"))

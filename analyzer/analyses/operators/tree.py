@@ -1,0 +1,177 @@
+"""The call tree: operators, modules, Python functions and annotations, and as leaves the kernels that they launched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.operators._call_tree_nodes import KINDS, SUMS, nodes
+from kanalyze.analyses.operators._phases import MODULE
+from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.errors import UnknownNameError
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+TABLE: Final = Table(
+    "tree",
+    "One node of the call tree: all events that were called in the same way; each stands behind what it was called by.",
+    (
+        Column("node", pl.Int64, "Its place, from 0."),
+        Column("parent", pl.Int64, "The node around it; null: none.", nullable=True),
+        Column("depth", pl.Int64, "How many nodes are around it."),
+        Column(
+            "kind",
+            pl.Enum(KINDS),
+            "thread, a kind of event, or rest: all further nodes in its parent, none of which is large enough; one "
+            "without parent stands for all that is left out elsewhere.",
+        ),
+        Column("name", pl.String, "Its name; null for a rest.", nullable=True),
+        Column("count", pl.Int64, "Events."),
+        Column("host_ns", pl.Int64, "Host time, with that of all nodes in it."),
+        Column("self_host_ns", pl.Int64, "Host time without; below 0 where these overlap. Of a rest all."),
+        Column("device_ns", pl.Int64, "Device time launched by it and all nodes in it, each instant counted once."),
+        Column("self_device_ns", pl.Int64, "The part that is a kernel's or copy's own; 0 for host events."),
+        Column("host_share", pl.Float64, "Part of the host time of all threads."),
+        Column("device_share", pl.Float64, "Part of the device time of all nodes."),
+        Column("nodes", pl.Int64, "Nodes that it stands for: 1, of a rest more, those inside them not counted."),
+    ),
+    groupings=("device", "host"),
+)
+
+#: A node with a smaller part of the time is left out unless asked for.
+MIN_SHARE: Final = 0.01
+
+
+def tree(
+    report: Report,
+    by: str | None = None,
+    *,
+    depth: int | None = None,
+    min_share: float = MIN_SHARE,
+    **where: Unpack[Where],
+) -> pl.DataFrame:
+    """The call tree of the part of the report in scope, pruned to what matters.
+
+    Args:
+        report: Where to look. Host times are cut to its window; device times are of what ran in it, whenever it was
+            launched.
+        by: What matters: ``device`` time or ``host`` time; device time unless given, where there is any.
+        depth: Leave out nodes with so many or more around them.
+        min_share: Leave out nodes with a smaller part of the time. Python functions that only call one other node,
+            and have less than this part themselves, are left out, too, and that node takes their place.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, each node followed by those in it, the largest first.
+
+    Raises:
+        CannotTellError: The report records neither operators nor Python functions.
+        UnknownNameError: There is no such `by`.
+    """
+    report = report.narrow(**where)
+    require(report, TABLE.name, "op", "python")
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("order of tree", by, TABLE.groupings)
+    found = nodes(report)
+    roots = found.filter(pl.col("outer") == 0)
+    whole = {side: int(roots.get_column(f"{side}_ns").sum()) for side in TABLE.groupings}
+    by = by or default_order(report)
+    limit = min_share * max(whole[by], 1)
+    kept = _levels(_without_passing(found, f"{by}_ns", limit), depth)
+    shares = [(pl.col(f"{side}_ns") / max(whole[side], 1)).alias(f"{side}_share") for side in TABLE.groupings]
+    return TABLE.select(_in_order(_with_rests(kept, f"{by}_ns", limit), f"{by}_ns").with_columns(shares))
+
+
+def default_order(report: Report) -> str:
+    """What :func:`tree` orders by where it is not told: ``device`` where anything ran in scope, else ``host``."""
+    return "device" if launched_work(report).get_column("exclusive_ns").sum() else "host"
+
+
+def _without_passing(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
+    """The nodes without Python functions that only pass on: what such a one calls is taken to be called by its parent.
+
+    It calls one node that is large enough, and has too little time itself; that is made a small node of its own.
+    """
+    callees = found.filter(pl.col(time) >= limit).group_by(path="outer").agg(pl.len().alias("callees"))
+    known = found.join(callees, on="path", how="left", maintain_order="left")
+    only_passes = (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit) & ~pl.col("name").str.starts_with(MODULE)
+    passing = known.select(((pl.col("kind") == "python") & only_passes).fill_null(value=False)).to_series()
+    if not passing.any():
+        return found
+    own = found.filter(passing).with_columns(
+        outer=pl.lit(0, dtype=pl.UInt64), host_ns="self_host_ns", device_ns="self_device_ns"
+    )
+    up = found.filter(passing).select("path", above="outer")
+    found = found.filter(~passing)
+    while found.join(up, left_on="outer", right_on="path", how="semi").height:
+        moved = found.join(up, left_on="outer", right_on="path", how="left", maintain_order="left")
+        found = moved.with_columns(pl.coalesce("above", "outer").alias("outer")).drop("above")
+    return pl.concat([found, own])
+
+
+def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
+    """The nodes that are large enough, and one for all others directly in one of them if these are, together.
+
+    What is left then is one node that is in none.
+    """
+    one = found.filter(pl.col(time) >= limit).with_columns(nodes=pl.lit(1, dtype=pl.Int64))
+    inside = pl.col("outer").is_in(one.get_column("path").implode()) | (pl.col("outer") == 0)
+    sums = [pl.col(SUMS).sum(), pl.col("nodes").sum()]
+    small = found.filter((pl.col(time) < limit) & inside).with_columns(nodes=pl.lit(1, dtype=pl.Int64))
+    rest = small.group_by("outer", "depth").agg(sums)
+    enough = (pl.col(time) >= limit) & (pl.col("outer") != 0)
+    nowhere = [pl.lit(0, dtype=found.schema[name]).alias(name) for name in ("outer", "depth")]
+    last = rest.filter(~enough).with_columns(nowhere).group_by("outer", "depth").agg(sums)
+    rests = pl.concat([rest.filter(enough), last.select(rest.columns)]).with_columns(
+        pl.col("outer").hash(1).alias("path"),
+        pl.lit("rest", dtype=pl.Enum(KINDS)).alias("kind"),
+        pl.lit(None, dtype=pl.String).alias("name"),
+        pl.col("host_ns").alias("self_host_ns"),
+        pl.col("device_ns").alias("self_device_ns"),
+    )
+    return pl.concat([one, rests.select(one.columns)])
+
+
+def _levels(found: pl.DataFrame, deepest: int | None) -> pl.DataFrame:
+    """The nodes with `depth`, without those that are too deep."""
+    parts = [found.clear().with_columns(depth=pl.lit(0, dtype=pl.Int64))]
+    level, depth = found.filter(pl.col("outer") == 0), 0
+    while level.height and (deepest is None or depth < deepest):
+        parts.append(level.with_columns(depth=pl.lit(depth, dtype=pl.Int64)))
+        level, depth = found.join(level.select(outer="path"), on="outer", how="semi"), depth + 1
+    return pl.concat(parts)
+
+
+def _in_order(found: pl.DataFrame, time: str) -> pl.DataFrame:
+    """The nodes with `node` and `parent`, each followed by those in it, those with most time first, a rest last."""
+    order = found.sort(
+        pl.col("kind") == "rest",
+        time,
+        "host_ns",
+        "device_ns",
+        "name",
+        "path",
+        descending=[False, True, True, True, False, False],
+    )
+    levels = order.partition_by("depth", as_dict=True)
+    sizes: dict[int, pl.DataFrame] = {}
+    inner = pl.DataFrame(schema={"path": pl.UInt64, "inside": pl.Int64})
+    for depth in range(len(levels) - 1, -1, -1):
+        level = levels[(depth,)].join(inner, on="path", how="left", maintain_order="left")
+        sizes[depth] = level.with_columns(size=pl.col("inside").fill_null(0) + 1)
+        inner = sizes[depth].group_by(path="outer").agg(inside=pl.col("size").sum())
+    placed = [found.clear().with_columns(node=pl.lit(0, dtype=pl.Int64), parent=pl.lit(None, dtype=pl.Int64))]
+    above = pl.DataFrame({"outer": [0], "parent": [-1]}, schema={"outer": pl.UInt64, "parent": pl.Int64})
+    for depth in range(len(levels)):
+        level = sizes[depth].join(above, on="outer", how="left", maintain_order="left")
+        before = pl.col("size").cum_sum().over("outer") - pl.col("size")
+        level = level.with_columns(node=pl.col("parent") + 1 + before)
+        above = level.select(outer="path", parent="node")
+        placed.append(level.select(placed[0].columns))
+    return pl.concat(placed).sort("node").with_columns(parent=pl.when(pl.col("parent") >= 0).then("parent"))

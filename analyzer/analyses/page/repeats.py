@@ -1,0 +1,38 @@
+"""What several runs of one program say together: how far their times are apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from kanalyze.units import percent, plural, time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.analyses.page.time_page import Summary
+
+
+def repeated(runs: Sequence[Summary]) -> Summary:
+    """The page of the first of several runs of one program; its answer says how the others differ."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    return replace(first, answer=f"{first.answer} {_apart(runs)}")
+
+
+def _apart(runs: Sequence[Summary]) -> str:
+    windows = [int(run.windows.get_column("window_ns").sum()) for run in runs]
+    busy = [int(run.windows.get_column("busy_ns").sum()) for run in runs]
+    idle = sum(not window for window in windows)
+    this = f"This is the first of {plural(len(runs), 'run')}"
+    if idle:
+        return f"{this}; in {idle:,} of them nothing that a GPU did was recorded."
+    return f"{this}: their windows are {_spread(windows)}, and their busy times {_spread(busy)}."
+
+
+def _spread(values: Sequence[int]) -> str:
+    middle = median(values)
+    apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
+    return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"

@@ -1,0 +1,339 @@
+"""The page: everything that answers "where did the time go?" in one value, for any renderer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import polars as pl
+
+from kanalyze.analyses.device import copies
+from kanalyze.analyses.device._launch_shapes import kernel_shapes, shape_numbers
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
+from kanalyze.analyses.device._platform import interface
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings import health
+from kanalyze.analyses.findings._doubts import unused_launches
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.host import api, launch_summary
+from kanalyze.analyses.host._thread_names import forget_names
+from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
+from kanalyze.analyses.idle._by_bucket import walked, want_names
+from kanalyze.analyses.launches import graphs, hot_kernels
+from kanalyze.analyses.launches._graph_launches import told_graphs
+from kanalyze.analyses.launches._steady_window import steady_parts
+from kanalyze.analyses.memory import memory, migration_totals
+from kanalyze.analyses.occupancy import occupancy
+from kanalyze.analyses.operators import ops
+from kanalyze.analyses.ranges import range_gpu, ranges, steps
+from kanalyze.analyses.shared.cached import Remembered
+from kanalyze.analyses.shared.workers import at_once, many, many_events, side_by_side
+from kanalyze.analyses.streams import concurrency
+from kanalyze.analyses.streams._waited_for import ended_last
+from kanalyze.errors import CannotTellError
+from kanalyze.freed_memory import give_back
+from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
+from kanalyze.recording import again
+from kanalyze.schema import Column, Table
+from kanalyze.units import instant, percent, plural, time
+from kanalyze.wording import CUDA, worded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.shared.cached import Remembered
+    from kanalyze.report import Meta, Report, Scope
+
+WINDOWS: Final = Table(
+    "windows",
+    "One GPU that did something, and the time that its ledger accounts for.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("start_ns", pl.Int64, "Start of the window, in the trace's own origin."),
+        Column("end_ns", pl.Int64, "End of the window."),
+        Column("window_ns", pl.Int64, "Its length."),
+        Column("busy_ns", pl.Int64, "Time in it in which the device ran anything."),
+        Column("name", pl.String, "Marketing name of the GPU.", nullable=True),
+        Column(
+            "compute_capability",
+            pl.String,
+            "Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.",
+            nullable=True,
+        ),
+        Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
+    ),
+)
+
+#: A part of the ledger's bucket `host` that the headline tells apart, and what it calls that.
+_CONTEXTS: Final = "contexts"
+_MEANINGS: Final = {**ledger.MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
+
+#: What a device may be busy with while no kernel of the program's own runs, and what the headline calls that from this
+#: part of the window on.
+_ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}
+_NOTABLE: Final = 0.1
+
+#: The steady part is worth a sentence where it leaves out this part of the window or more.
+_WORTH_CORRECTING: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the page shows. Every table is complete; a renderer decides how many rows to print.
+
+    Attributes:
+        kind: Which kind of page it is of, so that a renderer need not import the others to know.
+        meta: Where the report came from.
+        scope: The part of it that was looked at.
+        answer: One or two sentences that answer first.
+        windows: The devices and their windows, :data:`WINDOWS`.
+        processes: The reader's table of processes.
+        process_count: Processes that ran anything on the devices, or made CUDA calls where none did.
+        tables: The other tables by name; one that the report cannot give is missing here.
+        findings: What is worth knowing, the costliest first.
+        cannot_tell: For each table that every CUDA trace gives and this one does not, why.
+        not_recorded: The same for tables of what is traced only where it was asked for, or used.
+        remarks: What some of the tables say in a sentence, by name.
+        interface: What the program used, CUDA or another of :mod:`kanalyze.wording`.
+        zero_ns: What people count the report's times from.
+    """
+
+    kind: ClassVar[Literal["time"]] = "time"
+
+    meta: Meta
+    scope: Scope
+    answer: str
+    windows: pl.DataFrame
+    processes: pl.DataFrame
+    process_count: int
+    tables: dict[str, pl.DataFrame]
+    findings: list[Finding]
+    cannot_tell: dict[str, str]
+    not_recorded: dict[str, str]
+    remarks: dict[str, str]
+    interface: str = CUDA
+    zero_ns: int = 0
+
+
+#: Parts of the window whose busy share is shown: one character each.
+_CHUNKS: Final = 60
+
+#: The tables that every CUDA trace gives.
+_MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
+    "ledger": ledger.ledger,
+    "exposure": exposure.exposure,
+    "hot_kernels": hot_kernels.hot_kernels,
+    "copies": copies.copies,
+    "launch_summary": launch_summary.launch_summary,
+    "api": api.api,
+    "health": health.health,
+}
+
+#: What takes long in a large report and needs little memory meanwhile.
+_FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
+
+#: The tables of what a report may or may not hold.
+_MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
+    "culprits": culprits.culprits,
+    "utilisation": partial(utilisation.utilisation, chunks=_CHUNKS),
+    "steps": steps.steps,
+    "ranges": partial(ranges.ranges, by=range_gpu.BY_NAME),
+    "range_gpu": partial(range_gpu.range_gpu, by=range_gpu.BY_NAME, graphs=True),
+    "occupancy": partial(occupancy.occupancy, by="kernel"),
+    "ops": ops.ops,
+    "graphs": graphs.graphs,
+    "migration_totals": migration_totals.migration_totals,
+    "memory": memory.memory,
+    "concurrency": concurrency.concurrency,
+}
+
+#: The declarations of all these tables, in the page's order.
+TABLES: Final = (
+    ledger.TABLE,
+    exposure.TABLE,
+    hot_kernels.TABLE,
+    copies.TABLE,
+    launch_summary.TABLE,
+    api.TABLE,
+    health.TABLE,
+    culprits.TABLE,
+    utilisation.TABLE,
+    steps.TABLE,
+    ranges.TABLE,
+    range_gpu.TABLE,
+    occupancy.BY_KERNEL,
+    ops.TABLE,
+    graphs.TABLE,
+    migration_totals.TABLE,
+    memory.TABLE,
+    concurrency.TABLE,
+)
+
+
+#: What a table has to say in a sentence below it.
+_REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told, "memory": memory.told}
+
+
+def summarize(report: Report) -> Summary:
+    """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
+    _settle(report)
+    tables, reasons = _made(report)
+    spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
+    processes = report.processes
+    if report.scope.process is not None:
+        processes = processes.filter(pl.col("process_id") == report.scope.process)
+    return Summary(
+        meta=report.meta,
+        scope=report.scope,
+        answer=worded(_answer(report, spans, tables), interface(report)),
+        windows=spans,
+        processes=processes,
+        process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
+        tables=tables,
+        findings=ranked(report) if "ledger" in tables else [],
+        cannot_tell={name: reason for name, reason in reasons.items() if name in _MAKERS},
+        not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
+        remarks={
+            name: worded(said, interface(report))
+            for name, tell in _REMARKS.items()
+            if name in tables and (said := tell(tables[name]))
+        },
+        interface=interface(report),
+        zero_ns=report.zero_ns,
+    )
+
+
+def _settle(report: Report) -> None:
+    """In a large report, find out all that the page needs of its launches' shapes, and let go of their table.
+
+    It is one of the largest; what it took is free again when the calls are read, and what reading took after that.
+    """
+    if many(report.kind("kernel").height):
+        held = report.holds(KERNEL_CONFIG.name)
+        shape_numbers(report)
+        told_graphs(report)
+        if not held:  # else who asked for it before may ask again when the report is closed
+            report.release(KERNEL_CONFIG.name)
+        at_once(report, _FIRST)
+        give_back()
+
+
+def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables that the report allows, and for the others why not."""
+    everything = _MAKERS | _MORE
+    want_names(report)
+    # the walk takes longest, and what does not need it comes beside it
+    order = sorted(everything, key=lambda name: (name != "culprits", name in _MAKERS))
+    tables, reasons, made = {}, {}, []
+    makers = [partial(_table_or_reason, make=everything[name]) for name in order]
+    if many_events(report):
+        made.append(makers.pop(0)(report))
+        culprits.context_culprits(report)
+        # nobody else asks who is to blame; what the walk needs takes as much memory as the calls do
+        for forget in (forget_names, threads.forget, ended_last.forget):
+            forget(report)
+    made += side_by_side(report, makers)
+    for name, found in zip(order, made, strict=True):
+        if isinstance(found, str):
+            reasons[name] = found
+        else:
+            tables[name] = found
+    return tables, reasons
+
+
+def _table_or_reason(report: Report, make: Callable[[Report], pl.DataFrame]) -> pl.DataFrame | str:
+    try:
+        return make(report)
+    except CannotTellError as reason:
+        return str(reason)
+
+
+def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    busy = rows.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device").agg(busy_ns=pl.col("ns").sum())
+    spans = windows(report).rename({"start": "start_ns", "end": "end_ns"})
+    joined = spans.join(busy, on="device", how="left").join(report.devices, on="device", how="left")
+    lengths = joined.with_columns(
+        window_ns=pl.col("end_ns") - pl.col("start_ns"), busy_ns=pl.col("busy_ns").fill_null(0)
+    )
+    return WINDOWS.select(lengths.sort("device"))
+
+
+def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
+    if "ledger" not in tables or spans.is_empty():
+        lost = unused_launches(report).filter(~pl.col("captured")).height
+        if lost:
+            return _without_device(lost, report.meta.tool)
+    if "ledger" not in tables:
+        calls = report.kind("api").height
+        what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
+        return f"The report records {what}, so there is no GPU time to account for."
+    if spans.is_empty():
+        calls = report.kind("api").height
+        return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
+    many, process = spans.height > 1, report.scope.process
+    idle, beside = _idle(report, tables["ledger"]), _beside_kernels(tables["ledger"])
+    sentences = [
+        _device_answer(row, idle.get(row["device"], {}), beside.get(row["device"], {}), many=many, process=process)
+        + _steady_answer(report, row)
+        for row in spans.iter_rows(named=True)
+    ]
+    return " ".join(sentences)
+
+
+def _idle(report: Report, rows: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """For each device the idle time by bucket, that in which contexts were made outside recorded calls apart."""
+    sums = rows.filter(~pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device", "bucket").agg(pl.col("ns").sum())
+    found: dict[int, dict[str, int]] = {}
+    for device, bucket, ns in sums.iter_rows():
+        found.setdefault(device, {})[bucket] = ns
+    for device, walk in walked(report).items():
+        if walk.unrecorded_ns:
+            found[device]["host"] -= walk.unrecorded_ns
+            found[device][_CONTEXTS] = walk.unrecorded_ns
+    return found
+
+
+def _without_device(launches: int, tool: str) -> str:
+    made = f"{plural(launches, 'launch')} {'was' if launches == 1 else 'were'} made"
+    missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
+    return f"{made}, but no device activity was recorded: {missing}. {again(DEVICE_KINDS, tool)}"
+
+
+def _beside_kernels(rows: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """For each device the busy time in which no kernel of the program's own ran, by bucket."""
+    sums = rows.filter(pl.col("bucket").is_in([*_ONLY])).group_by("device", "bucket").agg(pl.col("ns").sum())
+    found: dict[int, dict[str, int]] = {}
+    for device, bucket, ns in sums.iter_rows():
+        found.setdefault(device, {})[bucket] = ns
+    return found
+
+
+def _device_answer(
+    row: dict[str, int], ns: dict[str, int], beside: dict[str, int], *, many: bool, process: int | None
+) -> str:
+    """How busy the device was and with what, and the largest reason for the rest."""
+    window, busy = max(row["window_ns"], 1), row["busy_ns"]
+    who = f"GPU {row['device']}" if many else "The GPU"
+    text = f"{who} was busy {percent(busy / window)} of {time(window)}"
+    parts = [(bucket, beside.get(bucket, 0)) for bucket in _ONLY]
+    told = [f"{percent(part / window)} only {_ONLY[bucket]}" for bucket, part in parts if part > _NOTABLE * window]
+    text += f" ({', '.join(told)})" if told else ""
+    if process is not None:
+        text += f" with work of process {process} (that of others counts as idle here)"
+    if not ns:
+        return f"{text}."
+    reason = max(ns, key=lambda bucket: (ns[bucket], bucket))
+    most = "at most " if reason == _CONTEXTS else ""
+    return f"{text}; the largest part of the rest went to {_MEANINGS[reason]} ({most}{percent(ns[reason] / window)})."
+
+
+def _steady_answer(report: Report, row: dict[str, int]) -> str:
+    """How busy a device was where nothing was paid once; nothing where that is all of its window, or not known."""
+    steady = steady_parts(report).get(row["device"])
+    if steady is None or steady.ns >= (1 - _WORTH_CORRECTING) * row["window_ns"]:
+        return ""
+    start, end = (instant(at, report.zero_ns) for at in (steady.start, steady.end))
+    return f" Without one-time costs, from {start} to {end}, it was busy {percent(steady.busy_ns / steady.ns)}."

@@ -1,0 +1,1 @@
+"""NVTX ranges, steps and their instances."""

@@ -1,0 +1,314 @@
+"""Which operations belong to which ranges: those whose launch lies inside the range, on the range's own thread.
+
+As nsys projects NVTX ranges onto the GPU: the launching call may start where the range starts and end where it ends; a
+range that another thread ended takes no part. Where nsys joins every range with every call, here each thread's
+ranges are cut into a chain and layers once (:mod:`kanalyze.analyses.shared.range_nesting`) and calls are searched in
+them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.deep_nesting import DEEP, enclosing, sums_in
+from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.analyses.shared.range_nesting import Nest, chained, containing, held, nest, outermost_first, parents
+from kanalyze.analyses.shared.statistics import longest
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.frames import first_seen, in_order, numbers, parts_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kanalyze.report import Report
+
+
+#: What tells one process from another.
+PROCESS: Final = ("process_id",)
+
+#: What is known of a range that operations belong to; see :func:`projection`.
+_PROJECTED: Final = {
+    "row": pl.UInt32,
+    "projected_start_ns": pl.Int64,
+    "projected_ns": pl.Int64,
+    "busy_ns": pl.Int64,
+    "gpu_ops": pl.Int64,
+    "operations": pl.Int64,
+}
+
+#: The same as :func:`kanalyze.analyses.shared.deep_nesting.sums_in` gives it.
+_SUMS: Final = {
+    "place": pl.UInt32,
+    **dict.fromkeys(("projected_start_ns", "projected_end", "busy_ns", "gpu_ops", "operations"), pl.Int64),
+}
+
+#: More than any two times of a trace are apart.
+_ABOVE_ALL: Final = 1 << 64
+
+
+class ThreadRanges(NamedTuple):
+    """The ranges of one thread that it ended itself.
+
+    Attributes:
+        ranges: Their row (of :func:`named_ranges`), start and end, the outermost first.
+        nest: How they lie in each other, by their places in `ranges`.
+    """
+
+    ranges: pl.DataFrame
+    nest: Nest
+
+    @classmethod
+    def none(cls) -> ThreadRanges:
+        """A thread without ranges."""
+        ranges = pl.DataFrame(schema={"row": pl.UInt32, "start": pl.Int64, "end": pl.Int64})
+        return cls(ranges, nest(ranges))
+
+    @property
+    def deepest(self) -> int:
+        """No fewer than the ranges that can contain any one stretch of time, but for those that cross."""
+        return len(self.nest.layers) + len(self.nest.chain.at)
+
+
+@once_per_report
+def thread_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
+    """The ranges of each thread, by process id and thread id."""
+    own = _spans(report).filter(pl.col("end_thread_id").is_null()).drop_nulls(THREAD)
+    return _nested(own.drop("end_thread_id"), THREAD)
+
+
+@once_per_report
+def process_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
+    """The ranges of all threads of each process together, by process id; also those that another thread ended."""
+    return _nested(_spans(report).drop("thread_id", "end_thread_id").drop_nulls(PROCESS), PROCESS)
+
+
+def _spans(report: Report) -> pl.DataFrame:
+    """The ranges with the columns row, start, end, end_thread_id, process_id and thread_id.
+
+    A range that was never closed lasts until the latest time of any range, as in nsys' projection.
+    """
+    ranges = named_ranges(report)
+    latest = pl.max_horizontal(pl.col("start").max(), pl.col("end").filter(~pl.col("open")).max())
+    end = pl.when("open").then(pl.max_horizontal("start", latest)).otherwise("end")
+    return ranges.select("row", "start", end.alias("end"), "end_thread_id", *THREAD)
+
+
+def _nested(ranges: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[object, ...], ThreadRanges]:
+    parts = outermost_first(ranges).partition_by(keys, as_dict=True, include_key=False)
+    return {key: ThreadRanges(part, nest(part)) for key, part in parts.items()}
+
+
+@once_per_report
+def range_tree(report: Report) -> pl.DataFrame:
+    """What encloses each range on its thread: columns row, end, parent (its row), level; sorted by row.
+
+    Parent and level are those of :func:`kanalyze.analyses.shared.range_nesting.parents`.
+    """
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "end": pl.Int64, "parent": pl.UInt32, "level": pl.Int64})]
+    for thread in thread_ranges(report).values():
+        tree, rows = parents(thread.nest, thread.ranges), thread.ranges.get_column("row")
+        parent = rows.gather(tree.get_column("parent")).alias("parent")
+        found.append(thread.ranges.select("row", "end").with_columns(parent, tree.get_column("level")))
+    return pl.concat(found).sort("row")
+
+
+def launched(
+    report: Report, work: pl.DataFrame, keys: Sequence[str] = THREAD
+) -> dict[tuple[object, ...], pl.DataFrame]:
+    """`work` (rows of `operations`) by the process and thread that launched it, each part sorted by start.
+
+    Columns: those of `work`, and since and until (start and end of the launching call), call_row. Operations without
+    a launch of their own are under (None, None). With other `keys`, by these alone.
+    """
+    work = work if work.get_column("start").is_sorted() else work.sort("start", maintain_order=True)
+    calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
+    called = calls.rename({"call_start": "since", "call_end": "until"})
+    known = pl.when(pl.col("call_row").is_not_null())
+    found = pl.concat([work, called], how="horizontal").with_columns(known.then("process_id").alias("process_id"))
+    return {key: part.drop(THREAD) for key, part in parts_by(found, keys).items()}
+
+
+def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The operations of one thread (sorted by start) with every range that they belong to, as `range_row`.
+
+    Comes in parts, each sorted by start; all operations of one range are in the same part.
+    """
+    if len(chain := thread.nest.chain.at):
+        rows = thread.ranges.get_column("row").gather(chain)
+        around = work.with_columns(place=pl.int_ranges(pl.lit(0), chained(thread.nest.chain, work)))
+        inside = around.explode("place").drop_nulls("place")
+        yield inside.drop("place").with_columns(rows.gather(inside.get_column("place")).alias("range_row"))
+    yield from _layered(thread, work)
+
+
+def _layered(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """What :func:`pairs` gives, without the ranges of the chain."""
+    rows = thread.ranges.get_column("row")
+    for inside, place in containing(thread.nest.layers, work):
+        yield inside.with_columns(rows.gather(place).alias("range_row"))
+
+
+def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranges that any of `work` (rows of `operations`) belong to, in the order of their rows.
+
+    Columns: row (of `named_ranges`); projected_start_ns and projected_ns (from the first start to the last end of its
+    operations); busy_ns (how long at least one of them ran, on any device); gpu_ops (launching calls, which nsys calls
+    GPU operations); operations (how many).
+    """
+    return _projected(thread_ranges(report), launched(report, work))
+
+
+def process_work(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranges during which any thread of their process launched any of `work`, in the order of their rows.
+
+    As :func:`projection`, for all threads together: the launching call lies inside the range.
+
+    Columns: row (of `named_ranges`), process_busy_ns (how long at least one of these operations ran, on any device),
+    process_operations (how many).
+    """
+    found = _projected(process_ranges(report), launched(report, work, PROCESS))
+    return found.select("row", process_busy_ns="busy_ns", process_operations="operations")
+
+
+def _projected(
+    threads: Mapping[tuple[object, ...], ThreadRanges], parts: dict[tuple[object, ...], pl.DataFrame]
+) -> pl.DataFrame:
+    """The ranges of `threads` that any of the operations in `parts` belong to, by the same keys; `parts` is emptied."""
+    found = [pl.DataFrame(schema=_PROJECTED)]
+    while parts:
+        key, part = parts.popitem()  # a large report has no room for all of them to the end
+        if key in threads:
+            first = first_seen(part.get_column("call_row"))
+            needed = part.select("start", "end", "since", "until", first.alias("first"))
+            deep = _in_one_pass(threads[key], needed)
+            found += [_summed(inside) for inside in _layered(threads[key], needed)] if deep is None else [deep]
+            found.append(_in_chain(threads[key], needed))
+    return pl.concat(found).sort("row")
+
+
+def _in_one_pass(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame | None:
+    """What belongs to the ranges of a thread but for its chain, where they are nested deep; None where they are not."""
+    layers = thread.nest.layers
+    if len(layers) < DEEP or (own := held(layers, work)) is None:
+        return None
+    rows = thread.ranges.get_column("row")
+    at = pl.concat([layer.at for layer in layers]).sort()
+    ranges = thread.ranges.select("start", "end")[at]
+    told = enclosing(*(ranges.get_column(name).to_list() for name in ("start", "end")))
+    if told is None:
+        return None
+    places = pl.zeros(rows.len(), dtype=pl.UInt32, eager=True).scatter(at, numbers(0, len(at)))
+    operations = list(work.select("start", "end", "first").iter_rows())
+    sums = pl.DataFrame(sums_in(told[0], gathered(places, own).to_list(), operations), schema=_SUMS, orient="row")
+    length = pl.col("projected_end") - pl.col("projected_start_ns")
+    found = sums.with_columns(
+        length.alias("projected_ns"), rows.gather(at.gather(sums.get_column("place"))).alias("row")
+    )
+    return found.select(*_PROJECTED)
+
+
+def _in_chain(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame:
+    """The ranges of a thread's chain that any of `work` belongs to."""
+    chain = thread.nest.chain
+    if chain.at.is_empty():
+        return pl.DataFrame(schema=_PROJECTED)
+    rows = thread.ranges.get_column("row").gather(chain.at)
+    sums = chain_sums(work.with_columns(chained(chain, work).alias("around")), len(rows))
+    sums = sums.with_columns(rows.gather(sums.get_column("place")).alias("row"))
+    return sums.select(*_PROJECTED)
+
+
+def _summed(inside: pl.DataFrame) -> pl.DataFrame:
+    """One part of :func:`pairs`, by range."""
+    inside = in_order(inside, "range_row")
+    sums = (
+        inside.with_columns(fresh=_fresh(inside).clip(lower_bound=0))
+        .group_by("range_row")
+        .agg(
+            pl.col("start").min().alias("projected_start_ns"),
+            pl.col("end").max().alias("projected_end"),
+            pl.col("fresh").sum().alias("busy_ns"),
+            pl.col("first").sum().cast(pl.Int64).alias("gpu_ops"),
+            pl.len().cast(pl.Int64).alias("operations"),
+        )
+    )
+    length = pl.col("projected_end") - pl.col("projected_start_ns")
+    return sums.with_columns(length.alias("projected_ns"), row="range_row").select(*_PROJECTED)
+
+
+def _fresh(inside: pl.DataFrame) -> pl.Expr:
+    """How long each operation ran after all before it in its range had ended; by `range_row`, then by start."""
+    same = pl.col("range_row") == pl.col("range_row").shift(1)
+    if not inside.select((same & (pl.col("start") < pl.col("end").shift(1))).any()).item():
+        return pl.col("end") - pl.col("start")
+    # the latest end so far within the range: 128 bits hold range and time in one number, whose running maximum begins
+    # anew with each range; a window expression over many small groups takes four times as long
+    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL
+    reached = (base + pl.col("end")).cum_max().shift(1) - base
+    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
+    return pl.col("end") - pl.max_horizontal("start", late)
+
+
+def chain_sums(work: pl.DataFrame, ranges: int) -> pl.DataFrame:
+    """The sums of the ranges of a chain that hold any of `work` (start, end, first, around: the first so many hold it).
+
+    Columns: place (in the chain), projected_start_ns, projected_ns, busy_ns, gpu_ops and operations, as those of
+    :func:`kanalyze.analyses.ranges._projection.projection`.
+    """
+    own = work.group_by("around").agg(
+        pl.col("start").min(),
+        pl.col("end").max(),
+        gpu_ops=pl.col("first").sum().cast(pl.Int64),
+        operations=pl.len().cast(pl.Int64),
+    )
+    line = pl.DataFrame({"around": pl.int_range(1, ranges + 1, dtype=pl.UInt32, eager=True)})
+    for part in (own, _deepest(work)):
+        line = line.join(part, on="around", how="left", maintain_order="left")
+    sums = line.select(
+        pl.col("around") - 1,
+        pl.col("start").cum_min(reverse=True).backward_fill(),
+        pl.col("end").cum_max(reverse=True).backward_fill(),
+        pl.col("busy_ns", "gpu_ops", "operations").fill_null(0).cum_sum(reverse=True),
+    )
+    return sums.filter(pl.col("operations") > 0).select(
+        "busy_ns",
+        "gpu_ops",
+        "operations",
+        place="around",
+        projected_start_ns="start",
+        projected_ns=pl.col("end") - pl.col("start"),
+    )
+
+
+def _deepest(work: pl.DataFrame) -> pl.DataFrame:
+    """For how long the innermost range with an operation that ran was which: columns around, busy_ns.
+
+    The time is cut where operations start and end. An operation covers neighbouring pieces: as two runs of pieces, of a
+    power of two each, which are halved until every piece knows the most of what covers it.
+    """
+    work = work.select("around", "start", "end").filter((pl.col("around") > 0) & (pl.col("end") > pl.col("start")))
+    edges = pl.concat([work.get_column("start"), work.get_column("end").alias("start")]).unique().sort()
+    first = edges.search_sorted(work.get_column("start"))
+    after = edges.search_sorted(work.get_column("end"))
+    runs = pl.DataFrame({"around": work.get_column("around"), "first": first, "pieces": after - first})
+    most, length = pl.zeros(len(edges), dtype=pl.UInt32, eager=True), 1
+    while length * 2 <= longest(runs, "pieces"):
+        length *= 2
+    while length:
+        fits = (pl.col("pieces") >= length) & (pl.col("pieces") < 2 * length)
+        own = runs.filter(fits).with_columns(last=pl.col("first") + pl.col("pieces") - length)
+        for side in ("first", "last"):
+            found = own.group_by(side).agg(pl.col("around").max())
+            at = found.get_column(side)
+            both = pl.select(pl.max_horizontal(most.gather(at), found.get_column("around"))).to_series()
+            most = most.scatter(at, both)
+        length //= 2
+        if length:
+            most = pl.select(pl.max_horizontal(most, most.shift(length, fill_value=0))).to_series()
+    took = pl.DataFrame({"around": most, "ns": edges.shift(-1) - edges})
+    return took.group_by("around").agg(busy_ns=pl.col("ns").sum())

@@ -1,0 +1,211 @@
+"""NVTX ranges on the GPU: when the operations that a range launched ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.host._range_lines import named_ranges, overlapping
+from kanalyze.analyses.ranges._projection import process_work, projection, range_tree
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import spread
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.named_ranges import without_ids
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+#: The grouping by names without the ids of emit_nvtx.
+BY_NAME: Final = "name"
+
+#: What stands for ids that were taken off, where a name without any is another one.
+_IDS_LEFT_OUT: Final = ", op_id = …"
+
+_NAMED: Final = (
+    Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
+    Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
+)
+
+#: What nsys does not count: autograd launches the backward pass on a thread of its own.
+OF_PROCESS: Final = (
+    Column(
+        "process_busy_ns",
+        pl.Int64,
+        "Time in which at least one operation ran that any thread of the process launched while the range was open (on "
+        "any GPU), summed over instances.",
+        nullable=True,
+    ),
+    Column("process_operations", pl.Int64, "How many operations these are.", nullable=True),
+)
+
+_WHOLE_GRAPHS: Final = Column(
+    "whole_graphs",
+    pl.Int64,
+    "CUDA graphs launched whose nodes were not traced; all other columns leave them out, as nsys does, unless --graphs "
+    "counts each as one operation.",
+)
+
+TABLE: Final = Table(
+    "range_gpu",
+    "One NVTX range by name and style: what its instances that launched GPU operations look like on the GPU.",
+    (
+        *_NAMED,
+        Column("count", pl.Int64, "Instances that launched any operation."),
+        Column("total_ns", pl.Int64, "Sum of their durations on the host."),
+        Column("projected_ns", pl.Int64, "Sum of their projections: from the first operation's start to the last end."),
+        Column("avg_ns", pl.Float64, "Mean projection."),
+        Column("median_ns", pl.Float64, "Median projection."),
+        Column("min_ns", pl.Int64, "Shortest projection."),
+        Column("max_ns", pl.Int64, "Longest projection."),
+        Column("stddev_ns", pl.Float64, "Sample standard deviation of the projections; 0 for a single one."),
+        Column("gpu_ops", pl.Int64, "Calls that launched operations, which nsys counts as GPU operations."),
+        Column("avg_gpu_ops", pl.Float64, "Mean of that per instance."),
+        Column("avg_level", pl.Float64, "Mean number of ranges around an instance on its thread."),
+        Column("avg_children", pl.Float64, "Mean number of ranges directly inside that launched operations, too."),
+        Column(
+            "busy_ns",
+            pl.Int64,
+            "Time in which at least one operation of the instance ran (on any GPU), summed over instances; the rest of "
+            "projected_ns the GPU did other things, or waited.",
+        ),
+        Column("operations", pl.Int64, "Operations: each kernel of a CUDA graph counts, too."),
+        _WHOLE_GRAPHS,
+        *OF_PROCESS,
+    ),
+    equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
+    groupings=(BY_NAME,),
+    options=("trace", "graphs"),
+)
+
+#: The table that ``trace=True`` gives.
+TRACE: Final = Table(
+    "range_gpu",
+    "One instance of an NVTX range that launched GPU operations.",
+    (
+        *_NAMED,
+        Column("projected_start_ns", pl.Int64, "Start of its first operation."),
+        Column("projected_ns", pl.Int64, "From there to the end of its last operation."),
+        Column("start_ns", pl.Int64, "Start of the range on the host."),
+        Column("dur_ns", pl.Int64, "Its duration there."),
+        Column("process_id", pl.Int64, "Process."),
+        Column("thread_id", pl.Int64, "Thread that started and ended it."),
+        Column("gpu_ops", pl.Int64, "Calls that launched operations, which nsys counts as GPU operations."),
+        Column("level", pl.Int64, "Ranges around it on its thread, the parent and its parent and so on."),
+        Column("children", pl.Int64, "Ranges directly inside it that launched operations, too."),
+        Column("event_id", pl.Int64, "The range in `events`."),
+        Column("parent_id", pl.Int64, "The tightest range around it; null for none.", nullable=True),
+        Column("stack", pl.String, "Colon and event_id of each range from the outermost to this one."),
+        Column("busy_ns", pl.Int64, "Time in which at least one of its operations ran, on any GPU."),
+        Column("operations", pl.Int64, "Operations: each kernel of a CUDA graph counts, too."),
+        _WHOLE_GRAPHS,
+        *OF_PROCESS,
+    ),
+    equals="nsys stats nvtx_gpu_proj_trace",
+    when="--trace",
+)
+
+
+def range_gpu(
+    report: Report, by: str | None = None, *, trace: bool = False, graphs: bool = False, **where: Unpack[Where]
+) -> pl.DataFrame:
+    """The NVTX ranges in scope that launched GPU operations.
+
+    Args:
+        report: Where to look; ranges that overlap its window on the host count, with all their operations.
+        by: ``name`` takes the ids and sizes off that emit_nvtx puts behind names, which make every range another one.
+        trace: Every instance instead of a sum by name, with its whole name.
+        graphs: Whole CUDA graphs whose nodes were not traced count as operations, which nsys leaves out.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, the longest projection in total first; or :data:`TRACE`, in the order of projected starts.
+
+    Raises:
+        CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    check_grouping(TABLE, by)
+    kinds = DEVICE_KINDS if graphs else tuple(kind for kind in DEVICE_KINDS if kind != "graph")
+    for needed in (("range",), ("api",), kinds):
+        require(report, TABLE.name, *needed)
+    found = _instances(report, kinds)
+    return _trace(report, found) if trace else _summary(found if by is None else by_name(report, found))
+
+
+def check_grouping(table: Table, by: str | None) -> None:
+    """Raise :class:`UnknownNameError` unless `by` is a grouping of `table`, or none."""
+    if by not in (None, *table.groupings):
+        raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
+
+
+def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
+    """`ranges` (with row, of :func:`named_ranges`) with their names alone, without the ids of emit_nvtx.
+
+    A name that ranges without ids have, too, keeps a mark of them: those of the program may be around those of
+    emit_nvtx, and the same time would count twice.
+    """
+    every = named_ranges(report).select("range", alone=without_ids(pl.col("range")))
+    plain = every.filter(pl.col("range") == pl.col("alone")).get_column("range").unique()
+    marked = (pl.col("alone") != pl.col("range")) & pl.col("alone").is_in(plain.implode())
+    names = every.select(pl.when(marked).then(pl.col("alone") + _IDS_LEFT_OUT).otherwise("alone")).to_series()
+    return ranges.with_columns(names.gather(ranges.get_column("row")).alias("range"))
+
+
+def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """The ranges in scope that launched operations of `kinds`, with all that the tables say of one but the stack."""
+    work = device_operations(report).select("row", "kind", "process_id", "start", "end")
+    whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
+    wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
+    known = projection(report, wanted)
+    for side in (range_tree(report), whole, process_work(report, wanted)):
+        known = known.join(side, on="row", how="left", maintain_order="left")
+    inside = known.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))
+    known = known.join(inside, on="row", how="left", maintain_order="left")
+    ranges = named_ranges(report).select("event_id", "range", "style", "start", "process_id", "thread_id")
+    known = pl.concat([known, ranges.select(pl.all().gather(known.get_column("row")))], how="horizontal")
+    known = known.with_columns(pl.col("children", "whole_graphs").fill_null(0), dur_ns=pl.col("end") - pl.col("start"))
+    return overlapping(known, report.scope.window)
+
+
+_OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
+
+
+def _summary(found: pl.DataFrame) -> pl.DataFrame:
+    sums = found.group_by("range", pl.col("style").cast(pl.String)).agg(
+        pl.len().alias("count"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        *spread("projected_ns", "", "_ns"),
+        pl.col("gpu_ops").mean().alias("avg_gpu_ops"),
+        pl.col("level").mean().alias("avg_level"),
+        pl.col("children").mean().alias("avg_children"),
+        pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
+    )
+    return TABLE.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
+
+
+def _trace(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    ids = named_ranges(report).get_column("event_id")
+    parent = ids.gather(found.get_column("parent")).alias("parent_id")
+    found = found.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
+    order = ["projected_start_ns", "projected_ns", "event_id"]
+    return TRACE.select(found.sort(order, descending=[False, True, False]))
+
+
+def _stacks(report: Report) -> pl.DataFrame:
+    """The event ids around each range, as text: columns row, stack."""
+    tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
+    own = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
+    levels = tree.select("row", "parent", "level", own.alias("stack")).sort("level").partition_by("level")
+    found = [tree.select("row", pl.lit("").alias("stack")).clear()]
+    for level in levels:
+        outer = found[-1].rename({"row": "parent", "stack": "outer"})
+        joined = level.join(outer, on="parent", how="left")
+        found.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
+    return pl.concat(found)

@@ -1,0 +1,112 @@
+"""Kernels by the NVTX range that launched them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.ranges._projection import ThreadRanges, launched, pairs, thread_ranges
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import spread
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "range_kernels",
+    "One kernel in one NVTX range, by range name, style and thread; a kernel counts in every range around its launch.",
+    (
+        Column(
+            "range",
+            pl.String,
+            "Domain, colon and name, as nsys 2025 prints it; null for kernels that no range launched.",
+            nullable=True,
+        ),
+        Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
+        Column("process_id", pl.Int64, "Process that launched it; null where no launch is known.", nullable=True),
+        Column("thread_id", pl.Int64, "Thread that launched it; null where no launch is known.", nullable=True),
+        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
+        Column("range_count", pl.Int64, "Instances of the range that launched it."),
+        Column("count", pl.Int64, "How often it ran."),
+        Column("total_ns", pl.Int64, "Sum of its durations; where ranges of one name nest, once for each around it."),
+        Column("avg_ns", pl.Float64, "Mean duration; this and the following count as often as total_ns."),
+        Column("median_ns", pl.Float64, "Median duration."),
+        Column("min_ns", pl.Int64, "Shortest."),
+        Column("max_ns", pl.Int64, "Longest."),
+        Column("stddev_ns", pl.Float64, "Sample standard deviation of the durations; 0 for a single one."),
+        Column("kernel_ns", pl.Int64, "Sum of its durations, every kernel once."),
+    ),
+    equals="nsys stats nvtx_kern_sum",
+)
+
+#: So many kernels, each with a range around it, are looked at together; some 500 MB.
+_MOST_PAIRS: Final = 8_000_000
+
+
+@analysis
+def range_kernels(report: Report) -> pl.DataFrame:
+    """The kernels in scope by the ranges that launched them, sorted by range, process and thread, then by total.
+
+    Kernels that overlap the window count, whole, in all ranges around their launch, whenever those are.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report lacks ranges, CUDA calls, or kernels.
+    """
+    for needed in ("range", "api", "kernel"):
+        require(report, TABLE.name, needed)
+    work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
+    work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
+    names = named_ranges(report).select(pl.col("range").cast(pl.Categorical), "style")
+    found = [TABLE.empty()]
+    for thread, kernels in launched(report, work).items():
+        own = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
+        ranges = thread_ranges(report).get(thread, ThreadRanges.none())
+        parts = _parts(kernels, ranges.deepest)
+        found += [TABLE.select(_sums(names, _in_ranges(ranges, part)).with_columns(own)) for part in parts]
+    by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel"]
+    return pl.concat(found).sort(by, descending=[name == "total_ns" for name in by])
+
+
+def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
+    """The kernels of one thread in parts of whole names, so that each fits into memory `around` times."""
+    if kernels.height * around <= _MOST_PAIRS:
+        return [kernels]
+    names = kernels.group_by("kernel").len().sort("len", "kernel")
+    part = pl.col("len").cast(pl.Int64).cum_sum() * around // _MOST_PAIRS
+    numbered = names.select("kernel", part.alias("part"))
+    joined = kernels.join(numbered, on="kernel", nulls_equal=True, maintain_order="left")
+    return joined.partition_by("part", include_key=False)
+
+
+def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Kernels of one thread with each range around their launch, null for none: row, kernel, dur_ns, range_row."""
+    kernels = kernels.select("row", "kernel", "dur_ns", "since", "until")
+    parts = [part.drop("since", "until") for part in pairs(ranges, kernels)]
+    found = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
+    outside = kernels.drop("since", "until").filter(~pl.col("row").is_in(found.implode()))
+    return pl.concat([*parts, outside.with_columns(range_row=pl.lit(None, pl.UInt32))])
+
+
+def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of one thread by range, style and kernel."""
+    named = names.select(pl.all().gather(ran.get_column("range_row")))
+    return (
+        pl.concat([ran, named], how="horizontal")
+        .group_by("range", "style", "kernel")
+        .agg(
+            pl.col("range_row").drop_nulls().n_unique().alias("range_count"),
+            pl.col("row").n_unique().alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            *spread("dur_ns", "", "_ns"),
+            pl.col("dur_ns").filter(pl.col("row").is_first_distinct()).sum().alias("kernel_ns"),
+        )
+    )

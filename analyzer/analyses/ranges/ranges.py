@@ -1,0 +1,85 @@
+"""NVTX ranges by name: how often, and how long on the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations, used_devices
+from kanalyze.analyses.host._range_lines import named_ranges, overlapping
+from kanalyze.analyses.ranges._projection import process_work
+from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name, check_grouping
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+_OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
+
+TABLE: Final = Table(
+    "ranges",
+    "One NVTX range by name and style, all its instances on all threads; time of ranges inside ranges counts in both.",
+    (
+        Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
+        Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
+        *DURATION_COLUMNS,
+        Column("open_count", pl.Int64, "How many were never closed; those last until the latest NVTX event."),
+        Column("threads", pl.Int64, "How many threads started one."),
+        Column("cross_thread_count", pl.Int64, "How many another thread ended; these have no place in range_gpu."),
+        *OF_PROCESS,
+    ),
+    equals="nsys stats nvtx_sum",
+    groupings=(BY_NAME,),
+)
+
+
+def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """The NVTX ranges in scope, by name and style, the longest in total first.
+
+    Args:
+        report: Where to look; ranges that overlap its window count, whole; of a device those of processes that used it.
+        by: ``name`` takes the ids and sizes off that emit_nvtx puts behind names, which make every range another one.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records no ranges.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    check_grouping(TABLE, by)
+    require(report, TABLE.name, "range")
+    found = overlapping(named_ranges(report), report.scope.window)
+    if report.scope.device is not None:
+        found = found.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
+    found = _with_work(report, found if by is None else by_name(report, found))
+    sums = (
+        found.with_columns(dur_ns=pl.col("end") - pl.col("start"))
+        .group_by("range", "style")
+        .agg(
+            *duration_statistics(),
+            pl.col("open").sum().alias("open_count"),
+            pl.struct("process_id", "thread_id").n_unique().alias("threads"),
+            pl.col("end_thread_id").count().alias("cross_thread_count"),
+            *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in _OF_PROCESS),
+        )
+    )
+    order = sums.with_columns(share_of_total(), pl.col("style").cast(pl.String))
+    return TABLE.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))
+
+
+def _with_work(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
+    """`ranges` with what any thread launched while each was open; null where the report does not record that."""
+    if "api" not in report.kinds or not set(DEVICE_KINDS).intersection(report.kinds):
+        return ranges.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
+    work = device_operations(report).select("row", "process_id", "start", "end")
+    known = ranges.join(process_work(report, work), on="row", how="left", maintain_order="left")
+    return known.with_columns(pl.col(_OF_PROCESS).fill_null(0))

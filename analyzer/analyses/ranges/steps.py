@@ -1,0 +1,169 @@
+"""Steps of a framework's profiler: a ledger each, what they launched, and which of them only warm up or are odd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, used_devices
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.idle._by_name import IDLE
+from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.ranges._instances import USUAL, answer, judged
+from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.named_ranges import STEPS, step_name
+from kanalyze.schema import Column, Table
+from kanalyze.units import time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.report import Report
+
+TABLE: Final = Table(
+    "steps",
+    "One step of a framework's profiler on one device: its ledger, and what the work that it launched did there.",
+    (
+        Column("step", pl.Int64, "Its number; --window step:NUMBER looks at it alone."),
+        Column("process_id", pl.Int64, "Process.", nullable=True),
+        Column("device", pl.Int64, "A GPU that the process used; null where it used none.", nullable=True),
+        Column("start_ns", pl.Int64, "Start of the profiler's range on the host."),
+        Column("dur_ns", pl.Int64, "Its length, which the buckets add up to."),
+        Column("busy_ns", pl.Int64, "Time in it in which the device ran anything.", nullable=True),
+        Column("busy_share", pl.Float64, "That as a part of the step.", nullable=True),
+        *(Column(f"{bucket}_ns", pl.Int64, f"The ledger's bucket {bucket}.", nullable=True) for bucket in BUCKETS),
+        Column(
+            "idle_in",
+            pl.Enum(IDLE),
+            "The bucket that took most of the time in which the device was idle; of equal ones the first.",
+            nullable=True,
+        ),
+        Column("operations", pl.Int64, "Kernels, copies and memsets that were launched in it, by any thread."),
+        Column("gpu_start_ns", pl.Int64, "When the first of these started.", nullable=True),
+        Column("gpu_end_ns", pl.Int64, "When the last of these ended.", nullable=True),
+        Column("gpu_busy_ns", pl.Int64, "How long at least one of these ran, at any time.", nullable=True),
+        Column("late_ns", pl.Int64, "How much of that was after the end of the step on the host.", nullable=True),
+        Column(
+            "warm_up", pl.Boolean, "Whether it only warms up: among the first, and longer through what is done once."
+        ),
+        Column("evidence", pl.String, "Of one that warms up: what it took longer for.", nullable=True),
+        Column("odd", pl.Boolean, "Whether its length is far from the median of those that do not warm up."),
+        Column("cause", pl.String, "Of an odd one: the bucket that differs most from its own median.", nullable=True),
+    ),
+)
+
+_KEYS: Final = ("process_id", "device")
+
+#: Work that runs on after its step is worth a sentence from this part of the step on.
+_NOTABLE: Final = 0.1
+
+
+@analysis
+def steps(report: Report) -> pl.DataFrame:
+    """The steps of the framework's profiler, those that overlap the window whole.
+
+    A step's window is the range that the profiler marks on the host, so that the ledgers of steps never overlap. What
+    it launched may run on after its end (`late_ns`): that time is in the ledger of the next step.
+
+    Returns:
+        :data:`TABLE`, by process, device and start; empty where the program made no steps.
+
+    Raises:
+        CannotTellError: The report records neither ranges nor operators.
+    """
+    require(report, TABLE.name, "range", "op")
+    found = _overlapping(report)
+    if found.is_empty():
+        return TABLE.empty()
+    rows = found.join(_devices(report), on="process_id", how="left", nulls_equal=True)
+    if report.scope.device is not None:
+        rows = rows.filter(pl.col("device") == report.scope.device)
+    ledgers = window_ledgers(report, found.select("start", "end"))
+    rows = rows.join(ledgers, on=["window", "device"], how="left")
+    rows = rows.join(_launched(report, found), on=["window", "device"], how="left")
+    busy = pl.sum_horizontal((f"{bucket}_ns" for bucket in BUSY_BUCKETS), ignore_nulls=False)
+    length = pl.col("end") - pl.col("start")
+    rows = rows.with_columns(
+        start_ns="start",
+        dur_ns=length,
+        busy_ns=busy,
+        busy_share=pl.when(length > 0).then(busy / length),
+        idle_in=_most(IDLE),
+        operations=pl.col("operations").fill_null(0),
+    ).sort(*_KEYS, "start", "event_id")
+    if rows.is_empty():
+        return TABLE.empty()
+    parts = rows.partition_by("process_id", maintain_order=True)
+    told = pl.concat([part.with_columns(warmed_up(report, part)) for part in parts])
+    return TABLE.select(judged(told, keys=_KEYS))
+
+
+def told(rows: pl.DataFrame) -> str:
+    """What the steps in `rows` (of :func:`steps`) say together, of the first device; nothing for no rows."""
+    if rows.is_empty():
+        return ""
+    names = pl.Series("window", [step_name(number) for number in rows.get_column("step")], dtype=pl.String)
+    text = answer(STEPS, rows.with_columns(names), steps=True)
+    first = pl.struct("process_id", "device") == pl.struct("process_id", "device").first()
+    device = rows.filter(first & USUAL)
+    late = median_of(device, "late_ns")
+    if late < _NOTABLE * median_of(device, "dur_ns"):
+        return text
+    took = time(median_of(device, "gpu_busy_ns"))
+    whose, ends = ("Its", "it ends") if device.height == 1 else ("Their", "they end")
+    return f"{text} {whose} work on the GPU goes on for {time(late)} after {ends}; a step keeps it busy for {took}."
+
+
+def _most(buckets: Sequence[str]) -> pl.Expr:
+    """The first of `buckets` that is as large as any of them; null where none has any time."""
+    most = pl.max_horizontal(f"{bucket}_ns" for bucket in buckets)
+    largest = [pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in buckets]
+    return pl.when(most > 0).then(pl.coalesce(largest))
+
+
+def _overlapping(report: Report) -> pl.DataFrame:
+    """The steps that overlap the window, numbered by `window`."""
+    found, window = report.steps(), report.scope.window
+    if window is not None and window.start_ns is not None:
+        found = found.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
+    if window is not None and window.end_ns is not None:
+        found = found.filter(pl.col("start") < window.end_ns)
+    return found.with_row_index("window")
+
+
+def _devices(report: Report) -> pl.DataFrame:
+    """The devices in scope that each process used: columns process_id, device."""
+    return used_devices(report).select(_KEYS)
+
+
+def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """What the operations did that were launched in each step, by window and device.
+
+    An operation is of the step, among those of its process, that started last before its launch call did, if that had
+    not ended by then.
+    """
+    work = device_operations(report).select("row", "device", "process_id", "start", "end")
+    call = calls_of(report, work.get_column("row"), "call_start").to_series()
+    work = work.with_columns(call.alias("at")).drop_nulls("at").sort("at")
+    known = found.select("process_id", "window", began="start", ended="end").sort("began")
+    own = work.join_asof(
+        known, left_on="at", right_on="began", by="process_id", strategy="backward", check_sortedness=False
+    ).filter(pl.col("at") < pl.col("ended"))
+    # what no earlier operation of the step covers, in the order of starts, adds up to the time in which any ran
+    own = own.sort("start", "end").with_columns(
+        pl.col("end").cum_max().shift(1).over("window", "device").fill_null(pl.col("start")).alias("reached")
+    )
+    begin = pl.max_horizontal("start", "reached")
+    late = pl.max_horizontal(begin, "ended")
+    return own.group_by("window", "device").agg(
+        pl.len().cast(pl.Int64).alias("operations"),
+        pl.col("start").min().alias("gpu_start_ns"),
+        pl.col("end").max().alias("gpu_end_ns"),
+        (pl.col("end") - begin).clip(lower_bound=0).sum().alias("gpu_busy_ns"),
+        (pl.col("end") - late).clip(lower_bound=0).sum().alias("late_ns"),
+    )

@@ -1,0 +1,1 @@
+"""What all analyses build on: answers kept per report, threads, nesting and lookups. Knows no subject."""

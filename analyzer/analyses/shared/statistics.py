@@ -1,0 +1,68 @@
+"""Statistics of durations, with the columns that every summary of durations has."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from kanalyze.schema import Column
+
+
+def total(frame: pl.DataFrame, column: str) -> int:
+    """The sum of an integer column; 0 for no rows."""
+    return int(frame.get_column(column).sum())
+
+
+def longest(frame: pl.DataFrame, column: str) -> int:
+    """The greatest value of an integer column; 0 for no value."""
+    value = frame.get_column(column).max()
+    return value if isinstance(value, int) else 0
+
+
+def median_of(frame: pl.DataFrame, column: str) -> float:
+    """The median of a numeric column; 0 for no value."""
+    value = frame.get_column(column).median()
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+#: The columns count…stddev_ns that every summary of durations has, in nsys' order.
+DURATION_COLUMNS = (
+    Column("count", pl.Int64, "How many."),
+    Column("total_ns", pl.Int64, "Sum of their durations, overlaps counted as often as they occur."),
+    Column("share", pl.Float64, "Their part of the sum of this table's total_ns (nsys' Time %, as a fraction)."),
+    Column("avg_ns", pl.Float64, "Mean duration."),
+    Column("median_ns", pl.Float64, "Median duration."),
+    Column("min_ns", pl.Int64, "Shortest."),
+    Column("max_ns", pl.Int64, "Longest."),
+    Column("stddev_ns", pl.Float64, "Sample standard deviation of the durations; 0 for a single one."),
+)
+
+
+def duration_statistics() -> list[pl.Expr]:
+    """The aggregations behind :data:`DURATION_COLUMNS`, of the column dur_ns; `share` follows from them all."""
+    return [
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        *spread("dur_ns", "", "_ns"),
+    ]
+
+
+def spread(column: str, prefix: str, unit: str) -> list[pl.Expr]:
+    """Mean, median, least, most and sample deviation of a column, named ``<prefix>avg<unit>`` and so on.
+
+    All but the deviation are null where the column has no values; it is then 0, as nsys prints it.
+    """
+    value = pl.col(column)
+    parts = {
+        "avg": value.mean(),
+        "median": value.median(),
+        "min": value.min(),
+        "max": value.max(),
+        "stddev": value.std().fill_null(0.0),
+    }
+    return [expression.alias(f"{prefix}{name}{unit}") for name, expression in parts.items()]
+
+
+def share_of_total() -> pl.Expr:
+    """Each row's part of the sum of total_ns; 0 where that sum is 0."""
+    total = pl.col("total_ns").sum()
+    return pl.when(total > 0).then(pl.col("total_ns") / total).otherwise(0.0).alias("share")

@@ -1,0 +1,1 @@
+"""Streams, concurrency, and what queued work waited for."""

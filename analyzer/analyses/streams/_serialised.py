@@ -1,0 +1,178 @@
+"""Operations that were ready to run while another stream of their context ran, and began only after it.
+
+An operation is ready when its call returned a launch's latency ago and what its stream ran before has ended. What kept
+it from running is told by what ended last before it began. Copies that wait for copies are left out, and kernels that
+wait for kernels which fill the GPU: those share an engine, whatever their streams.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
+from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import beside
+from kanalyze.analyses.streams._streams import stream_numbers, used_streams
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Calls after which a stream waits for something that no operation shows; graphs have an order of their own.
+_ORDERING: Final = re.compile(
+    r"StreamWaitEvent|LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores"
+    r"|GraphLaunch"
+)
+
+#: An idle GPU begins an operation some microseconds after its call returned; after so many it has surely got it.
+LATENCY_NS: Final = 10_000
+
+_WAITS: Final = {
+    "row": pl.UInt32,
+    "number": pl.UInt32,
+    "behind_row": pl.UInt32,
+    "behind_number": pl.UInt32,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "ordered": pl.Boolean,
+}
+
+#: Operations of this rank and those that win over it run on the multiprocessors.
+_KERNELS: Final = BUSY_BUCKETS.index("communication")
+
+
+@once_per_report
+def stream_waits(report: Report) -> pl.DataFrame:
+    """Every operation that was ready beside another stream's, which ended before it began, at any time.
+
+    Returns:
+        One row per operation that waited, by `row`: row and number (of its stream, as in `used_streams`), behind_row
+        and behind_number (of the operation of its context that ended last before it began; of several the one with
+        the lowest event_id), start and end (the time in which it was ready and the other ran), and ordered: whether
+        an event, a callback or a graph may have asked for that order.
+    """
+    ready = _ready_operations(report)
+    if ready.is_empty():
+        return pl.DataFrame(schema=_WAITS)
+    found = pl.concat(_behind_last(part) for part in ready.partition_by("group"))
+    # what was released by that end begins soon after it; the rest waited for something else
+    released = pl.col("start") - pl.col("end") < pl.col("end") - pl.col("ready")
+    found = _on_other_engines(report, found.filter(released))
+    held = found.with_columns(pl.max_horizontal("ready", "behind_start").alias("start"), ordered(report, found))
+    return held.select(pl.col(name).cast(dtype) for name, dtype in _WAITS.items()).sort("row")
+
+
+def _ready_operations(report: Report) -> pl.DataFrame:
+    """The operations of contexts with several streams, in the order of their streams and starts.
+
+    Columns: row, number, group, rank, start, end, ready (null if it cannot be told), call_start, and earlier: the
+    start of the call behind what the stream ran before.
+    """
+    streams = used_streams(report).drop_nulls("stream")
+    several = streams.filter(pl.col("group").is_duplicated()).get_column("number")
+    if several.is_empty():
+        return pl.DataFrame()
+    work = device_operations(report).select("row", "rank", "start", "end")
+    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_end")
+    # what one call launched several of is a graph, whose nodes have an order of their own
+    told = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
+    calls = calls.select("call_start", given=pl.when(told).then(pl.col("call_end") + LATENCY_NS))
+    work = pl.concat([work, stream_numbers(report).drop("row"), calls], how="horizontal")
+    line = work.filter(pl.col("number").is_in(several.implode()) & (pl.col("end") > pl.col("start")))
+    before = pl.col("end").cum_max().shift(1).over("number")
+    return line.sort("number", "start", "row").with_columns(
+        pl.when(pl.col("given").is_not_null()).then(pl.max_horizontal("given", before)).alias("ready"),
+        pl.col("call_start").shift(1).over("number").alias("earlier"),
+    )
+
+
+def _behind_last(work: pl.DataFrame) -> pl.DataFrame:
+    """The operations of one context that were ready before they began, with what had ended last by then.
+
+    Columns: those of `work` but for its end, and behind_row, behind_number, behind_start, behind (its rank), end.
+    """
+    ended = work.select("end", behind_row="row", behind_number="number", behind_start="start", behind="rank")
+    ended = ended.sort("end", "behind_row", descending=[False, True])
+    waiting = work.filter(pl.col("ready") < pl.col("start")).drop("end")
+    begun = ended.get_column("end").search_sorted(waiting.get_column("start"), side="right").cast(pl.Int64) - 1
+    waiting, begun = waiting.filter(begun >= 0), begun.filter(begun >= 0)
+    return pl.concat([waiting, ended.select(pl.all().gather(begun))], how="horizontal")
+
+
+def _on_other_engines(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """The waits in which both operations could have run at once, as far as the hardware goes."""
+    kernel, behind_kernel = pl.col("rank") <= _KERNELS, pl.col("behind") <= _KERNELS
+    both = found.filter(kernel & behind_kernel)
+    roomy = both.filter(leaves_room(report, both.get_column("behind_row")))
+    return pl.concat([found.filter(kernel != behind_kernel), roomy])
+
+
+def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
+    """Whether each of the operations in `rows` (of `operations`) is a kernel whose blocks do not fill the GPU.
+
+    They fill it where together they need all the warps, block slots, registers or shared memory that it has. False
+    where the report does not know the kernel or the GPU.
+    """
+    kernels = operations(report).select(pl.col("event_id", "device").gather(rows))
+    shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    known = beside(
+        kernels,
+        report.kernel_config,
+        *shape,
+        "registers_per_thread",
+        "static_shared_bytes",
+        "dynamic_shared_bytes",
+    ).join(report.devices, on="device", how="left", maintain_order="left")
+    grid, block = (
+        pl.col(f"{what}_x").cast(pl.Float64) * pl.col(f"{what}_y") * pl.col(f"{what}_z") for what in ("grid", "block")
+    )
+    warps = (block / pl.col("threads_per_warp")).ceil()
+    shared = pl.col("static_shared_bytes") + pl.col("dynamic_shared_bytes")
+    fits = [
+        (grid * warps < pl.col("sm_count") * pl.col("max_warps_per_sm")).fill_null(value=False),
+        (grid < pl.col("sm_count") * pl.col("max_blocks_per_sm")).fill_null(value=True),
+        (
+            grid * warps * pl.col("threads_per_warp") * pl.col("registers_per_thread")
+            < pl.col("sm_count") * pl.col("registers_per_sm")
+        ).fill_null(value=True),
+        (grid * shared < pl.col("sm_count") * pl.col("shared_per_sm_bytes")).fill_null(value=True),
+    ]
+    return known.select(pl.all_horizontal(fits)).to_series()
+
+
+def ordering_calls(report: Report) -> pl.DataFrame:
+    """The calls that ask a stream to wait for something, or launch a graph: process_id, correlation_id, at (start)."""
+    calls = report.kind("api")
+    asking = names_that(report, _ORDERING.search)
+    return calls.filter(pl.col("name").is_in(asking)).select("process_id", "correlation_id", at="start_ns")
+
+
+def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
+    """Whether an ordering call was made for each row's stream (number) from the time `earlier` to `call_start`.
+
+    Where `earlier` is null, at any time before. The calls are those of :func:`ordering_calls`.
+    """
+    keys = ["process_id", "correlation_id"]
+    asked = ordering_calls(report)
+    waits = report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys)
+    asked = asked.join(waits, on=keys, how="left").sort("at")
+    streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
+    line = pl.concat([found.select("call_start", "earlier"), streams], how="horizontal").with_row_index("place")
+    line = line.sort("call_start")
+    # a call whose stream is not known may concern any stream of its process
+    own = _latest(line, asked.drop_nulls("stream"), ["process_id", "stream"])
+    any_stream = _latest(line, asked.filter(pl.col("stream").is_null()), ["process_id"])
+    last = pl.max_horizontal(own, any_stream)
+    asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
+    return line.with_columns(asked_for.fill_null(value=False).alias("ordered")).sort("place").get_column("ordered")
+
+
+def _latest(line: pl.DataFrame, asked: pl.DataFrame, by: list[str]) -> pl.Series:
+    """When the last of the calls `asked` was made before each call_start of `line`, both sorted; null for none."""
+    times = asked.select(*by, last="at")
+    joined = line.join_asof(times, left_on="call_start", right_on="last", by=by, coalesce=False, check_sortedness=False)
+    return joined.get_column("last")

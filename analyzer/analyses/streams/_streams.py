@@ -1,0 +1,103 @@
+"""The streams that ran operations, and when each was busy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations
+from kanalyze.analyses.device._windows import busy_spans as device_spans
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.frames import constant, distinct_rows, rows_at
+from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: What names a stream; streams of one context are those that can order each other.
+_CONTEXT: Final = ("device", "process_id", "context_id")
+STREAM_KEYS: Final = (*_CONTEXT, "stream")
+
+
+@once_per_report
+def used_streams(report: Report) -> pl.DataFrame:
+    """Every stream with operations on the devices in scope, at any time, in the order of :data:`STREAM_KEYS`.
+
+    Columns: those keys, number (the row here), group (one per device, process and context), type, priority and name
+    (null where the report does not say). Operations without a stream, such as unified-memory copies, are one with a
+    null for it.
+    """
+    found = distinct_rows(_keyed(report).select(STREAM_KEYS))
+    known = report.table(STREAMS.name)
+    numbered = found.sort(STREAM_KEYS).with_row_index("number")
+    group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
+    return numbered.with_columns(group).join(
+        known, on=["process_id", "context_id", "stream"], how="left", maintain_order="left"
+    )
+
+
+@once_per_report
+def stream_numbers(report: Report) -> pl.DataFrame:
+    """The stream of each row of :func:`device_operations`: columns row, number and group, as in `used_streams`."""
+    work, streams = _keyed(report), used_streams(report)
+    keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1]
+    wanted = streams.select("number", "group", *keys)
+    if not keys:
+        return work.select("row", *(_literal(name, value) for name, value in _only(wanted)))
+    joined = work.select("row", *keys).join(wanted, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return joined.select("row", "number", "group")
+
+
+@once_per_report
+def placed_operations(report: Report) -> pl.DataFrame:
+    """The operations that overlap the window, cut at it, with their streams.
+
+    Columns: number, group, row, device, rank, start, end, began, dur_ns.
+    """
+    work = exclusive_operations(report).select("row", "device", "rank", "start", "end", "began", "dur_ns")
+    numbers = stream_numbers(report)
+    if constant(numbers, "number", "group"):  # literals take no memory
+        only = numbers.select("number", "group").row(0)
+        return work.select(*map(_literal, ("number", "group"), only), pl.all())
+    if not work.get_column("row").equals(numbers.get_column("row")):
+        numbers = work.select("row").join(numbers, on="row", how="left", maintain_order="left")
+    return pl.concat([numbers.drop("row"), work], how="horizontal")
+
+
+def _literal(name: str, value: int) -> pl.Expr:
+    return pl.lit(value, dtype=pl.UInt32).alias(name)
+
+
+@once_per_report
+def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
+    """When each stream was busy within the window: a span set by its number."""
+    streams = used_streams(report)
+    if streams.height == 1 and report.scope.window is None:  # what the device ran, which is in memory once, then
+        return {0: device_spans(report)[streams.item(0, "device")]}
+    return spans_by_stream(placed_operations(report).select("number", "start", "end"))
+
+
+def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    """The span set that each stream's rows of `work` (number, start, end) cover, by its number."""
+    if constant(work, "number"):
+        return {work.head(1).item(0, "number"): intervals.union(work)}
+    parts = work.partition_by("number", as_dict=True, include_key=False)
+    return {number: intervals.union(part) for (number,), part in parts.items()}
+
+
+def _only(streams: pl.DataFrame) -> list[tuple[str, int]]:
+    """The columns of the only stream; of no stream, if nothing ran."""
+    return [(name, 0 if streams.is_empty() else streams.get_column(name).item(0)) for name in ("number", "group")]
+
+
+def _keyed(report: Report) -> pl.DataFrame:
+    """The operations on the devices in scope: columns row and :data:`STREAM_KEYS`."""
+    columns = ("event_id", "process_id", "context_id", "stream")
+    ids = pl.concat([EVENTS.empty().select(columns), *(report.kind(kind).select(columns) for kind in DEVICE_KINDS)])
+    ids = ids if ids.get_column("event_id").is_sorted() else ids.sort("event_id")
+    work = device_operations(report).select("row", "device")
+    at = work.get_column("row")
+    placed = ids.drop("event_id") if len(at) == ids.height else rows_at(ids.drop("event_id"), at)
+    return pl.concat([work, placed], how="horizontal")

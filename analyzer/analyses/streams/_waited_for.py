@@ -1,0 +1,198 @@
+"""What an operation that was already submitted waited for: an event, or what ran before it.
+
+Definitions: definitions.md, section 5, rule 9.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import of_device, operations
+from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.lookup import gathered, of_rows
+from kanalyze.frames import constant, count_up_to, distinct_values, stacked, taken
+from kanalyze.model import DEVICE_KINDS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: What tells one stream from another. A context has one device; what a profiler says of the device of a
+#: synchronisation may be wrong (nsys 2025 says 0 for streams of every GPU).
+STREAM: Final = ("process_id", "context_id", "stream")
+
+#: The call that makes a stream wait for a CUDA event.
+_STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
+
+
+@once_per_process
+def streams(report: Report) -> pl.DataFrame:
+    """The stream of each row of :func:`operations`: columns context_id and stream."""
+    needed = ("event_id", "context_id", "stream")
+    parts = stacked(report.kind(kind).select(needed) for kind in DEVICE_KINDS)
+    parts = parts if parts.get_column("event_id").is_sorted() else parts.sort("event_id")
+    return parts.select("context_id", "stream")
+
+
+def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
+    """What the operations `rows` of a device had waited for, as people read it, such as ``after gemm on stream 7``.
+
+    Each ended an idle interval, and was submitted before that began. It waited for what ended last before it on the
+    device, or for the work in front of an event that its stream waited for, if that ended no earlier.
+    """
+    work, on, shared = operations(report), streams(report), shared_streams(report)
+    behind, event = _behind(report, device, rows)
+    told = {"name": work.get_column("name").gather(behind)}
+    if event is not None:
+        told |= {"event": event, "there": taken(work, "device", behind)}
+    if "process_id" not in shared:
+        told["process"] = taken(work, "process_id", behind)
+        told["own"] = told["process"].eq_missing(taken(work, "process_id", rows))
+    if "stream" not in shared:
+        told["stream"] = taken(on, "stream", behind)
+        told["same"] = told["stream"].is_not_null() & told["stream"].eq_missing(taken(on, "stream", rows))
+    if "context_id" not in shared:
+        one = taken(on, "context_id", rows).eq_missing(taken(on, "context_id", behind))
+        told["same"] = one & told["same"] if "same" in told else one
+    asked = pl.DataFrame([values.alias(name) for name, values in told.items()])
+    only = on.select(pl.col("stream").first()).item() if on.height else None
+    alike = {"event": False, "there": device, "own": True, "process": None, "same": True, "stream": only}
+    others = (pl.lit(value).alias(name) for name, value in alike.items() if name not in told)
+    texts = asked.unique().with_columns(others).select(*told, _text(device).cast(pl.Categorical).alias("culprit"))
+    if texts.height == 1:
+        return texts.get_column("culprit").new_from_index(0, len(rows))
+    found = asked.join(texts, on=list(told), how="left", nulls_equal=True, maintain_order="left")
+    return found.get_column("culprit")
+
+
+def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series | None]:
+    """The operation that each of `rows` of a device waited for; and whether for an event, None: none of them did."""
+    work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
+    starts, ends = work.get_column("start").gather(rows), work.get_column("end")
+    # the device was busy until the interval began, so that something ended before
+    last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
+    if held.is_empty():
+        return last, None
+    behind = of_rows(held, "behind", rows)
+    in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
+    return behind.zip_with(in_time, last), in_time
+
+
+@once_per_process
+def shared_streams(report: Report) -> list[str]:
+    """What all operations have in common, of what tells one stream from another."""
+    work, on = operations(report), streams(report)
+    return [name for name in STREAM if constant(work if name in work.columns else on, name)]
+
+
+def _text(device: int) -> pl.Expr:
+    """What an operation on `device` waited for, of the columns that :func:`waited_for` finds."""
+    after = pl.format("after {}", pl.col("name").cast(pl.String).fill_null("an operation without a name"))
+    stream = pl.format("stream {}", pl.col("stream").cast(pl.String).fill_null("?"))
+    gpu = pl.when(pl.col("there") == device).then(pl.lit("")).otherwise(pl.format("GPU {} ", "there"))
+    return (
+        pl.when("event")
+        .then(pl.format("event on {}{} {}", gpu, stream, after))
+        .when(~pl.col("own"))
+        .then(pl.format("{} of process {}", after, pl.col("process").cast(pl.String).fill_null("?")))
+        .when("same")
+        .then(pl.format("{} on the same stream", after))
+        .otherwise(pl.format("{} on {}", after, stream))
+    )
+
+
+@once_per_process
+def ended_last(report: Report) -> dict[int, pl.DataFrame]:
+    """The operations of each device by their ends: columns end and row; those without duration are left out."""
+    work = operations(report).select("device", "start", "end", "row")
+    lasting = pl.col("end") > pl.col("start")
+    work = work if work.select(lasting.all()).item() else work.filter(lasting)
+    return {device: _by_end(of_device(work, device).select("end", "row")) for device in distinct_values(work, "device")}
+
+
+def _by_end(work: pl.DataFrame) -> pl.DataFrame:
+    return work if work.get_column("end").is_sorted() else work.sort("end", maintain_order=True)
+
+
+@once_per_process
+def event_waits(report: Report) -> pl.DataFrame:
+    """The operations that were submitted behind a wait for a CUDA event, with the work in front of that event.
+
+    Columns: row (of the first operation that its stream was given after the wait) and behind (the operation that its
+    stream was given last before the event was recorded; of several waits the one whose work ended last); sorted by row.
+    """
+    nothing = pl.DataFrame(schema={"row": pl.UInt32, "behind": pl.UInt32})
+    if recorded_work(report).is_empty():
+        return nothing
+    synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
+    known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
+    waiting = known.join(calls_named(report, _STREAM_WAITS), on=["process_id", "correlation_id"])
+    waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
+    if waiting.is_empty():
+        return nothing
+    ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
+    held = _next_given(waiting.with_columns(ends.alias("ended")), _given(report, waiting))
+    last = held.sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
+    return pl.concat([nothing, last.select("row", "behind")])
+
+
+@once_per_process
+def recorded_work(report: Report) -> pl.DataFrame:
+    """The work in front of each recording of a CUDA event: columns process_id, record_id and behind.
+
+    `behind` is the row of the operation that the stream was given last before the event was recorded into it; of those
+    given in one call the one that ended last. A recording on a stream without work before is left out.
+    """
+    keys = ["process_id", "correlation_id"]
+    nothing = pl.DataFrame(schema={"process_id": pl.Int64, "record_id": pl.Int64, "behind": pl.UInt32})
+    records = report.table("event_records").drop_nulls(["record_id", *keys, *STREAM])
+    if records.is_empty():
+        return nothing
+    recording = calls_with(report, records.select(keys).unique())
+    made = records.join(recording, on=keys).unique(["process_id", "record_id"], keep="first", maintain_order=True)
+    if made.is_empty():
+        return nothing
+    given = _given(report, made).sort("at", "end", "row").select(*STREAM, "at", behind="row")
+    found = made.sort("at").join_asof(
+        given, on="at", by=list(STREAM), allow_exact_matches=False, check_sortedness=False
+    )
+    return found.select("process_id", "record_id", "behind").drop_nulls()
+
+
+def _next_given(waiting: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
+    """`waiting` (a stream, `at`) with the `row` of what that stream was given next; those without are left out."""
+    after = given.sort("at", "start", "row").select(*STREAM, "at", "row")
+    found = waiting.sort("at").join_asof(after, on="at", by=list(STREAM), strategy="forward", check_sortedness=False)
+    return found.drop_nulls("row")
+
+
+def _given(report: Report, used: pl.DataFrame) -> pl.DataFrame:
+    """What the streams in `used` were given: the stream, row, start and end of each operation, `at` (of its launch)."""
+    work = operations(report).select("row", "process_id", "start", "end")
+    known = pl.concat([work, streams(report)], how="horizontal")
+    known = known.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
+    at = gathered(report.kind("api").get_column("start_ns"), launch_rows(report).gather(known.get_column("row")))
+    return known.with_columns(at.alias("at")).drop_nulls("at")
+
+
+def calls_named(report: Report, pattern: re.Pattern[str]) -> pl.DataFrame:
+    """The calls whose names `pattern` matches: process_id, correlation_id and `at`, the start; the first of each id."""
+    calls = report.kind("api")
+    wanted = names_that(report, pattern.match)
+    return _first_of_each(calls.lazy().filter(pl.col("name").is_in(wanted)))
+
+
+def calls_with(report: Report, ids: pl.DataFrame) -> pl.DataFrame:
+    """The calls with `ids` (process_id, correlation_id): those and `at`, the start; the first of each id."""
+    calls = report.kind("api").lazy()
+    return _first_of_each(calls.join(ids.lazy(), on=["process_id", "correlation_id"], how="semi"))
+
+
+def _first_of_each(calls: pl.LazyFrame) -> pl.DataFrame:
+    keys = ["process_id", "correlation_id"]
+    found = calls.select(*keys, at="start_ns").collect().drop_nulls()
+    return found.sort("at", maintain_order=True).unique(keys, keep="first", maintain_order=True)

@@ -1,0 +1,352 @@
+"""HIP: the same program in HIP's names and in CUDA's gives the same figures, in words of its own."""
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.device._platform import interface
+from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
+from kanalyze.analyses.idle._blocking_calls import scope_of
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.errors import CannotTellError
+from kanalyze.renderers.page import page_of
+from kanalyze.wording import HIP, RUNTIME, amd_target, is_amd, processor, worded
+from support.build import call, kernel, report
+from support.made_traces import report_of
+from support.made_traces import trace as text_of
+
+SAMPLES = Path(__file__).parents[3] / "sample_reports"
+NSYS = Path(__file__).parents[2] / "reports"
+
+#: What HIP calls a CUDA call, where that is not the name with hip for cuda or cu.
+IRREGULAR = {
+    "cuLaunchKernel": "hipModuleLaunchKernel",
+    "cuLaunchKernelEx": "hipDrvLaunchKernelEx",
+    "cuLaunchCooperativeKernel": "hipModuleLaunchCooperativeKernel",
+    "cudaMallocHost": "hipHostMalloc",
+    "cudaHostAlloc": "hipHostAlloc",
+    "cudaFreeHost": "hipHostFree",
+    "cudaThreadSynchronize": "hipDeviceSynchronize",
+    "cuMemAlloc": "hipMalloc",
+    "cuMemFree": "hipFree",
+    "cudaGetDriverEntryPoint": "hipGetProcAddress",
+}
+
+BUCKETS = {
+    "hipFree": "allocation",
+    "hipMalloc": "allocation",
+    "hipMallocAsync": "allocation",
+    "hipFreeAsync": "allocation",
+    "hipExtMallocWithFlags": "allocation",
+    "hipHostMalloc": "allocation",
+    "hipHostFree": "allocation",
+    "hipHostRegister": "allocation",
+    "hipHostUnregister": "allocation",
+    "hipMemPoolCreate": "allocation",
+    "hipMemCreate": "allocation",
+    "hipMemAddressReserve": "allocation",
+    "hipArrayDestroy": "allocation",
+    "hipMallocManaged": "allocation",
+    "hipDeviceSynchronize": "sync",
+    "hipStreamSynchronize": "sync",
+    "hipStreamSynchronize_spt": "sync",
+    "hipEventSynchronize": "sync",
+    "hipCtxSynchronize": "sync",
+    "hipMemcpy": "sync",
+    "hipMemcpyWithStream": "sync",
+    "hipMemcpyDtoH": "sync",
+    "hipMemcpy2D": "sync",
+    "hipMemcpyToSymbol": "sync",
+    "hipDrvMemcpy3D": "sync",
+    "hipModuleLoad": "loading",
+    "hipModuleLoadData": "loading",
+    "hipModuleLoadDataEx": "loading",
+    "hipModuleGetFunction": "loading",
+    "hipModuleGetGlobal": "loading",
+    "hipLibraryLoadData": "loading",
+    "hipLinkComplete": "loading",
+    "hipCtxCreate": "loading",
+    "hipDevicePrimaryCtxRetain": "loading",
+    "hiprtcCompileProgram": "loading",
+    "hipLaunchKernel": "api",
+    "hipGraphLaunch": "api",
+    "hipMemcpyAsync": "api",
+    "hipMemcpyDtoHAsync": "api",
+    "hipMemcpyHtoDAsync": "api",
+    "hipMemsetAsync": "api",
+    "hipGetDevicePropertiesR0600": "api",
+    "hipPointerGetAttribute": "api",
+    "hipEventRecord": "api",
+    "hipModuleUnload": "api",
+    "hip": "api",
+    "hippo": "api",
+}
+
+LAUNCHES = (
+    "hipLaunchKernel",
+    "hipLaunchKernelExC",
+    "hipLaunchCooperativeKernel",
+    "hipExtLaunchKernel",
+    "hipModuleLaunchKernel",
+    "hipExtModuleLaunchKernel",
+    "hipHccModuleLaunchKernel",
+    "hipDrvLaunchKernelEx",
+    "hipGraphLaunch",
+    "hipMemcpyAsync",
+    "hipMemcpyWithStream",
+    "hipMemsetAsync",
+)
+
+
+def in_hip(name: str) -> str:
+    """The HIP call that does what this CUDA call does; the version of its form stays."""
+    whole = re.fullmatch(r"(cu(?:da)?(?=[A-Z])\w*?)((?:_v\d+)?)", name)
+    if not whole:
+        return name
+    plain, version = whole.groups()
+    return IRREGULAR.get(plain, re.sub(r"^cu(?:da)?", "hip", plain)) + version
+
+
+@pytest.mark.parametrize(("name", "bucket"), BUCKETS.items())
+def test_a_hip_call_is_in_the_bucket_of_what_it_does(name, bucket):
+    assert bucket_of(name) == bucket
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_hip_launches_are_launches(name):
+    assert is_launch_name(name)
+
+
+def test_a_host_function_and_a_kernels_attributes_are_no_launches():
+    assert not any(map(is_launch_name, ("hipLaunchHostFunc", "hipFuncGetAttributes", "hipModuleLoad")))
+
+
+def test_what_a_hip_call_waits_for():
+    names = {
+        "hipDeviceSynchronize": "device",
+        "hipStreamSynchronize": "stream",
+        "hipEventSynchronize": "event",
+        "hipMemcpyWithStream": "copy",
+        "hipMemcpy": "copy",
+        "hipFree": "free",
+        "hipHostFree": "free",
+        "hipFreeAsync": None,
+        "hipMemcpyAsync": None,
+    }
+    assert {name: scope_of(name) for name in names} == names
+
+
+def test_names_of_cuda_stay():
+    names = ("cudaFree", "cuMemAlloc_v2", "cudaLaunchKernel_v7000", "hippo", "hip", "", "synchronizeStream")
+    assert [cuda_name(name) for name in names] == list(names)
+
+
+def trace(interface_name, gpu):
+    """The same program in either interface: launches, frees, waits."""
+    name = in_hip if interface_name == "hip" else str
+
+    def host(call_name, start, length, **args):
+        event = {"ph": "X", "cat": "cuda_runtime", "name": name(call_name), "pid": 1, "tid": 1}
+        return event | {"ts": start, "dur": length, "args": args}
+
+    def work(start, correlation):
+        args = {"device": 0, "stream": 7, "correlation": correlation}
+        return {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": start, "dur": 10, "args": args}
+
+    events = [
+        host("cudaLaunchKernel", 0, 5, correlation=1),
+        work(10, 1),
+        host("cudaFree", 20, 5000),
+        host("cudaDeviceSynchronize", 5020, 3000),
+        host("cudaLaunchKernel", 8030, 5, correlation=2),
+        work(8040, 2),
+    ]
+    return events, {"schemaVersion": 1, "deviceProperties": [gpu]}
+
+
+def read(folder, events, head):
+    """The report of a trace with these events and properties."""
+    return report_of(folder, text_of(events, head=head))
+
+
+AMD = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4, "numSms": 304, "warpSize": 64}
+NVIDIA = {"id": 0, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132, "warpSize": 32}
+
+
+def test_a_program_in_hip_has_the_ledger_of_that_in_cuda(tmp_path):
+    hip, cuda = (read(tmp_path, *trace(*which)) for which in (("hip", AMD), ("cuda", NVIDIA)))
+    rows = [kanalyze.ledger(of).drop("detail").rows() for of in (hip, cuda)]
+    assert rows[0] == rows[1]
+    assert (0, "allocation", 5_000_000) in kanalyze.ledger(hip).select("device", "bucket", "ns").rows()
+
+
+def renamed(source, place):
+    """A copy of an nsys export in which every call has HIP's name."""
+    path = place / "hip.sqlite"
+    shutil.copy(source, path)
+    with closing(sqlite3.connect(path)) as database:
+        used = "SELECT DISTINCT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME"
+        rows = database.execute(f"SELECT id, value FROM StringIds WHERE id IN ({used})").fetchall()
+        database.executemany("UPDATE StringIds SET value = ? WHERE id = ?", [(in_hip(name), id_) for id_, name in rows])
+        database.commit()
+    assert any(in_hip(name) != name for _, name in rows)
+    return kanalyze.read(path)
+
+
+def told(frame):
+    """Rows with the names of calls and the words of either interface in HIP's."""
+    plain = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+    return sorted(
+        worded(re.sub(r"\bcu(?:da)?[A-Z]\w*", lambda found: in_hip(found[0]), repr(row)), HIP) for row in plain.rows()
+    )
+
+
+TABLES = ("ledger", "gaps", "syncs", "culprits", "cold", "graphs", "memory", "launches", "api", "copies")
+
+
+@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_graph", "streams", "mlp_train"])
+def test_a_recording_whose_calls_are_hips_gives_the_same_tables(sample, tmp_path):
+    source = SAMPLES / sample / "nsys.sqlite"
+    cuda, hip = kanalyze.read(source), renamed(source, tmp_path)
+    assert interface(hip) == HIP
+    compared = 0
+    for name in TABLES:
+        try:
+            expected = told(getattr(kanalyze, name)(cuda))
+        except CannotTellError:
+            continue
+        assert told(getattr(kanalyze, name)(hip)) == expected, name
+        compared += bool(expected)
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("sample", ["add_parallel", "launch_bound_plain", "streams", "mlp_train"])
+def test_findings_of_hip_are_those_of_cuda_in_its_own_words(sample, tmp_path):
+    source = SAMPLES / sample / "nsys.sqlite"
+    cuda, hip = (kanalyze.findings(of) for of in (kanalyze.read(source), renamed(source, tmp_path)))
+    assert hip.select("rule", "device", "at_stake_ns").rows() == cuda.select("rule", "device", "at_stake_ns").rows()
+    said = " ".join([*hip.get_column("sentence"), *hip.get_column("remedy")])
+    assert not re.search(r"\bCUDA (?:call|graph|context)|\bSMs\b", said)
+
+
+def test_the_page_of_an_amd_gpu_speaks_of_its_units_and_of_hip(tmp_path):
+    page = page_of(summarize(read(tmp_path, *trace("hip", AMD))), 8)
+    assert "AMD Instinct MI300X, gfx942, 304 CUs" in page.heading
+    assert "HIP CALLS" in [section.title for section in page.sections]
+
+
+def test_calls_of_another_interface_are_the_runtimes():
+    of = report([call("runFunction", 0, 5, correlation=1), kernel(6, 9, correlation=1)])
+    assert interface(of) == RUNTIME
+    page = page_of(summarize(of), 8)
+    assert "RUNTIME CALLS" in [section.title for section in page.sections]
+    assert "CUDA" not in page.answer
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "target"),
+    [
+        ("AMD Instinct MI210", (9, 0), "gfx90a"),
+        ("AMD Instinct MI250X", (9, 0), "gfx90a"),
+        ("AMD Instinct MI250", (9, 0), "gfx90a"),
+        ("AMD Instinct MI100", (9, 0), "gfx908"),
+        ("AMD Instinct MI300X VF", (9, 4), "gfx942"),
+        ("AMD Instinct MI355X", (9, 5), "gfx950"),
+        ("", (9, 4), "gfx942"),
+        ("AMD Radeon Graphics", (9, 0), None),
+        ("AMD Radeon RX 7900 XTX", (11, 0), None),
+    ],
+)
+def test_targets_of_amd(name, version, target):
+    assert amd_target(name, *version) == target
+    assert is_amd(name, 64)
+
+
+def test_an_amd_gpu_has_no_limits_of_nvidias(tmp_path):
+    mi210 = AMD | {"name": "AMD Instinct MI210", "computeMinor": 0, "numSms": 104, "maxThreadsPerMultiProcessor": 2048}
+    of = read(tmp_path, *trace("hip", mi210))
+    assert of.devices.select("compute_capability", "max_blocks_per_sm").rows() == [("gfx90a", None)]
+
+
+def test_units_are_called_after_their_maker():
+    assert processor("AMD Radeon Graphics", None, 104) == "104 CUs"
+    assert processor("NVIDIA H100", "9.0", 132) == "sm_90, 132 SMs"
+    assert processor(None, None, None) == ""
+
+
+def test_words_of_the_program_stay():
+    text = "Most in range my_SM_cudaFoo CUDA: 3 SMs, per SM, in no CUDA call, as CUDA graphs, cudaMemAdvise"
+    told_so = "Most in range my_SM_cudaFoo CUDA: 3 CUs, per CU, in no HIP call, as HIP graphs, hipMemAdvise"
+    assert worded(text, HIP) == told_so
+
+
+def grid_of(tmp_path, launched_by, grid):
+    events, head = trace("hip", AMD)
+    events[0]["name"] = launched_by
+    events[1]["args"] |= {"grid": grid, "block": [256, 1, 1]}
+    return read(tmp_path, events, head).kernel_config.row(0, named=True)
+
+
+def test_a_grid_in_work_items_is_told_in_blocks(tmp_path):
+    # hipExtModuleLaunchKernel takes work-items, the other calls blocks; Kineto writes down what the call took
+    assert grid_of(tmp_path, "hipExtModuleLaunchKernel", [66560, 2, 1])["grid_x"] == 260
+    assert grid_of(tmp_path, "hipExtModuleLaunchKernel", [100, 1, 1])["grid_x"] == 1
+    assert grid_of(tmp_path, "hipModuleLaunchKernel", [66560, 2, 1])["grid_x"] == 66560
+    assert grid_of(tmp_path, "hipLaunchKernel", [66560, 2, 1])["grid_x"] == 66560
+
+
+def test_calls_drawn_again_on_an_accelerators_line_are_neither_calls_nor_a_process(tmp_path):
+    def event(name, pid, start):
+        return {"ph": "X", "cat": "mtia_runtime", "name": name, "pid": pid, "tid": 3, "ts": start, "dur": 5, "args": {}}
+
+    named = {"ph": "M", "name": "process_name", "pid": 17, "tid": 0, "ts": 0, "args": {"name": "MTIA 17"}}
+    done = {"ph": "X", "cat": "mtia_ccp_events", "name": "pe_exe", "pid": 17, "tid": 4, "ts": 3, "dur": 9, "args": {}}
+    events = [named, event("synchronizeStream", 865, 1), event("synchronize", 17, 2), done]
+    of = read(tmp_path, events, {"schemaVersion": 1})
+    assert of.kind("api").get_column("name").to_list() == ["synchronizeStream"]
+    assert of.processes.get_column("process_id").to_list() == [865]
+    checks = kanalyze.health(of).filter(pl.col("check") == "events of other devices and tools")
+    assert checks.select("count", "ns").rows() == [(2, 14_000)]
+
+
+def test_health_and_remarks_are_in_the_words_of_hip(tmp_path):
+    of = read(tmp_path, *trace("hip", AMD))
+    assert not any("CUDA" in text for text in kanalyze.health(of).get_column("effect").drop_nulls())
+    assert worded("What the allocator gave out: no CUDA calls.", HIP) == "What the allocator gave out: no HIP calls."
+
+
+def agents(tmp_path, gpus, device):
+    events, head = trace("hip", AMD)
+    for event in events:
+        if event["cat"] == "kernel":
+            event["args"] = event["args"] | {"device": device}
+    return read(tmp_path, events, head | {"deviceProperties": gpus}).devices.select("device", "name", "sm_count").rows()
+
+
+def test_rocms_numbers_of_processors_are_not_hips(tmp_path):
+    # on a machine of two CPUs the first GPU is number 2 in events, and number 0 in the properties
+    assert agents(tmp_path, [AMD], 2) == [(2, "AMD Instinct MI300X", 304)]
+    assert agents(tmp_path, [AMD, AMD | {"id": 1}], 3) == [(3, "AMD Instinct MI300X", 304)]
+    mixed = [AMD, AMD | {"id": 1, "name": "AMD Instinct MI210", "numSms": 104}]
+    assert agents(tmp_path, mixed, 3) == [(3, None, None)]
+    assert agents(tmp_path, mixed, 1) == [(1, "AMD Instinct MI210", 104)]
+    assert agents(tmp_path, [NVIDIA], 2) == [(2, None, None)]
+
+
+def test_copies_of_hip_are_called_so(tmp_path):
+    def copies(name):
+        events, head = trace(name, AMD)
+        args = {"device": 0, "stream": 7, "correlation": 2, "bytes": 8}
+        place = {"pid": 0, "tid": 7, "ts": 9000, "dur": 10, "args": args}
+        copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Host -> Device)"} | place
+        fill = {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)"} | place | {"ts": 9100}
+        return kanalyze.copies(read(tmp_path, [*events, copy, fill], head)).get_column("operation").to_list()
+
+    assert copies("hip") == ["[HIP memcpy Host-to-Device]", "[HIP memset]"]
+    assert copies("cuda") == ["[CUDA memcpy Host-to-Device]", "[CUDA memset]"]

@@ -1,0 +1,315 @@
+"""What cannot be is counted in health, and no absurd time stretches the window of a device."""
+
+import gzip
+import json
+from dataclasses import replace
+from functools import cache
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.device._recorded_time import recorded_until
+from support.build import call, host, kernel, memcpy, nvtx, overhead, report
+from support.command import ADD_UM, REPORTS, SAMPLES
+from support.exports import altered
+from support.strategies import EVENTS
+
+GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
+TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
+KERNEL, RUNTIME, SYNC, MEMCPY = (
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "SYNCHRONIZATION", "MEMCPY")
+)
+THOUSAND_S = 1_000_000_000_000
+LAST = "(SELECT max(rowid) FROM {})"
+
+
+@cache
+def usual_doubts(path):
+    return doubts(kanalyze.read(path))
+
+
+#: What is true of most reports that are made by hand.
+_MADE = ("operations without a launch", "idle time of unknown cause", "kernels of unknown occupancy")
+
+
+def doubts(of):
+    """The doubts of a report by name, but for those of most made by hand: how many, and how much time."""
+    found = kanalyze.health(of).filter(pl.col("doubt") & ~pl.col("check").is_in(_MADE))
+    rows = found.select("check", "count", "ns").rows()
+    return {check: (count, ns) for check, count, ns in rows}
+
+
+def new_doubts(path, source):
+    """The names and counts of doubts that `source` does not have."""
+    return {name: count for name, (count, _) in doubts(kanalyze.read(path)).items() if name not in usual_doubts(source)}
+
+
+def window(of):
+    return kanalyze.summarize(of).windows.select("device", "start_ns", "end_ns").rows()
+
+
+def recorded(events, end):
+    """The report of `events`, recorded until `end`."""
+    made = report(events)
+    return replace(made, meta=replace(made.meta, end_ns=end))
+
+
+# An end that cannot be
+
+
+@pytest.mark.parametrize("kind", ["call", "kernel", "both"])
+def test_the_window_ends_with_the_recording(kind):
+    long = THOUSAND_S + 50
+    calls = [call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaFree", 30, 40 if kind == "kernel" else long)]
+    of = recorded([*calls, kernel(10, 20 if kind == "call" else long, correlation=1)], 50)
+    assert window(of) == [(0, 0, 50)]
+    assert kanalyze.ledger(of)["ns"].sum() == 50
+    outside = {
+        "operations outside the recording": kind != "call",
+        "host events outside the recording": kind != "kernel",
+    }
+    assert {name for name in doubts(of) if "outside" in name} == {name for name, there in outside.items() if there}
+    assert kanalyze.kernels(of)["total_ns"].item() == (10 if kind == "call" else long - 10)  # as it was recorded
+
+
+@pytest.mark.parametrize("kind", ["call", "kernel"])
+def test_where_nobody_says_when_it_ended_an_end_that_nothing_else_comes_near_counts_as_wrong(kind):
+    calls = [call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaFree", 30, THOUSAND_S if kind == "call" else 40)]
+    of = report([*calls, kernel(10, 20 if kind == "call" else THOUSAND_S, correlation=1)])
+    assert window(of) == [(0, 0, 20 if kind == "call" else 40)]
+    (name,) = doubts(of)
+    assert name == f"{'host events' if kind == 'call' else 'operations'} outside the recording"
+
+
+def test_a_long_kernel_that_a_call_waits_for_is_none():
+    calls = [call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaDeviceSynchronize", 30, THOUSAND_S + 1)]
+    of = report([*calls, kernel(10, THOUSAND_S, correlation=1)])
+    assert window(of) == [(0, 0, THOUSAND_S + 1)]
+    assert doubts(of) == {}
+
+
+def test_a_recording_that_ended_before_most_events_is_what_is_wrong():
+    of = recorded([call("cudaLaunchKernel", 100, 105, correlation=1), kernel(110, 120, correlation=1)], 10)
+    assert window(of) == [(0, 100, 120)]
+    assert "operations outside the recording" in doubts(of)
+
+
+@pytest.mark.slow
+@given(EVENTS, st.integers(0, 200))
+def test_the_limit_is_no_earlier_than_half_of_the_starts_and_the_ledger_holds(events, end):
+    of = recorded(events, end)
+    limit = recorded_until(of)
+    starts = [one.start for one in events if one.kind in {"kernel", "graph", "memcpy", "memset", "api"}]
+    if limit is not None:
+        assert limit == end
+        assert 2 * sum(start < end for start in starts) >= len(starts)
+    for device, low, high in window(of):
+        assert kanalyze.ledger(of).filter(pl.col("device") == device)["ns"].sum() == high - low
+        assert limit is None or high <= max(limit, low)
+
+
+@pytest.mark.parametrize(("table", "row"), [(RUNTIME, "9"), (RUNTIME, "last"), (KERNEL, "9"), (KERNEL, "last")])
+def test_an_end_a_thousand_seconds_late_in_a_real_report(tmp_path, table, row):
+    row = LAST.format(table) if row == "last" else row
+    path = altered(tmp_path, GRAPH_NODE, f'UPDATE {table} SET "end" = "end" + {THOUSAND_S} WHERE rowid = {row}')
+    whose = "host events" if table == RUNTIME else "operations"
+    found = new_doubts(path, GRAPH_NODE)
+    assert found[f"{whose} outside the recording"] == 1
+    of = kanalyze.read(path)
+    assert all(end <= of.meta.end_ns for _, _, end in window(of))
+    assert kanalyze.summarize(of).answer.count("1,0") == 0
+
+
+def test_an_overhead_a_thousand_seconds_late_in_a_real_report(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, f'UPDATE PROFILER_OVERHEAD SET "end" = "end" + {THOUSAND_S} WHERE rowid = 2')
+    assert new_doubts(path, GRAPH_NODE) == {"host events outside the recording": 1}
+    assert window(kanalyze.read(path)) == window(kanalyze.read(GRAPH_NODE))
+
+
+@pytest.mark.parametrize("category", ["cuda_runtime", "kernel"])
+def test_an_end_a_thousand_seconds_late_in_a_trace(tmp_path, category):
+    trace = json.loads(gzip.decompress(TRACE.read_bytes()))
+    events = [event for event in trace["traceEvents"] if event.get("cat") == category]
+    events[len(events) // 2]["dur"] += THOUSAND_S // 1000
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    of = kanalyze.read(path)
+    (name,) = doubts(of).keys() & {"host events outside the recording", "operations outside the recording"}
+    assert name.startswith("host" if category == "cuda_runtime" else "operations")
+    (_, start, end), (_, _, usual) = window(of)[0], window(kanalyze.read(TRACE))[0]
+    assert end <= usual
+    assert end - start < 100_000_000_000
+
+
+# What else cannot be
+
+
+def test_an_operation_that_starts_before_its_launch():
+    of = report([call("cudaLaunchKernel", 10, 15, correlation=1), kernel(7, 20, correlation=1)])
+    assert doubts(of) == {"operations that start before their launch": (1, 3)}
+    assert doubts(report([call("cudaLaunchKernel", 10, 15, correlation=1), kernel(10, 20, correlation=1)])) == {}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        nvtx("r", 20, 10),
+        host("sync", "Stream sync", 20, 10),
+        overhead("o", 20, 10),
+        host("osrt", "read", 20, 10),
+        host("library", "cublasGemmEx", 20, 10),
+        host("op", "aten::add", 20, 10),
+    ],
+    ids=lambda event: event.kind,
+)
+def test_a_host_event_that_ends_before_it_starts(event):
+    assert doubts(report([event]))["host events that end before they start"] == (1, 10)
+
+
+def test_an_event_without_an_end_does_not_end_before_it_starts():
+    assert doubts(report([nvtx("r", 20, None)])) == {}
+
+
+@pytest.mark.parametrize("missing", ["device", "stream"])
+def test_a_kernel_without_device_or_stream(missing):
+    events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(10, 20, correlation=1, **{missing: None})]
+    assert doubts(report(events))["operations without a device or stream"] == (1, 10)
+    unified = memcpy(30, 40, direction="Unified Host-to-Device", stream=None)
+    assert "operations without a device or stream" not in doubts(report([unified]))
+
+
+def test_a_call_without_a_thread():
+    assert doubts(report([call("cudaFree", 0, 5, thread=None)]))["calls without a thread"] == (1, 5)
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_call_that_stands_twice(again):
+    one, other = call("cudaFree", 0, 5, correlation=1), call("cudaFree", 0, 5, correlation=2)
+    assert doubts(report([one, other])) == {}
+    assert doubts(report([one, other, *[one] * again]))["events recorded twice"] == (again, 5 * again)
+
+
+@pytest.mark.parametrize("size", [None, 0, -1, 1 << 45, 1_000_000_000])
+def test_a_size_that_cannot_be(size):
+    of = report([memcpy(0, 2000, size_bytes=size), memcpy(3000, 5000, size_bytes=100_000_000)])
+    assert doubts(of)["sizes that are missing or cannot be"] == (1, 2000)
+
+
+@pytest.mark.parametrize("size", [0, -5, 1 << 50])
+def test_an_allocation_of_a_size_that_cannot_be(size):
+    of = report([host("memory", "Allocation", 0, 0, side={"size_bytes": size})])
+    assert doubts(of)["sizes that are missing or cannot be"] == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"grid": (0, 1, 1)},
+        {"grid": (-3, 1, 1)},
+        {"grid": (1, 1, 1 << 20)},
+        {"block": (1025, 1, 1)},
+        {"block": (64, 64, 1)},
+        {"block": (32, 0, 1)},
+        {"block": ((1 << 31) - 1, 1 << 30, 1)},
+        {"side": {"registers_per_thread": -1}},
+        {"side": {"dynamic_shared_bytes": 1 << 40}},
+    ],
+    ids=str,
+)
+def test_a_shape_that_cannot_be(shape):
+    assert doubts(report([kernel(0, 10, **shape)]))["kernels of an impossible shape"] == (1, 10)
+
+
+def test_a_shape_that_no_tool_told_is_not_impossible():
+    assert "kernels of an impossible shape" not in doubts(report([kernel(0, 10, grid=(0, 0, 0), block=(0, 0, 0))]))
+    assert doubts(report([kernel(0, 10, grid=((1 << 31) - 1, 1, 1), block=(1024, 1, 1))])) == {}
+
+
+# In real reports
+
+
+@pytest.mark.parametrize("path", [GRAPH_NODE, TWO_GPUS, REPORTS / "findings.sqlite"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "statement", [f"DELETE FROM {SYNC}", f"DROP TABLE {SYNC}", f"DELETE FROM {SYNC} WHERE rowid = 2"]
+)
+def test_synchronisations_that_are_gone(tmp_path, path, statement):
+    found = new_doubts(altered(tmp_path, path, statement), path)
+    calls = (
+        kanalyze.read(path)
+        .kind("api")
+        .filter(pl.col("name").cast(pl.String).str.contains("StreamSync|EventSync|StreamWaitEvent"))
+    )
+    assert found["waits without a record"] == (1 if "rowid" in statement else calls.height)
+
+
+SMALL = {
+    "operations that start before their launch": [f"UPDATE {KERNEL} SET start = start - 50000000 WHERE rowid = 50"],
+    "host events that end before they start": [f'UPDATE {SYNC} SET "end" = start - 5 WHERE rowid = 1'],
+    "negative durations": [f'UPDATE {RUNTIME} SET "end" = start - 5 WHERE rowid = 3'],
+    "operations without a device or stream": [
+        f"UPDATE {KERNEL} SET streamId = 0 WHERE rowid = 1",
+        f"UPDATE {KERNEL} SET streamId = NULL WHERE rowid = 1",
+        f"UPDATE {KERNEL} SET deviceId = NULL WHERE rowid = 1",
+    ],
+    "sizes that are missing or cannot be": [
+        f"UPDATE {MEMCPY} SET bytes = 0 WHERE rowid = 1",
+        f"UPDATE {MEMCPY} SET bytes = -8 WHERE rowid = 1",
+        f"UPDATE {MEMCPY} SET bytes = bytes + (1 << 50) WHERE rowid = 1",
+    ],
+    "kernels of an impossible shape": [
+        f"UPDATE {KERNEL} SET gridX = 0 WHERE rowid = 1",
+        f"UPDATE {KERNEL} SET blockY = -1 WHERE rowid = 1",
+        f"UPDATE {KERNEL} SET blockX = 100000 WHERE rowid = 1",
+    ],
+    "limits of GPUs that are missing or cannot be": [
+        f"UPDATE TARGET_INFO_GPU SET {column} = {value} WHERE rowid = 1"
+        for column in ("smCount", "memoryBandwidth", "totalMemory", "clockRate", "maxWarpsPerSm")
+        for value in ("NULL", "0", "-1", "1 << 60")
+    ],
+    "events recorded twice": [
+        f"INSERT INTO {RUNTIME} SELECT * FROM {RUNTIME} WHERE rowid = 4",
+        f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE rowid = 4",
+    ],
+}
+
+
+def without_constraints(table):
+    return [
+        f"CREATE TABLE again AS SELECT * FROM {table} ORDER BY rowid",
+        f"DROP TABLE {table}",
+        f"ALTER TABLE again RENAME TO {table}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("check", "statement"), [(check, one) for check, statements in SMALL.items() for one in statements]
+)
+def test_one_damaged_row_of_a_real_report_is_one_doubt_and_every_command_still_answers(tmp_path, check, statement):
+    table = next(name for name in (KERNEL, RUNTIME, SYNC, MEMCPY, "TARGET_INFO_GPU") if name in statement)
+    path = altered(tmp_path, GRAPH_NODE, *without_constraints(table), statement)
+    assert new_doubts(path, GRAPH_NODE)[check] == 1
+    of = kanalyze.read(path)
+    kanalyze.summarize(of)
+    for limit in ("sm_count", "memory_bandwidth_bytes_per_s", "memory_bytes", "clock_hz", "max_warps_per_sm"):
+        assert all(one is None or one > 0 for one in of.devices[limit])
+
+
+def test_reports_as_they_are_have_none_of_these():
+    named = {*SMALL, "waits without a record", "host events outside the recording", "calls without a thread"}
+    paths = [*REPORTS.glob("*.sqlite"), *SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/torch.json.gz"), ADD_UM]
+    assert len(paths) > 20
+    for path in paths:
+        assert not named & doubts(kanalyze.read(path)).keys(), path
+
+
+def test_limits_of_a_gpu_in_a_trace_that_cannot_be(tmp_path):
+    trace = json.loads(gzip.decompress(TRACE.read_bytes()))
+    trace["deviceProperties"][0] |= {"numSms": -132, "warpSize": 0, "totalGlobalMem": 1 << 60}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(trace))
+    of = kanalyze.read(path)
+    assert doubts(of)["limits of GPUs that are missing or cannot be"][0] == 3
+    assert of.devices.select("sm_count", "threads_per_warp", "memory_bytes").row(0) == (None, None, None)

@@ -1,0 +1,62 @@
+"""Names of a program in the sentences of findings: whatever they hold, braces too."""
+
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import kanalyze
+from kanalyze.analyses.findings.findings import findings
+from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.renderers import markdown, summary_json, terminal
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+#: What is put behind every name of a call, range, domain, overhead and kernel.
+BRACES = "{0} {x} {"
+
+
+@pytest.fixture(params=["findings", "memory", "thrash", "two_gpus", "nccl"])
+def reports(request, tmp_path):
+    """A report, and a copy of it in which all names have braces."""
+    original = REPORTS / f"{request.param}.sqlite"
+    copy = tmp_path / original.name
+    shutil.copyfile(original, copy)
+    connection = sqlite3.connect(copy)
+    with connection:
+        connection.execute("UPDATE StringIds SET value = value || ?", (BRACES,))
+        connection.execute("UPDATE NVTX_EVENTS SET text = text || ? WHERE text IS NOT NULL", (BRACES,))
+    connection.close()
+    return kanalyze.read(original), kanalyze.read(copy)
+
+
+def test_a_literal_is_what_a_format_gives_back():
+    assert literal(BRACES).format("kernel") == BRACES
+
+
+@pytest.mark.parametrize(("length", "said"), [(400, "{" * 400), (401, "{" * 399 + "…")])
+def test_of_a_long_name_a_sentence_has_the_beginning(length, said):
+    assert literal("{" * length).format() == said
+
+
+def test_names_with_braces_are_said_as_they_are(reports):
+    usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
+    assert braces.drop("sentence").rows() == usual.drop("sentence").rows()
+    sentences = dict(zip(usual["sentence"], braces["sentence"], strict=True))
+    assert any(BRACES in changed for changed in sentences.values())
+    for plain, changed in sentences.items():
+        # the version of a call is only left out at the end of its name
+        assert re.sub(f"(?:_v.{{4}})?{re.escape(BRACES)}", "", changed) == plain
+
+
+def test_pages_of_names_with_braces(reports):
+    pages = [summarize(reports[1])]
+    for text in (
+        markdown.render(pages, 8),
+        summary_json.render(pages),
+        terminal.render(pages, terminal.Look(80, colour=False), 8),
+    ):
+        assert text

@@ -1,0 +1,400 @@
+"""Launches that repeat and could be a CUDA graph: on reports that have them and on ones that have not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.findings.rules import graph_candidates
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches._repeated_sequences import cut_launches
+from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
+from kanalyze.readers import read
+from kanalyze.window import Window
+from support.build import call, kernel, memcpy, memset, report
+from support.shares import cases, holds
+from support.strategies import EVENTS, FEWER, WINDOWS
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+#: A launching call takes 3 ns, the kernel starts as it returns and runs 1 ns; so the device idles 2 ns of 3.
+STEP = 3
+
+
+class Program:
+    """A thread that launches kernels one after the other."""
+
+    def __init__(self, thread=1):
+        self.events, self.now, self.thread, self.launched = [], 0, thread, thread * 100_000
+
+    def launch(self, *names, stream=7, kind=kernel, **keys):
+        for name in names:
+            self.launched += 1
+            named = {"name": name} if kind is kernel else {}
+            self.call("cudaLaunchKernel_v7000", correlation=self.launched)
+            own = {"stream": stream, "correlation": self.launched, **keys}
+            self.events.append(kind(self.now, self.now + 1, **named, **own))
+        return self
+
+    def call(self, name, length=STEP, **keys):
+        self.events.append(call(name, self.now, self.now + length, thread=self.thread, **keys))
+        self.now += length
+        return self
+
+    def sync(self):
+        return self.call("cudaStreamSynchronize_v3020", 2)
+
+
+def rows(program, *columns, **where):
+    return graphs(report(program.events), by="candidate", **where).select(columns).rows()
+
+
+def found(of):
+    return [(one.device, one.at_stake_ns, one.text.format(*one.names)) for one in graph_candidates.find(of)]
+
+
+def loop(times=30):
+    """The same four kernels and a synchronisation, again and again, after each kernel's first launch."""
+    program = Program().launch("a", "b", "c").sync()
+    for _ in range(times):
+        program.launch("a", "b", "a", "c").sync()
+    return program
+
+
+def test_the_whole_row():
+    (row,) = graphs(report(loop().events), by="candidate").to_dicts()
+    assert row == {
+        "process_id": 1,
+        "thread_id": 1,
+        "device": 0,
+        "stream": 7,
+        "operations": 4,
+        "kernels": 4,
+        "repetitions": 30,
+        "start_ns": 11,
+        "first": "a",
+        "api_total_ns": 30 * 4 * 3,
+        # the first call of four begins behind the synchronisation, the others 1 ns before their interval
+        "launch_ns": 30 * (3 + 2 + 2 + 2),
+        "queued_ns": 0,
+        "graph_launch_ns": 3,
+        "measured": False,
+        "saved_ns": 30 * (9 - 3),
+    }
+
+
+def test_the_finding():
+    text = (
+        "1 sequence of launches repeats: 120 launches for which GPU 0 waited 270 ns, most for 4 operations launched 30 "
+        "times, beginning with a. As CUDA graphs they would save at most 180 ns of that, if launching one takes 3 ns "
+        "(the median of these calls, for want of one), and the program's own time between them besides."
+    )
+    assert found(report(loop().events)) == [(0, 180, text)]
+
+
+def test_few_launches_are_a_row_and_no_finding():
+    program = loop(times=20)
+    assert rows(program, "operations", "repetitions") == [(4, 20)]
+    assert found(report(program.events)) == []
+
+
+def test_what_a_graph_launch_takes_is_measured_where_there_is_one():
+    program = loop()
+    program.call("cudaGraphLaunch_v10000", 7, correlation=9)
+    program.events.append(kernel(program.now, program.now + 5, correlation=9))
+    assert rows(program, "graph_launch_ns", "measured", "saved_ns") == [(7, True, 30 * 2)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudaStreamSynchronize_v3020",
+        "cudaMemcpy_v3020",
+        "cudaMalloc_v3020",
+        "cudaEventQuery_v3020",
+        "cuStreamQuery",
+        "cudaGraphLaunch_v10000",
+    ],
+)
+def test_a_call_that_no_capture_allows_cuts_a_sequence(name):
+    program = Program()
+    for _ in range(60):
+        program.launch("a", "b").call(name)
+    assert rows(program, "operations") == []
+    cut = cut_launches(report(program.events))
+    assert cut.select("device", "launches").rows() == [(0, 120)]
+
+
+@pytest.mark.parametrize(
+    ("length", "times", "sequences", "cut"),
+    [(2, 5, [], [(0, 10)]), (2, 4, [], []), (3, 5, [(3, 5)], []), (3, 4, [], [])],
+)
+def test_stretches_are_cut_short_from_two_launches_and_five_times_on(length, times, sequences, cut):
+    program = Program()
+    for _ in range(times):
+        program.launch(*"abc"[:length]).sync()
+    assert rows(program, "operations", "repetitions") == sequences
+    assert cut_launches(report(program.events)).select("device", "launches").rows() == cut
+
+
+@pytest.mark.parametrize("name", ["cudaMallocAsync_v11020", "cudaEventRecord_v3020", "cudaFuncGetAttributes", None])
+def test_other_calls_do_not(name):
+    program = Program()
+    for _ in range(60):
+        program.launch("a", "b").call(name)
+    assert rows(program, "operations", "repetitions") == [(32, 3)] or rows(program, "operations") == []
+    assert cut_launches(report(program.events)).is_empty()
+
+
+def test_an_asynchronous_copy_of_pageable_memory_cuts_as_well():
+    pageable = {"side": {"source_memory": "Pageable"}}
+    program = Program()
+    for _ in range(60):
+        program.launch("a", "b").launch("x", kind=memcpy, **pageable)
+    assert rows(program, "operations") == []
+    pinned = Program()
+    for _ in range(60):
+        pinned.launch("a", "b").launch("x", kind=memcpy).launch("x", kind=memset).sync()
+    assert rows(pinned, "operations", "kernels", "repetitions") == [(4, 2, 60)]
+
+
+def test_without_synchronisation_a_short_period_is_taken_several_times():
+    program = Program().launch(*["a", "b"] * 200)
+    assert rows(program, "operations", "repetitions") == [(32, 12)]
+
+
+def test_another_shape_or_size_is_another_operation():
+    program = Program()
+    for size in range(1, 61):
+        program.launch("a", "b", "c", grid=(size, 1, 1)).sync()
+    assert rows(program, "operations") == []
+
+
+def test_streams_and_threads_are_series_of_their_own():
+    one, other = Program(thread=1), Program(thread=2)
+    for _ in range(10):
+        one.launch("a", "b", "c").launch("d", "e", "f", stream=8).sync()
+        other.launch("a", "b", "c").sync()
+    both = report([*one.events, *other.events])
+    found = graphs(both, by="candidate").select("thread_id", "stream", "operations", "repetitions").rows()
+    assert sorted(found) == [(1, 7, 3, 10), (1, 8, 3, 10), (2, 7, 3, 10)]
+
+
+def test_a_launch_that_came_too_late_counts_though_it_had_returned():
+    """Kernels start 20 ns after their calls return: the device waits 2 ns for each b and c, 8 ns for the last one."""
+    program = Program()
+    for _ in range(6):
+        program.launch("a", "b", "c").sync()
+    kernels = [event for event in program.events if event.kind == "kernel"]
+    late = {id(event): 20 + 6 * (event is kernels[-1]) for event in kernels}
+    events = [
+        replace(event, start=event.start + late.get(id(event), 0), end=event.end + late.get(id(event), 0))
+        for event in program.events
+    ]
+    of = report(events)
+    found = graphs(of, by="candidate").select("operations", "repetitions", "launch_ns", "queued_ns", "saved_ns").rows()
+    # the last call returned 3 ns after the one before: the rest of its wait has another reason; first launches are out
+    assert found == [(3, 6, 0, 5 * (2 + 2) + 1, 4 * (4 - 3) + (5 - 3))]
+
+
+def test_what_a_thread_launched_on_another_stream_in_between_is_no_reason_to_wait():
+    """As above, but between b and c the thread launches onto stream 8, which takes it twice as long."""
+    program = Program()
+    for _ in range(6):
+        program.launch("a", "b").launch("x", "y", stream=8).launch("c").sync()
+    late = [
+        replace(event, start=event.start + 20, end=event.end + 20) for event in program.events if event.kind == "kernel"
+    ]
+    calls = [event for event in program.events if event.kind == "api"]
+    found = graphs(report([*calls, *late]), by="candidate").select("stream", "operations", "launch_ns", "queued_ns")
+    # each kernel starts 2 ns after the one before it, on whatever stream, and so is waited for no longer than that
+    assert found.rows() == [(7, 3, 0, 5 * (2 + 2))]
+
+
+def test_nor_is_what_it_launched_on_another_device():
+    program = Program()
+    for _ in range(6):
+        program.launch("a", "b").launch("x", "y", device=1).launch("c").sync()
+    late = [replace(e, start=e.start + 30, end=e.end + 30) for e in program.events if e.kind == "kernel"]
+    of = report([*(event for event in program.events if event.kind == "api"), *late])
+    found = graphs(of, by="candidate").filter(device=0).select("operations", "queued_ns")
+    # b waits 2 ns; c 8 ns, of which the thread needed 3 ns since it had launched y
+    assert found.rows() == [(3, 5 * (2 + 3))]
+    assert graphs(of, by="candidate", device=0).select("operations", "queued_ns").equals(found)
+
+
+#: The default stream of the context that all operations here are of, and a blocking stream of it.
+STREAMS = [
+    {"process_id": 1, "context_id": 1, "stream": stream, "type": kind}
+    for stream, kind in ((7, "null"), (8, "blocking"), (9, "non-blocking"))
+]
+
+
+def test_the_default_stream_cannot_be_captured():
+    (own,) = graph_candidates.find(report(loop().events, streams=STREAMS))
+    (other,) = graph_candidates.find(report(loop().events, streams=[{**STREAMS[1], "stream": 7}]))
+    assert "(on a stream of its own: the default stream cannot be captured)" in own.remedy
+    assert "default" not in other.remedy
+    assert own.at_stake_ns == other.at_stake_ns
+
+
+@pytest.mark.parametrize("streams", [(7, 8), (8, 7)])
+def test_the_default_stream_and_blocking_ones_cut_each_other(streams):
+    """While one of them is captured, nothing may be launched onto the other."""
+    of = report(in_turns(*streams), streams=STREAMS)
+    assert graphs(of, by="candidate").is_empty()
+    assert cut_launches(of)["launches"].to_list() == [600]
+
+
+@pytest.mark.parametrize("streams", [(7, 9), (9, 7), (8, 9), (9, 8)])
+def test_other_streams_do_not(streams):
+    of = report(in_turns(*streams), streams=STREAMS)
+    assert sorted(graphs(of, by="candidate")["stream"]) == sorted(streams)
+    assert cut_launches(of).is_empty()
+
+
+def test_nor_do_those_of_another_context():
+    of = report(in_turns(7, 8, context=2), streams=[*STREAMS, {**STREAMS[1], "context_id": 2}])
+    assert sorted(graphs(of, by="candidate")["stream"]) == [7, 8]
+
+
+def in_turns(one, other, **keys):
+    """Two launches onto a stream and one onto another, two hundred times."""
+    program = Program()
+    for _ in range(200):
+        program.launch("a", "b", stream=one).launch("x", stream=other, **keys)
+    return program.events
+
+
+def test_no_launches_is_an_empty_table():
+    assert graphs(report([]), by="candidate").equals(BY_CANDIDATE.empty())
+    assert graphs(report([kernel(0, 1)]), by="candidate").is_empty()
+    assert graph_candidates.find(report([])) == []
+
+
+# What is claimed is there
+
+
+def most_at_stake(of):
+    held = ledger(of).filter(pl.col("bucket").is_in(["launch", "queued"]))
+    return dict(held.group_by("device").agg(pl.col("ns").sum()).iter_rows())
+
+
+def assert_not_more_than_the_ledger(of):
+    """Gives how many claims there were."""
+    held = most_at_stake(of)
+    claims = graphs(of, by="candidate").group_by("device").agg(pl.col("launch_ns", "queued_ns", "saved_ns").sum())
+    for device, launch_ns, queued_ns, saved_ns in claims.iter_rows():
+        assert saved_ns <= launch_ns + queued_ns
+        assert launch_ns <= held.get(device, 0)
+    for one in graph_candidates.find(of):
+        assert 0 < one.at_stake_ns <= held[one.device]
+    return claims.height
+
+
+#: Words, how often, on which stream (none: on two in turns), what else is called, for how long, and if in each round.
+LOOPS = st.tuples(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=6),
+    st.sampled_from([1, 4, 5, 6, 9, 30]),
+    st.sampled_from([7, 7, 8, None]),
+    st.sampled_from(["cudaStreamSynchronize", "cudaStreamSynchronize", "cudaEventRecord", "cudaMalloc", None]),
+    st.integers(0, 5),
+    st.booleans(),
+)
+WORTH_A_GRAPH = st.tuples(
+    st.lists(st.sampled_from("abc"), min_size=3, max_size=6),
+    st.sampled_from([6, 9, 30]),
+    st.sampled_from([7, 8]),
+    st.sampled_from(["cudaStreamSynchronize", "cudaMalloc"]),
+    st.integers(0, 5),
+    st.just(value=True),
+)
+
+
+@st.composite
+def programs(draw):
+    """Loops over words that a program launches, on one of two threads: with other calls in each round, or behind it.
+
+    In most programs one of the loops is worth a graph.
+    """
+    program = Program(draw(st.sampled_from([1, 2])))
+    loops = draw(st.lists(LOOPS, max_size=3))
+    if draw(st.integers(0, 9)) < 8:
+        loops.insert(draw(st.integers(0, len(loops))), draw(WORTH_A_GRAPH))
+    for word, times, stream, other, length, often in loops:
+        for number in range(times):
+            program.launch(*word, stream=stream or (7, 8)[number % 2])
+            if often or number == times - 1:
+                program.call(other, length)
+    return program.events
+
+
+@cases(0.2)
+@FEWER
+@given(st.one_of(EVENTS, programs(), programs(), programs()), WINDOWS)
+def test_savings_are_never_more_than_the_ledger_holds(events, window):
+    claims = assert_not_more_than_the_ledger(report(events))
+    assert_not_more_than_the_ledger(report(events).narrow(window=Window(*window)))
+    holds(claims)
+
+
+@cases(0.2)
+@FEWER
+@given(programs(), st.integers(0, 20), st.integers(60, 100))
+def test_nor_are_they_in_a_part_of_a_program(events, after, until):
+    """From some percent of its time to others."""
+    last = max((event.end for event in events), default=100)
+    window = Window(last * after // 100, last * until // 100 + 1)
+    holds(assert_not_more_than_the_ledger(report(events).narrow(window=window)))
+
+
+@cases(0.2)
+@FEWER
+@given(programs())
+def test_every_repetition_is_that_of_the_text(events):
+    """Against the text: whole stretches between cuts that come five times, of three operations or more."""
+    of, thread = report(events), {event.thread for event in events if event.kind == "api"}
+    assert len(thread) <= 1
+    whole = [row for row in graphs(of, by="candidate").iter_rows(named=True) if row["operations"] < 32]
+    launches = [event for event in events if event.kind == "kernel"]
+    cuts = [event.start for event in events if event.name in ("cudaStreamSynchronize", "cudaMalloc")]
+    starts = {event.correlation: event.start for event in events if event.kind == "api"}
+    stretches = {}
+    for event in launches:
+        key = (event.stream, sum(cut < starts[event.correlation] for cut in cuts))
+        stretches.setdefault(key, []).append(event.name)
+    words = [(stream, tuple(word)) for (stream, _), word in stretches.items()]
+    again = {one: words.count(one) for one in words if words.count(one) >= 5 and len(one[1]) >= 3}
+    expected = sorted((stream, len(word), count) for (stream, word), count in again.items() if len(word) < 32)
+    holds(expected)
+    assert sorted((row["stream"], row["operations"], row["repetitions"]) for row in whole) == expected
+
+
+# Real reports
+
+
+def test_launches_one_by_one_and_as_a_graph_in_one_report():
+    of = read(REPORTS / "findings.sqlite")
+    row = graphs(of, by="candidate").row(0, named=True)
+    assert (row["operations"], row["repetitions"], row["measured"]) == (20, 60, True)
+    spans = dict(of.kind("range").select(pl.col("name").cast(pl.String), "dur_ns").iter_rows())
+    really = spans["f launched one by one"] - spans["f as a graph"]
+    assert really <= row["saved_ns"] <= 1.5 * really
+    (finding,) = graph_candidates.find(of)
+    assert finding.at_stake_ns == row["saved_ns"]
+    assert finding.table == "graphs --by candidate"
+
+
+@pytest.mark.parametrize(
+    "name", ["findings_clean", "graph_node", "graph_graph", "memory", "thrash", "empty", "prefetch"]
+)
+def test_nothing_to_find(name):
+    assert graph_candidates.find(read(REPORTS / f"{name}.sqlite")) == []
+
+
+@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
+def test_claims_on_real_reports(path):
+    assert_not_more_than_the_ledger(read(path))

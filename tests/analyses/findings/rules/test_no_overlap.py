@@ -1,0 +1,118 @@
+"""Copies that only the order of their stream keeps from running beside kernels: what must raise it, what must not."""
+
+from pathlib import Path
+
+import pytest
+
+import kanalyze
+from kanalyze.analyses.findings.rules.no_overlap import find
+from support.build import call, host, kernel, memcpy, report
+
+REPORTS = Path(__file__).parents[3] / "reports"
+US = 1000
+PINNED, PAGEABLE = {"source_memory": "Pinned"}, {"source_memory": "Pageable"}
+TO_HOST = {"target_memory": "Pinned", "source_memory": "Device"}
+
+
+def launched(number, made, *, at, name="cudaMemcpyAsync"):
+    return [call(name, at, at + US, correlation=number), made]
+
+
+def to_device(*, at=5 * US, name="cudaMemcpyAsync", **keys):
+    """A kernel of 80 µs, then a copy of 30 µs to the device that was submitted at `at`."""
+    copy = memcpy(101 * US, 131 * US, correlation=2, size_bytes=1 << 20, **{"side": PINNED, **keys})
+    first = launched(1, kernel(20 * US, 100 * US, correlation=1), at=0, name="cudaLaunchKernel")
+    return [*first, *launched(2, copy, at=at, name=name)]
+
+
+def to_host(*, at, made=kernel):
+    """A copy of 30 µs to the host, and a kernel of 80 µs behind it that was submitted at `at`."""
+    copy = memcpy(100 * US, 130 * US, direction="Device-to-Host", correlation=1, side=TO_HOST)
+    behind = launched(2, made(131 * US, 211 * US, correlation=2), at=at, name="cudaLaunchKernel")
+    return [*launched(1, copy, at=0), *behind]
+
+
+def test_a_copy_to_the_device_behind_a_kernel():
+    (found,) = find(report(to_device()))
+    assert (found.rule, found.device, found.at_stake_ns) == ("serial-copy", 0, 30 * US)
+    assert found.text == (
+        "1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs between kernels of the same stream (7); the host "
+        "had submitted both by then, and only the stream's order kept them apart."
+    )
+
+
+def test_no_more_than_the_kernels_ran():
+    first = launched(1, kernel(20 * US, 30 * US, correlation=1), at=0, name="cudaLaunchKernel")
+    copy = memcpy(31 * US, 131 * US, correlation=2, side=PINNED)
+    (found,) = find(report([*first, *launched(2, copy, at=3 * US)]))
+    assert found.at_stake_ns == 10 * US
+
+
+def test_a_copy_to_the_host_before_a_kernel_that_was_submitted_by_then():
+    (found,) = find(report(to_host(at=5 * US)))
+    assert found.at_stake_ns == 30 * US
+
+
+def test_a_kernel_that_was_submitted_after_the_copy_may_depend_on_it():
+    assert find(report(to_host(at=125 * US))) == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        to_device(side=PAGEABLE),
+        to_device(name="cudaMemcpy"),
+        to_device(at=95 * US),
+        to_device(stream=13),
+        to_device(direction="Device-to-Host"),
+        [*to_device(), kernel(90 * US, 140 * US, stream=13)],
+        [*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)],
+        [*to_device(), call("cudaStreamWaitEvent", 0, US, thread=2)],
+        to_host(at=5 * US, made=memcpy),
+    ],
+    ids=["pageable", "blocking", "late", "own stream", "to host", "hidden", "ordered", "ordered at once", "no kernel"],
+)
+def test_copies_that_it_says_nothing_about(events):
+    assert find(report(events)) == []
+
+
+@pytest.mark.parametrize("own", [-5 * US, 4 * US])
+def test_the_last_call_that_orders_the_stream_counts_whichever_stream_it_names(own):
+    """One names the stream, and one before or after it does not say which: the later one was between the two."""
+    other = 4 * US if own < 0 else -5 * US
+    asked = [
+        call("cudaStreamWaitEvent", own, own + US, correlation=50),
+        host("sync", "Stream wait event", own, own + US, correlation=50, context=1, stream=7),
+        call("cudaStreamWaitEvent", other, other + US, correlation=51),
+    ]
+    assert find(report([*to_device(), *asked])) == []
+    early = [event for event in asked if event.start < 0]
+    assert len(find(report([*to_device(), *early]))) == 1
+
+
+def test_a_copy_that_other_work_hides_wholly_is_none_of_them():
+    second = launched(3, kernel(140 * US, 200 * US, correlation=3), at=7 * US, name="cudaLaunchKernel")
+    hidden = memcpy(201 * US, 231 * US, correlation=4, size_bytes=1 << 20, side=PINNED)
+    behind = [*second, *launched(4, hidden, at=9 * US)]
+    (both,) = find(report([*to_device(), *behind]))
+    assert both.text.startswith("2 copies of pinned memory, 2.097 MB, ran alone for 60.00 µs")
+    (one,) = find(report([*to_device(), *behind, kernel(200 * US, 240 * US, stream=13)]))
+    assert one.text.startswith("1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs")
+
+
+def test_the_window_cuts_the_time_at_stake():
+    of = report(to_device())
+    (found,) = find(of.narrow(window="50us..110us"))
+    assert found.at_stake_ns == 9 * US
+    assert find(of.narrow(window="..101us")) == []
+
+
+def test_the_report_made_for_it():
+    (found,) = find(kanalyze.read(REPORTS / "findings.sqlite"))
+    # four of five copies wait for a kernel of 500 µs each
+    assert abs(found.at_stake_ns - 2_000_000) < 20_000
+
+
+@pytest.mark.parametrize("name", ["findings_clean", "torch_node", "nccl", "graph_graph", "thrash", "libraries"])
+def test_reports_without_it(name):
+    assert find(kanalyze.read(REPORTS / f"{name}.sqlite")) == []

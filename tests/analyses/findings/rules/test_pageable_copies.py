@@ -1,0 +1,150 @@
+"""Pageable copies: no way to mend them gains more than is said, and what recurs is told from what does not."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.findings.rules.pageable_copies import find
+from kanalyze.analyses.memory._pageable_copies import pageable_copies
+from support import machine
+from support.build import call, kernel, memcpy, nvtx, report
+from support.machine import Task
+
+SAMPLES = Path(__file__).parents[4] / "sample_reports"
+KINDS = ("kernel", "memcpy", "memset", "api", "range")
+
+TIMES = st.integers(0, 40)
+STREAMS = st.sampled_from([7, 7, 8])
+TASKS = st.one_of(
+    st.builds(Task, st.just("host"), TIMES),
+    st.builds(Task, st.just("kernel"), TIMES, TIMES, STREAMS),
+    st.builds(Task, st.just("copy"), TIMES, TIMES, STREAMS),
+    st.builds(Task, st.just("wait"), TIMES),
+    st.builds(Task, st.just("pageable"), TIMES, TIMES, STREAMS, st.booleans(), st.booleans()),
+)
+PROGRAMS = st.lists(TASKS, min_size=1, max_size=12)
+
+
+def stakes(events):
+    return {one.rule: one.at_stake_ns for one in find(report(events, kinds=KINDS))}
+
+
+@given(PROGRAMS, st.data())
+def test_no_way_to_mend_them_gains_more_than_is_at_stake(tasks, data):
+    events, before = machine.run(tasks)
+    mended = [one.mended(data.draw(TIMES), data.draw(TIMES)) if one.kind == "pageable" else one for one in tasks]
+    _, after = machine.run(mended)
+    assert before - after <= sum(stakes(events).values())
+
+
+def test_the_programs_gain_something_often_enough():
+    gained = []
+
+    @given(PROGRAMS)
+    def look(tasks):
+        mended = [one.mended(0, 0) if one.kind == "pageable" else one for one in tasks]
+        gained.append(machine.run(tasks)[1] - machine.run(mended)[1])
+
+    look()
+    assert sum(one > 0 for one in gained) >= len(gained) / 4
+
+
+@given(PROGRAMS)
+def test_the_stake_leaves_the_other_work_of_the_busiest_stream(tasks):
+    events, window = machine.run(tasks)
+    others = [sum(one.work_ns for one in tasks if one.kind in ("kernel", "copy") and one.stream == of) for of in (7, 8)]
+    assert sum(stakes(events).values()) <= max(window - max(others), 0)
+
+
+def a_copy(at, ns, number, *, blocked=None, size=1 << 20):
+    side = {"source_memory": "Pageable", "target_memory": "Device"}
+    copy = memcpy(at + 1, at + 1 + ns, correlation=number, size_bytes=size, side=side)
+    return [call("cudaMemcpyAsync", at, at + (blocked or ns + 2), correlation=number), copy]
+
+
+def a_step(at, number, name="step"):
+    """A step of 1,000 ns with a copy at its beginning that blocks for 102 ns, and a kernel."""
+    launch = call("cudaLaunchKernel", at + 200, at + 205, correlation=500 + number)
+    work = kernel(at + 210, at + 800, correlation=500 + number)
+    return [nvtx(name, at, at + 1000), *a_copy(at + 10, 100, number), launch, work]
+
+
+def steps(count, *, first=10_000, name="step"):
+    return [event for number in range(count) for event in a_step(first + 1000 * number, number + 1, name)]
+
+
+def found(events, **keys):
+    return {one.rule: one for one in find(report(events, kinds=KINDS, **keys))}
+
+
+def test_an_upload_before_the_steps_is_told_apart_from_what_they_repeat():
+    seen = found([*a_copy(0, 9000, 99), *steps(5)])
+    assert seen["pageable-copy-once"].at_stake_ns == 9002
+    assert "do not recur" in seen["pageable-copy-once"].text
+    assert "pin_memory" not in seen["pageable-copy-once"].remedy
+    assert seen["pageable-copy"].at_stake_ns == 5 * 102
+    assert "in 5 of 5 steps; in the median 1 in each" in seen["pageable-copy"].text
+    assert "block the host for 102 ns: at most 102 ns in each can be gained" in seen["pageable-copy"].text
+
+
+def test_an_upload_inside_the_first_step_is_told_apart_too():
+    slow = nvtx("step", 0, 9500)
+    seen = found([slow, *a_copy(0, 9000, 99), *a_copy(9100, 100, 98), *steps(5)])
+    assert seen["pageable-copy-once"].at_stake_ns == 9002
+    assert seen["pageable-copy"].at_stake_ns == 6 * 102
+
+
+def test_numbers_in_names_of_ranges_make_no_other_range():
+    events = [event for number in range(4) for event in a_step(1000 * number, number + 1, f"iteration {number}")]
+    assert "in 4 of 4 rounds of iteration #" in found(events)["pageable-copy"].text
+
+
+def test_copies_between_the_ranges_recur_as_well():
+    """The loop takes its batch before the range begins."""
+    events = [event for number in range(4) for event in a_step(1000 * number, number + 1)]
+    moved = [nvtx("step", one.start + 150, one.end) if one.kind == "range" else one for one in events]
+    assert pageable_copies(report(moved, kinds=KINDS))["when"].to_list() == ["once", "recurs", "recurs", "recurs"]
+
+
+def test_a_wait_behind_a_copy_to_the_host_is_not_to_be_gained():
+    """As of `.item()`: pinned memory would leave the host to wait for the kernel in the next call."""
+    item = Task("pageable", 5, 10, blocks=True, to_host=True)
+    kernel_runs = Task("kernel", 2, 1000)
+    events, before = machine.run([kernel_runs, item, Task("wait", 1), kernel_runs])
+    _, after = machine.run([kernel_runs, item.mended(0, 0), Task("wait", 1), kernel_runs])
+    (stake,) = stakes(events).values()
+    assert before - after <= stake <= 20
+    events, _ = machine.run([kernel_runs, item, Task("host", 1000), kernel_runs])
+    assert stakes(events)["pageable-copy"] > 900
+
+
+def test_without_steps_nothing_is_said_of_what_recurs():
+    (seen,) = found(a_copy(0, 900, 1)).values()
+    assert seen.rule == "pageable-copy"
+    assert "which would tell whether they recur" in seen.text
+
+
+def test_a_window_of_one_step_knows_that_its_copies_recur():
+    whole = report([*a_copy(0, 9000, 99), *steps(5)], kinds=KINDS)
+    (seen,) = find(whole.narrow(window="step#2"))
+    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 102)
+
+
+def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
+    """Their copies run for 0.45 ms, and their calls block the host for five times as long."""
+    naive = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite").narrow(window="naive")
+    (seen,) = find(naive)
+    blocked = pageable_copies(naive).select(
+        (pageable_copies(naive)["call_end"] - pageable_copies(naive)["call_start"]).sum()
+    )
+    assert seen.at_stake_ns >= blocked.item()
+    assert "in 20 of 42 steps; in the median 2 in each" in seen.text
+
+
+def test_copies_on_a_busy_device_are_not_all_to_be_gained():
+    """A kernel runs all along on one stream; on another one the copies cost nothing."""
+    whole = kernel(0, 10_000, correlation=50, stream=9)
+    copies = [event for number in range(5) for event in a_copy(1000 * number, 100, number + 1)]
+    assert found([call("cudaLaunchKernel", 0, 5, correlation=50), whole, *copies]) == {}

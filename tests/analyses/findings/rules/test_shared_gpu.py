@@ -1,0 +1,115 @@
+"""GPUs that several processes share: what must raise it, what must not, and a loop over every instant."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.device._sharing import shared_devices
+from kanalyze.analyses.findings.rules.shared_gpu import find
+from kanalyze.window import Window
+from support.build import graph, kernel, memcpy, report
+from support.command import REPORTS, run
+
+BEFORE = kernel(0, 10, process=1, name="gemm")
+LONG = kernel(20, 60, process=1, name="gemm")
+OTHERS = [kernel(30, 35, process=2, name="relu"), kernel(40, 45, process=2, name="relu")]
+
+
+def test_a_kernel_that_holds_the_other_process_s():
+    (found,) = find(report([BEFORE, LONG, *OTHERS]))
+    assert (found.rule, found.device, found.at_stake_ns) == ("shared-gpu", 0, 10)
+    assert found.text == (
+        "Processes 1 and 2 share GPU 0: for 10 ns kernels of more than one had begun and not ended, and the next was "
+        "another's 1 time. {0} of process 1 takes up to 40 ns then, 10 ns else (median). Without MPS or MIG they run "
+        "in turn, in time slices, and a kernel's duration holds the other's slices."
+    )
+    assert found.names == ("gemm",)
+    assert "MPS" in found.remedy
+
+
+def test_whole_graphs_count_as_kernels():
+    assert find(report([graph(0, 50, process=1), graph(20, 70, process=2)]))[0].at_stake_ns == 30
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [BEFORE, LONG],
+        [LONG, kernel(30, 35, process=2, device=1)],
+        [LONG, kernel(30, 35, process=1, stream=8)],
+        [LONG, kernel(60, 70, process=2)],
+        [LONG, memcpy(30, 40, process=2)],
+        [LONG, kernel(30, 35, process=None)],
+    ],
+    ids=["one process", "two GPUs", "two streams", "one after the other", "a copy", "a process that is not known"],
+)
+def test_what_is_not_shared(events):
+    assert find(report(events)) == []
+    assert [shared for shared in shared_devices(report(events)) if shared.together_ns] == []
+
+
+def test_a_trace_numbers_the_gpus_of_each_process():
+    of = report([LONG, *OTHERS])
+    trace = replace(of, meta=replace(of.meta, tool="torch.profiler"))
+    assert find(trace) == []
+
+
+def test_a_window_or_a_process_alone():
+    of = report([BEFORE, LONG, *OTHERS])
+    assert find(of.narrow(window=Window(0, 33)))[0].at_stake_ns == 3
+    assert find(of.narrow(window=Window(50, 60))) == []
+    assert find(of.narrow(process=1)) == []
+
+
+def health(events):
+    table = kanalyze.health(report(events)).filter(check="shared use of a GPU")
+    return table.select("count", "ns", "doubt").rows()
+
+
+def test_health_counts_those_that_only_took_turns_too():
+    turns = [kernel(10 * number, 10 * number + 5, process=1 + number % 2) for number in range(6)]
+    assert find(report(turns)) == []
+    assert health(turns) == [(1, 0, True)]
+    assert health([LONG, *OTHERS]) == [(1, 10, True)]
+    assert health([BEFORE, kernel(10, 20, process=2)]) == [(0, 0, False)]
+    assert health([BEFORE, LONG]) == []
+
+
+KERNELS = st.tuples(st.integers(1, 3), st.sampled_from([0, 0, 1]), st.integers(0, 30), st.integers(0, 20))
+
+
+def test_the_time_is_that_of_a_loop_over_every_instant():
+    seen = Counter()
+
+    @given(st.lists(KERNELS, min_size=4, max_size=10))
+    def holds(rows):
+        events = [kernel(at, at + took, process=process, device=device) for process, device, at, took in rows]
+        found = {shared.device: shared for shared in shared_devices(report(events)) if shared.together_ns}
+        for device in (0, 1):
+            running = [
+                {process for process, where, at, took in rows if where == device and at <= instant < at + took}
+                for instant in range(60)
+            ]
+            together = [processes for processes in running if len(processes) > 1]
+            seen.update(all=1, shared=bool(together))
+            if together:
+                assert found[device].together_ns == len(together)
+                assert found[device].processes == sorted(set().union(*together))
+            else:
+                assert device not in found
+
+    holds()
+    assert seen["shared"] > 0.1 * seen["all"]
+
+
+def test_two_processes_of_a_real_report():
+    text = " ".join(run("summarize", REPORTS / "two_processes.sqlite").text.split())
+    assert "1 shared use of a GPU" in text
+    assert "Processes 2276 and 2277 share GPU 0" in text
+    assert "nvidia-cuda-mps-control" in text
+    for name in ("visible_devices", "nccl"):
+        assert "shared use" not in run("summarize", REPORTS / f"{name}.sqlite").text

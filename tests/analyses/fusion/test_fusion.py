@@ -1,0 +1,324 @@
+"""Chains of elementwise kernels: what counts as one, and what it moves."""
+
+from itertools import groupby
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.fusion._tensor_sizes import sizes
+from kanalyze.errors import CannotTellError
+from support.build import call, host, kernel, memcpy, report
+from support.shares import cases, holds
+
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&), 4>"
+OPTIMIZES = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
+    "TensorListMetadata<1>, at::native::(anonymous namespace)::BinaryOpScalarFunctor<float, 1, 1, 0>, float>"
+)
+GEMM = "ampere_sgemm_128x64_tn"
+OPS = {"aten::add": ADD, "aten::mul": ADD, "aten::tanh": ADD, "aten::mm": GEMM, "aten::fill_": ADD}
+MORE = {**OPS, "aten::copy_": COPY}
+KINDS = ("kernel", "memcpy", "memset", "api", "op", "range")
+ONE_GB_PER_S = {"memory_bandwidth_bytes_per_s": 1_000_000_000}
+
+
+def step(number, name, **given):
+    """An operator at 100 × its number, with one call and one kernel."""
+    return {"name": name, "at": 100 * number, "elements": 100, "stream": 7, "thread": 1, "ns": 10, **given}
+
+
+def events_of(steps):
+    found, details = [], []
+    for one in steps:
+        at, number = one["at"], len(found)
+        found += [
+            host("op", one["name"], at, at + 50, thread=one["thread"]),
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=at, thread=one["thread"], parent=number),
+            kernel(
+                at + 5, at + 5 + one["ns"], name=MORE[one["name"]], correlation=at, stream=one["stream"], parent=number
+            ),
+        ]
+        shape = f"[[{one['elements']}], []]" if one["elements"] else None
+        types = '["float", "Scalar"]' if one["elements"] else None
+        details.append({"event_id": number, "input_shapes": shape, "input_types": types})
+    return found, details
+
+
+def made(steps, **keys):
+    events, details = events_of(steps)
+    return report(events, kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S, **keys)
+
+
+def rows(found, *columns):
+    return found.select(columns).rows()
+
+
+def test_neighbours_on_a_stream_are_a_chain_with_what_they_move():
+    found = kanalyze.fusion(made([step(0, "aten::add"), step(1, "aten::mul"), step(2, "aten::tanh", ns=3000)]))
+    assert found.to_dicts() == [
+        {
+            "device": 0,
+            "chain": "aten::add → aten::mul → aten::tanh",
+            "within": None,
+            "elements": 100,
+            "count": 1,
+            "kernels": 3,
+            "launches": 3,
+            "total_ns": 3020,
+            "gaps_ns": 180,
+            "moved_bytes": 3 * 800,
+            "fused_bytes": 800,
+            "fused_ns": 1000,  # a byte per nanosecond, and no kernel takes less
+            "saved_ns": 2020,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (step(1, "aten::mul", elements=50), "other elements"),
+        (step(1, "aten::mul", stream=8), "another stream"),
+        (step(1, "aten::mul", thread=2), "another thread"),
+        (step(1, "aten::mm"), "no elementwise kernel"),
+        (step(1, "aten::fill_"), "it reads nothing"),
+        (step(1, "aten::add"), "the same operator: as likely another tensor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_ends_a_chain(second, why):
+    assert kanalyze.fusion(made([step(0, "aten::add"), second])).is_empty(), why
+
+
+def test_what_reads_nothing_begins_a_chain():
+    found = kanalyze.fusion(made([step(0, "aten::add"), step(1, "aten::fill_"), step(2, "aten::mul")]))
+    assert rows(found, "chain", "count") == [("aten::fill_ → aten::mul", 1)]
+
+
+def test_another_operation_of_the_stream_between_ends_a_chain():
+    events, details = events_of([step(0, "aten::add"), step(1, "aten::mul")])
+    between = [call("cudaMemcpyAsync", 80, 85, correlation=7), memcpy(90, 95, correlation=7, stream=7)]
+    broken = report(events + between, kinds=KINDS, op_detail=details)
+    assert kanalyze.fusion(broken).is_empty()
+    elsewhere = report([*events, between[0], memcpy(90, 95, correlation=7, stream=9)], kinds=KINDS, op_detail=details)
+    assert kanalyze.fusion(elsewhere).height == 1
+
+
+def test_each_turn_of_a_loop_is_a_chain():
+    turn = ["aten::add", "aten::mul", "aten::tanh"]
+    found = kanalyze.fusion(made([step(number, name) for number, name in enumerate(turn * 4)]))
+    assert rows(found, "chain", "count", "kernels", "launches") == [("aten::add → aten::mul → aten::tanh", 4, 3, 12)]
+
+
+def test_one_operator_again_and_again_is_a_loop_and_ends_a_chain():
+    names = ["aten::tanh", *["aten::add"] * 5, "aten::mul", "aten::tanh"]
+    found = kanalyze.fusion(made([step(number, name) for number, name in enumerate(names)]))
+    assert rows(found, "chain") == [("aten::mul → aten::tanh",)]
+
+
+def test_one_operator_around_names_the_chain_even_of_one_operator():
+    events, details = events_of([step(0, "aten::mul"), step(1, "aten::mul")])
+    inside = report([*events, host("op", "PowBackward0", 0, 900)], kinds=KINDS, op_detail=details)
+    assert rows(kanalyze.fusion(inside), "chain", "within") == [("aten::mul → aten::mul", "PowBackward0")]
+
+
+def test_without_shapes_one_takes_as_long_as_the_shortest_kernel():
+    steps = [step(0, "aten::add", elements=None, ns=3000), step(10, "aten::mul", elements=None, ns=7000)]
+    found = kanalyze.fusion(made(steps))
+    columns = ("elements", "moved_bytes", "fused_bytes", "fused_ns", "saved_ns")
+    assert rows(found, *columns) == [(None, None, None, 3000, 7000)]
+
+
+def of_lists(names, *, elements=1000, parts=1, shapes=True):
+    """Operators on lists of tensors, each with so many kernels of 5,000 ns, and sizes for `elements` in all."""
+    events, details = [], []
+    for number, name in enumerate(names):
+        at, op = 50_000 * number, len(events)
+        events.append(host("op", f"aten::_foreach_{name}", at, at + 100))
+        lists = {"lerp_": 2, "addcmul_": 3, "addcdiv_": 3, "copy_": 2}.get(name, 1)
+        if shapes:
+            told = [[[elements]]] * lists
+            types = '", "'.join(["TensorList"] * lists)
+            details.append({"event_id": op, "input_shapes": str(told), "input_types": f'["{types}"]'})
+        for part in range(parts):
+            ran = at + 200 + 5000 * part
+            events.append(call("cudaLaunchKernel", at + 2 * part, at + 2 * part + 1, correlation=at + part, parent=op))
+            keys = {"correlation": at + part, "parent": op, "stream": 7, "grid": (320 - part, 1, 1)}
+            events.append(kernel(ran, ran + 5000, name=OPTIMIZES, **keys))
+    return report(events, kinds=KINDS, op_detail=details, limits=ONE_GB_PER_S)
+
+
+ADAMW = ("mul_", "lerp_", "mul_", "addcmul_", "sqrt", "div_", "add_", "addcdiv_")
+RMSPROP = ("mul_", "addcmul_", "sqrt", "add_", "addcdiv_")
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("names", "moved"), [(ADAMW, 7), (RMSPROP, 5), (("mul_", "sqrt", "div_"), 2)])
+def test_a_fused_optimizer_moves_all_that_it_keeps(names, moved, parts):
+    (row,) = kanalyze.fusion(of_lists(names, parts=parts)).to_dicts()
+    assert row["fused_bytes"] == moved * 1000 * 4
+    assert row["kernels"] == parts * len(names)
+    assert row["fused_ns"] == moved * 1000 * 4
+    assert row["saved_ns"] == row["total_ns"] - row["fused_ns"]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 6])
+def test_without_shapes_a_fused_optimizer_takes_as_long_as_what_it_moves(parts):
+    """Each of its operators needs as many kernels, of other grids: the first ones show that they are alike."""
+    (row,) = kanalyze.fusion(of_lists(ADAMW, parts=parts, shapes=False)).to_dicts()
+    assert row["chain"].count(" → ") == len(ADAMW) - 1
+    assert (row["kernels"], row["moved_bytes"]) == (parts * len(ADAMW), None)
+    assert row["fused_ns"] == parts * 5000 * 7 // 2  # the shortest reads and writes one list, of seven
+
+
+def test_however_little_it_moves_each_fused_kernel_takes_a_microsecond():
+    for parts in (1, 2, 3):
+        (row,) = kanalyze.fusion(of_lists(("mul_", "sqrt", "div_"), elements=2, parts=parts)).to_dicts()
+        assert row["fused_ns"] == parts * 1000
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_kernels_of_one_operator_are_no_chain(parts, shapes):
+    assert kanalyze.fusion(of_lists(("mul_",), parts=parts, shapes=shapes)).is_empty()
+    assert kanalyze.fusion(of_lists(("copy_",), parts=parts, shapes=shapes)).is_empty()
+
+
+def test_copies_alone_are_no_chain():
+    """Casts of two tensors that happen to be as large: nobody copies a copy."""
+    events, details = events_of([step(0, "aten::copy_"), step(1, "aten::copy_")])
+    inside = report([*events, host("op", "aten::addmm", 0, 900)], kinds=KINDS, op_detail=details)
+    assert kanalyze.fusion(inside).is_empty()
+    both = report(events_of([step(0, "aten::copy_"), step(1, "aten::mul")])[0], kinds=KINDS)
+    assert rows(kanalyze.fusion(both), "chain") == [("aten::copy_ → aten::mul",)]
+
+
+FOREACH = st.lists(st.sampled_from(["mul_", "lerp_", "addcmul_", "sqrt", "copy_", "addcdiv_"]), min_size=1, max_size=6)
+
+
+@given(FOREACH, st.integers(1, 3))
+def test_what_is_saved_is_less_than_what_runs_and_moves_less(names, parts):
+    for row in kanalyze.fusion(of_lists(names, parts=parts)).to_dicts():
+        assert len(set(row["chain"].split(" → "))) > 1
+        assert row["fused_bytes"] < row["moved_bytes"]
+        assert row["fused_ns"] >= 1000 * row["count"]
+        assert 0 <= row["saved_ns"] < row["total_ns"]
+
+
+def test_the_lists_are_chains_often_enough():
+    seen = []
+
+    @given(FOREACH)
+    def look(names):
+        seen.append(kanalyze.fusion(of_lists(names)).height)
+
+    look()
+    assert sum(map(bool, seen)) >= len(seen) / 4
+
+
+def test_without_operators_it_cannot_tell():
+    with pytest.raises(CannotTellError, match="op"):
+        kanalyze.fusion(report([kernel(0, 10, name=ADD)]))
+
+
+def without_loops(line):
+    """The runs of one operator, those of five and more as something that is no elementwise kernel."""
+
+    def key(one):
+        return one["name"], one["elements"], one["thread"], one["name"] == "aten::fill_" and one["at"]
+
+    for _, run in groupby(line, key=key):
+        same = list(run)
+        yield from ({**one, "name": "aten::mm"} for one in same) if len(same) >= 5 else same
+
+
+def slow_chains(steps):
+    """What :func:`kanalyze.fusion` gives, by loops: (chain, count, launches, total_ns)."""
+    found = []
+    for _, line in groupby(sorted(steps, key=lambda one: (one["stream"], one["at"])), key=lambda one: one["stream"]):
+        run = []
+        for one in [*without_loops(line), None]:
+            fits = (
+                one is not None
+                and run
+                and one["name"] not in ("aten::mm", "aten::fill_")
+                and run[-1]["name"] != "aten::mm"
+                and (one["elements"], one["thread"]) == (run[-1]["elements"], run[-1]["thread"])
+            )
+            if not fits:
+                found += turns(run)
+                run = []
+            if one is not None:
+                run.append(one)
+    sums = {}
+    for chain in found:
+        key = " → ".join(one["name"] for one in chain), chain[0]["elements"]
+        count, launches, ns = sums.get(key, (0, 0, 0))
+        sums[key] = count + 1, launches + len(chain), ns + sum(one["ns"] for one in chain)
+    return {(*key, *value) for key, value in sums.items()}
+
+
+def turns(run):
+    names = [one["name"] for one in run]
+    for period in range(1, len(run) // 2 + 1):
+        if all(names[at] == names[at + period] for at in range(len(run) - period)):
+            parts = [run[at : at + period] for at in range(0, len(run), period)]
+            return [part for part in parts if len(part) > 1]
+    return [run] if len(run) > 1 else []
+
+
+some_steps = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(OPS)),
+        st.sampled_from([100] * 9 + [200]),
+        st.sampled_from([7] * 5 + [8]),
+        st.sampled_from([1] * 9 + [2]),
+    ),
+    min_size=1,
+    max_size=24,
+)
+
+
+@cases(0.15)
+@given(some_steps, st.integers(1, 40))
+def test_chains_are_those_of_the_slow_model(chosen, ns):
+    steps = [
+        step(number, name, elements=elements, stream=stream, thread=thread, ns=ns + number)
+        for number, (name, elements, stream, thread) in enumerate(chosen)
+    ]
+    found = kanalyze.fusion(made(steps))
+    holds(found.height)
+    assert set(rows(found, "chain", "elements", "count", "launches", "total_ns")) == slow_chains(steps)
+    assert (found["saved_ns"] >= 0).all()
+    assert (found["saved_ns"] == found["total_ns"] - found["fused_ns"]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "types", "strides", "expected"),
+    [
+        ("aten::add", "[[4, 8], [4, 8], []]", '["float", "float", "Scalar"]', None, (32, 256, 128)),
+        ("aten::add", "[[4, 8], [8]]", '["float", "c10::BFloat16"]', None, (32, 144, 128)),  # broadcast, widest type
+        ("aten::mul", "[[4, 8], [4, 8]]", '["float", "float"]', "[[8, 1], [0, 1]]", (32, 160, 128)),  # expanded
+        ("aten::mul", "[[4], []]", '["c10::Half", "double"]', None, (4, 16, 8)),  # a number does not widen
+        ("aten::copy_", "[[4], [4], []]", '["c10::Half", "float", "Scalar"]', None, (4, 16, 8)),
+        ("aten::fill_", "[[4], []]", '["float", "Scalar"]', None, (4, 0, 16)),
+        ("aten::_foreach_mul_", "[[[2, 3], [4]], []]", '["TensorList", "Scalar"]', None, (10, 40, 40)),
+        ("aten::add", "[[4]]", '["c10::Unheard"]', None, (None, None, None)),
+        ("aten::add", None, None, None, (None, None, None)),
+        ("aten::add", "no json", "[]", None, (None, None, None)),
+    ],
+)
+def test_sizes_from_shapes_and_types(name, shapes, types, strides, expected):
+    row = {
+        "name": name,
+        "input_shapes": shapes,
+        "input_types": types,
+        "input_strides": strides,
+        "element_bytes": 4 if "foreach" in name else None,
+    }
+    schema = {**dict.fromkeys(row, pl.String), "element_bytes": pl.Int64}
+    assert sizes(pl.DataFrame([row], schema=schema)).row(0) == expected

@@ -1,0 +1,222 @@
+"""Recordings that begin in mid-run: what was waited for first is unknown, and nothing is called a first launch."""
+
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.host import _context_creation, _recording_start
+from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.gaps import gaps
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches.cold import cold
+from kanalyze.analyses.page.time_page import summarize
+from support.build import call, kernel, memcpy, overhead, report
+from support.slow_model import RECORDING_BEGINS, SlowModel
+from support.strategies import EVENTS, FEWER
+
+REPORTS = Path(__file__).parents[2] / "reports"
+US, MS = 1_000, 1_000_000
+LATE = 500 * MS
+
+#: A launch at the beginning of the recording, whose kernel starts half a second later.
+CUT = [call("cudaLaunchKernel", 0, 5 * US, correlation=1), kernel(LATE, 2 * LATE, correlation=1)]
+
+#: What shows that a process was not at work before: a context, or something loaded, before anything ran.
+BEGINNINGS = {
+    "a module": call("cuModuleLoadData", 1 * US, 2 * US),
+    "a library": call("cuLibraryLoadData", 5 * US, 60 * US),
+    "a library on another thread": call("cuLibraryLoadData", 5 * US, 60 * US, thread=2),
+    "compiling": call("nvrtcCompileProgram", 1 * US, 2 * US),
+    "a context outside of calls": overhead("CUDA profiling data flush on context created", 6 * US, 7 * US),
+    "a function, lazily": overhead("Lazy Function Loading", 1 * US, 2 * US),
+    "the first call of all": call("cuInit", -1, 0),
+    "a module, by itself": overhead("Runtime Triggered Module Loading", 1 * US, 2 * US),
+}
+
+#: What warm programs do as well.
+NONE = {
+    "a look-up": call("cuLibraryGetKernel", 1 * US, 2 * US),
+    "a look-up in each launch": call("cuKernelGetFunction", 1 * US, 2 * US),
+    "loading once something ran": call("cuLibraryLoadData", LATE + 1, LATE + 2),
+    "a library that begins": call("cuInit", 1 * US, 2 * US),
+    "loading of another process": call("cuLibraryLoadData", 6 * US, 7 * US, process=2),
+    "the profiler's buffer": overhead("Activity Buffer Request", 1 * US, 2 * US),
+}
+
+
+def rows(events, *buckets):
+    found = ledger(report(events)).select("bucket", "detail", "ns").rows()
+    return [row for row in found if row[0] in buckets]
+
+
+def test_what_the_first_operation_waited_for_is_unknown():
+    assert rows(CUT, "launch", "unknown") == [
+        ("launch", "call", 5 * US),
+        ("unknown", "recording begins", LATE - 5 * US),
+    ]
+    told = culprits(report(CUT)).filter(pl.col("bucket") == "unknown").select("culprit", "ns").rows()
+    assert told == [("recording begins", LATE - 5 * US)]
+    (gap,) = gaps(report(CUT)).select("reason", "culprit", "unknown_ns").rows()
+    assert gap == ("unknown", "recording begins", LATE - 5 * US)
+
+
+def test_the_page_and_health_say_that_the_recording_begins_there():
+    page = summarize(report(CUT))
+    assert page.answer.startswith(
+        "The GPU was busy 50.0 % of 1.000 s; the largest part of the rest went to what the rec"
+    )
+    (row,) = health(report(CUT)).filter(check="processes at work before the recording").to_dicts()
+    assert (row["count"], row["ns"], row["doubt"]) == (1, LATE - 5 * US, True)
+    assert "the recording begins there" in row["effect"]
+    assert not health(report(CUT)).filter(check="idle time of unknown cause").get_column("count").item()
+    assert [one.rule for one in ranked(report(CUT))] == []
+
+
+@pytest.mark.parametrize("shown", BEGINNINGS.values(), ids=BEGINNINGS)
+def test_where_the_process_began_in_the_recording_it_is_latency(shown):
+    found = {bucket: ns for bucket, detail, ns in rows([*CUT, shown], "launch") if detail == "latency"}
+    assert found["launch"] >= LATE - 66 * US
+    assert rows([*CUT, shown], "unknown") == []
+    assert not health(report([*CUT, shown])).filter(check="processes at work before the recording").item(0, "count")
+
+
+@pytest.mark.parametrize("usual", NONE.values(), ids=NONE)
+def test_what_warm_programs_do_shows_no_beginning(usual):
+    assert rows([*CUT, usual], "unknown") == [("unknown", "recording begins", LATE - 5 * US)]
+
+
+@pytest.mark.parametrize(("waits", "hidden"), [(50 * US, False), (50 * US + 1, True)])
+def test_what_starts_at_once_waited_for_nothing_else(waits, hidden):
+    events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5 + waits, MS, correlation=1)]
+    expected = ("unknown", "recording begins", waits) if hidden else ("launch", "latency", waits)
+    assert rows(events, "launch", "unknown")[-1] == expected or expected in rows(events, "launch", "unknown")
+
+
+def test_each_stream_may_hold_work_from_before():
+    side = [call("cudaMemcpyAsync", 0, 5, correlation=1), memcpy(6, 10, correlation=1, stream=9)]
+    main = [call("cudaLaunchKernel", 20, 25, correlation=2), kernel(LATE, LATE + 9, correlation=2)]
+    later = [call("cudaLaunchKernel", LATE + 20, LATE + 25, correlation=3), kernel(2 * LATE, 3 * LATE, correlation=3)]
+    events = [*side, *main, *later]
+    assert rows(events, "unknown") == [("unknown", "recording begins", LATE - 25)]
+    assert ("launch", "latency", LATE - 25 + 1) in rows(events, "launch")  # of the second one on its stream
+
+
+def test_operations_launched_before_the_recording():
+    before = [kernel(0, 5 * MS, correlation=9), kernel(6 * MS, 13 * MS, correlation=10)]
+    events = [
+        *before,
+        call("cudaDeviceSynchronize", 10, 14 * MS),
+        call("cudaLaunchKernel", 15 * MS, 16 * MS, correlation=1),
+    ]
+    events += [kernel(16 * MS, 17 * MS, correlation=1)]
+    assert rows(events, "sync", "unknown", "loading") == [
+        ("sync", "cudaDeviceSynchronize", MS),  # once both had ended
+        ("unknown", "recording begins", MS),
+    ]
+
+
+def test_a_blocking_call_before_anything_ran_waits_for_what_is_not_recorded():
+    events = [call("cudaDeviceSynchronize", 0, 14 * MS), call("cudaStreamSynchronize", 14 * MS, 14 * MS + 50 * US)]
+    events += [call("cudaLaunchKernel", 15 * MS, 16 * MS, correlation=1), kernel(16 * MS, 17 * MS, correlation=1)]
+    assert rows(events, "sync", "unknown") == [
+        ("sync", "cudaStreamSynchronize", 50 * US),
+        ("unknown", "recording begins", 14 * MS),
+    ]
+    (blocks,) = [one for one in ranked(report(events)) if one.rule == "host-blocks"]
+    assert blocks.at_stake_ns == 50 * US
+
+
+def slow_first(*more, thread=1):
+    """A kernel whose first launch takes long, and then four that do not."""
+    times = [(0, 400 * US), *((n * MS, n * MS + 4 * US) for n in range(1, 5))]
+    events = [call("cudaLaunchKernel", *at, correlation=n + 1, thread=thread) for n, at in enumerate(times)]
+    return [*events, *(kernel(end, end + US, correlation=n + 1) for n, (_, end) in enumerate(times)), *more]
+
+
+def test_a_first_launch_is_called_so_only_where_the_process_began_in_the_recording():
+    (row,) = cold(report(slow_first())).to_dicts()
+    assert row["category"] == "first in recording"
+    assert row["evidence"] == (
+        "the recording's first launch of this kernel; later ones: 4; "
+        "what the process did before the recording is not known"
+    )
+    assert [one.rule for one in ranked(report(slow_first())) if one.table == "cold"] == []
+    shown = report(slow_first(call("cuLibraryLoadData", 1, 2)))
+    assert cold(shown).filter(category="first launch").height == 1
+    assert "first-launch" in {one.rule for one in ranked(shown)}
+
+
+def test_in_a_process_at_work_before_a_kernel_that_was_just_loaded_is_launched_first():
+    late = [
+        call("cudaLaunchKernel", 10 * MS, 11 * MS, correlation=20),
+        kernel(11 * MS, 12 * MS, name="new", correlation=20),
+    ]
+    load = call("cuLibraryLoadData", 9 * MS, 10 * MS)
+    found = cold(report(slow_first(*late, load))).filter(
+        pl.col("category").is_in(["first launch", "first in recording"])
+    )
+    assert sorted(found.select("what", "category").rows()) == [("k", "first in recording"), ("new", "first launch")]
+    elsewhere = cold(report(slow_first(*late, call("cuLibraryLoadData", 9 * MS, 10 * MS, thread=3))))
+    assert "first launch" not in elsewhere.get_column("category").to_list()
+
+
+def test_other_firsts_of_a_process_at_work_before():
+    calls = [call("cudaEventCreate", n * 100 * US, n * 100 * US + (90 * US if n == 0 else US)) for n in range(4)]
+    ran = [call("cudaLaunchKernel", 5 * MS, 6 * MS, correlation=1), kernel(6 * MS, 7 * MS, correlation=1)]
+    (row,) = cold(report([*calls, *ran])).select("category", "evidence").rows()
+    assert row[0] == "first in recording"
+    assert row[1].startswith("the recording's first call of this name; later ones: 3; ")
+    assert cold(report([*calls, *ran, call("cuModuleLoad", 4 * MS, 5 * MS)])).filter(category="first call").height == 1
+
+
+@FEWER
+@given(EVENTS, st.sampled_from([1, 5]))
+def test_windows_at_once_give_what_each_ledger_gives(events, prompt_ns):
+    of = report(events)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_recording_start, "PROMPT_NS", prompt_ns)
+        patch.setattr(_context_creation, "CONTEXT_FROM_NS", 5)
+        spans = pl.DataFrame({"start": [-5, 10], "end": [10, 60]})
+        sums = window_ledgers(of, spans)
+        for start, end in spans.iter_rows():
+            one = ledger(of.narrow(window=kanalyze.Window(start, end)))
+            both = sums.filter(pl.col("window") == (start > 0)).unpivot(index=["window", "device"], value_name="ns")
+            mine = {
+                (row["device"], f"{row['bucket']}_ns"): row["ns"]
+                for row in one.group_by("device", "bucket").agg(pl.col("ns").sum()).iter_rows(named=True)
+            }
+            assert mine == {row[1:3]: row[3] for row in both.iter_rows() if row[3]}
+
+
+def test_the_made_up_reports_hold_what_these_rules_are_about():
+    seen = Counter()
+
+    @settings(max_examples=200, database=None, derandomize=True)
+    @given(EVENTS)
+    def look(events):
+        model = SlowModel(events, (None, None), 5, 5)
+        seen["begins"] += any(key[1:] == RECORDING_BEGINS for key in model.ledger())
+        seen["unseen"] += any(model.launch_of(item) is not None for item in model.unseen)
+        seen["earlier"] += any(model.launch_of(item) is None for item in model.unseen)
+        seen["began"] += bool(model.operations) and not model.begun_before
+        seen["rest"] += any(made < item.end for item, made in model.context_calls.items())
+        seen["guessed"] += any(made == item.end for item, made in model.context_calls.items())
+
+    look()
+    assert all(seen[name] >= 4 for name in ("begins", "unseen", "earlier", "began", "rest", "guessed")), seen
+
+
+def test_real_recordings_that_begin_in_mid_run():
+    for name in ("emit_nvtx.sqlite", "findings_clean.sqlite", "torch/ddp.json.gz", "torch/with_modules.json.gz"):
+        found = cold(kanalyze.read(REPORTS / name)).get_column("category").to_list()
+        assert set(found) <= {"first in recording", "module", "library", "graph"}, name
+    for name in ("add.sqlite", "torch.sqlite", "nccl.sqlite", "two_processes.sqlite", "visible_devices.sqlite"):
+        assert _recording_start.begun_before(kanalyze.read(REPORTS / name)).is_empty(), name

@@ -1,0 +1,169 @@
+"""Gaps: each idle time of a device with its reasons, then against a model that goes instant by instant."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.idle.gaps import gaps
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.window import Window
+from support.build import call, kernel, memcpy, nvtx, report
+from support.large import in_batches
+from support.shares import cases, holds, some
+from support.slow_gaps import IDLE, SlowGaps, gap_reports
+from support.strategies import FEWER, WINDOWS
+
+REPORTS = sorted((Path(__file__).parents[2] / "reports").glob("*.sqlite"))
+
+
+def loop():
+    """Two kernels with a wait and some work of the host between them, in ranges."""
+    return report(
+        [
+            nvtx("step", 0, 5_000),
+            nvtx("data", 2_500, 3_500),
+            call("cudaLaunchKernel_v7000", 0, 100, correlation=1),
+            kernel(200, 1_000, correlation=1, name="first"),
+            call("cudaStreamSynchronize_v3020", 100, 1_500),
+            call("cudaEventRecord_v3020", 3_600, 3_700),
+            call("cudaLaunchKernel_v7000", 4_000, 4_300, correlation=2),
+            kernel(4_500, 5_000, correlation=2, name="second", stream=8),
+            kernel(5_010, 5_100, correlation=2, name="third", stream=8),
+        ]
+    )
+
+
+def test_a_gap_has_its_reasons_and_what_ended_it():
+    (row,) = gaps(loop()).rows(named=True)
+    assert row == {
+        "device": 0,
+        "start_ns": 1_000,
+        "dur_ns": 3_500,
+        "profiler_ns": 0,
+        "loading_ns": 0,
+        "allocation_ns": 0,
+        "launch_ns": 500,
+        "queued_ns": 0,
+        "sync_ns": 500,
+        "api_ns": 100,
+        "host_ns": 2_400,
+        "unknown_ns": 0,
+        "reason": "host",
+        "culprit": "step",
+        "ended_by": "second",
+        "kind": "kernel",
+        "stream": 8,
+        "api": "cudaLaunchKernel",
+        "range": "step",
+        "process_id": 1,
+        "thread_id": 1,
+    }
+
+
+def test_the_threshold_leaves_out_what_does_not_exceed_it():
+    assert gaps(loop(), threshold_ns=0).get_column("dur_ns").to_list() == [200, 3_500, 10]
+    assert gaps(loop(), threshold_ns=10).get_column("dur_ns").to_list() == [200, 3_500]
+    assert gaps(loop(), threshold_ns=200).get_column("dur_ns").to_list() == [3_500]
+
+
+def test_a_gap_is_cut_by_the_window_and_then_measured():
+    found = gaps(loop(), threshold_ns=0, window="4100ns..4400ns")
+    assert found.select("start_ns", "dur_ns", "launch_ns", "reason", "culprit").rows() == [
+        (4_100, 300, 300, "launch", "second")
+    ]
+    assert gaps(loop(), threshold_ns=300, window="4100ns..4400ns").is_empty()
+
+
+def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
+    assert gaps(loop(), by="culprit", threshold_ns=0).rows() == [
+        (0, "host", "step", 1, 3_500, 3_500 / 5_100, 3_500.0, 3_500),
+        (0, "launch", "first", 1, 200, 200 / 5_100, 200.0, 200),
+        (0, "queued", "after second on the same stream", 1, 10, 10 / 5_100, 10.0, 10),
+    ]
+
+
+def test_after_the_last_operation_nothing_ended_it():
+    events = [kernel(0, 10, correlation=1), call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaFree", 30, 90)]
+    found = gaps(report(events), threshold_ns=0)
+    assert found.select("start_ns", "dur_ns", "reason", "culprit", "ended_by", "kind", "stream", "api").rows() == [
+        (10, 80, "allocation", "cudaFree", None, None, None, None)
+    ]
+
+
+def test_what_nobody_launched_has_no_call_and_no_thread():
+    events = [
+        call("cudaLaunchKernel", 0, 5, correlation=1),
+        kernel(5, 10, correlation=1),
+        memcpy(20, 30, direction="Unified Host-to-Device", stream=None),
+    ]
+    found = gaps(report(events), threshold_ns=5)
+    assert found.select("host_ns", "culprit", "ended_by", "api", "thread_id").rows() == [
+        (10, "after cudaLaunchKernel", "[CUDA memcpy Unified Host-to-Device]", None, None)
+    ]
+
+
+def test_no_gaps_is_an_empty_table():
+    assert gaps(report([call("cudaFree", 0, 10)])).is_empty()
+    assert gaps(report([kernel(0, 5_000)]), by="culprit").is_empty()
+
+
+def test_no_record_of_operations_cannot_tell():
+    with pytest.raises(CannotTellError, match="gaps"):
+        gaps(report([call("cudaFree", 0, 10)], kinds=["api"]))
+
+
+def test_an_unknown_grouping_is_said():
+    with pytest.raises(UnknownNameError, match="grouping of gaps"):
+        gaps(loop(), by="colour")
+
+
+def test_time_that_the_recording_does_not_cover_is_a_gap_of_its_own():
+    read = kanalyze.read(Path(__file__).parents[2] / "reports" / "add.sqlite")
+    last = gaps(read, window="0s..60s").tail(1).row(0, named=True)
+    assert (last["start_ns"], last["dur_ns"]) == (read.meta.end_ns, 60_000_000_000 - read.meta.end_ns)
+    assert (last["unknown_ns"], last["reason"], last["culprit"]) == (last["dur_ns"], "unknown", None)
+
+
+def assert_sums_to_the_ledger(of):
+    """All gaps together are the ledger's idle buckets, device by device. Gives how many there are."""
+    every = gaps(of, threshold_ns=0)
+    assert (
+        every.get_column("dur_ns") == every.select(pl.sum_horizontal(f"{name}_ns" for name in IDLE)).to_series()
+    ).all()
+    sums = every.group_by("device").agg(pl.col(f"{name}_ns").sum() for name in IDLE)
+    found = {(row["device"], name): row[f"{name}_ns"] for row in sums.iter_rows(named=True) for name in IDLE}
+    idle = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(IDLE)).group_by("device", "bucket")
+    expected = {(device, bucket): ns for device, bucket, ns in idle.agg(pl.col("ns").sum()).iter_rows()}
+    assert {key: ns for key, ns in found.items() if ns} == expected
+    return every.height
+
+
+@cases(0.6)
+@given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
+def test_gaps_equal_the_model(made, window, threshold, batch):
+    events, records = made
+    of = report(events, event_records=records).narrow(window=Window(*window))
+    with pytest.MonkeyPatch.context() as patch:
+        in_batches(patch, batch)
+        found = gaps(of, threshold_ns=threshold).drop("process_id", "thread_id")
+    model = SlowGaps(events, window, records)
+    holds(found.height)
+    assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]
+
+
+@cases(0.5)
+@FEWER
+@given(gap_reports(), WINDOWS)
+def test_all_gaps_sum_to_the_ledger(made, window):
+    events, records = made
+    holds(assert_sums_to_the_ledger(report(events, event_records=records).narrow(window=Window(*window))))
+
+
+@pytest.mark.parametrize("path", some(path for path in REPORTS if path.stem != "empty"), ids=lambda path: path.stem)
+def test_all_gaps_of_real_reports_sum_to_the_ledger(path):
+    assert assert_sums_to_the_ledger(kanalyze.read(path)) > 0

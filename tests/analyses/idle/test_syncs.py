@@ -1,0 +1,231 @@
+"""Syncs: every call that blocks the host, what it waited for, and what the device did meanwhile."""
+
+import csv
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+
+import kanalyze
+from kanalyze.analyses.idle._blocking_calls import scope_of
+from kanalyze.analyses.idle.syncs import syncs
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.window import Window
+from support.build import call, host, kernel, memcpy, nvtx, report
+from support.slow_syncs import SlowSyncs, sync_reports
+from support.strategies import WINDOWS
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+LAUNCH = "cudaLaunchKernel_v7000"
+PAGEABLE = {"target_memory": "Pageable", "source_memory": "Device"}
+
+
+def two_streams(*more):
+    """A kernel on stream 7 until 50 and one on stream 8 until 80."""
+    events = [
+        call(LAUNCH, 0, 5, correlation=1),
+        kernel(10, 50, correlation=1, name="first"),
+        call(LAUNCH, 5, 9, correlation=2),
+        kernel(40, 80, correlation=2, name="second", stream=8),
+    ]
+    return report([*events, *more])
+
+
+def waited(of):
+    return syncs(of).select("api", "waits_for", "idle_ns", "busy_ns", "waited_for", "stream", "after_ns").rows()
+
+
+# What each waits for
+
+
+def test_a_device_call_waits_for_all_its_work():
+    of = two_streams(nvtx("end", 8, 100), call("cudaDeviceSynchronize_v3020", 20, 90))
+    assert syncs(of).rows() == [
+        (20, 70, "cudaDeviceSynchronize", "device", "end", 1, 1, 0, 10, 60, "second", 8, 10),
+    ]
+
+
+def test_a_stream_call_waits_for_its_stream():
+    sync = host("sync", "Stream wait sync", 20, 59, context=1, stream=7, correlation=9)
+    of = two_streams(call("cudaStreamSynchronize_v3020", 20, 60, correlation=9), sync)
+    assert waited(of) == [("cudaStreamSynchronize", "stream", 0, 40, "first", 7, 10)]
+
+
+def test_a_stream_call_without_a_record_of_its_stream_tells_no_operation():
+    of = two_streams(call("cudaStreamSynchronize_v3020", 20, 60, correlation=9))
+    assert waited(of) == [("cudaStreamSynchronize", "stream", 0, 40, None, None, None)]
+
+
+def test_an_event_call_waits_for_what_was_launched_before_the_event_was_recorded():
+    events = [
+        call(LAUNCH, 0, 5, correlation=1),
+        kernel(10, 50, correlation=1, name="first"),
+        call("cudaEventRecord", 6, 7, correlation=2),
+        call(LAUNCH, 8, 9, correlation=3),
+        kernel(50, 55, correlation=3, name="later"),
+        call("cudaEventSynchronize", 20, 60, correlation=4),
+        host(
+            "sync", "Event sync", 20, 60, context=1, stream=7, correlation=4, side={"cuda_event_id": 5, "record_id": 6}
+        ),
+    ]
+    record = {"process_id": 1, "context_id": 1, "stream": 7, "correlation_id": 2, "cuda_event_id": 5, "record_id": 6}
+    of = report(events, event_records=[record])
+    assert waited(of) == [("cudaEventSynchronize", "event", 5, 35, "first", 7, 10)]
+
+
+def test_a_copy_waits_for_itself_or_for_what_its_stream_did_before():
+    back = memcpy(70, 80, direction="Device-to-Host", correlation=3)
+    staged = memcpy(95, 99, correlation=4)  # the call returned once it had read the memory
+    calls = [call("cudaMemcpy_v3020", 60, 85, correlation=3), call("cudaMemcpy_v3020", 88, 94, correlation=4)]
+    of = report([call(LAUNCH, 0, 5, correlation=1), kernel(10, 65, correlation=1), back, staged, *calls])
+    assert waited(of) == [
+        ("cudaMemcpy", "copy", 10, 15, "[CUDA memcpy Device-to-Host]", 7, 5),
+        ("cudaMemcpy", "copy", 6, 0, None, None, None),
+    ]
+
+
+def test_an_asynchronous_copy_into_pageable_memory_blocks():
+    copies = [
+        memcpy(60, 70, direction="Device-to-Host", correlation=3, side=PAGEABLE),
+        memcpy(80, 90, direction="Device-to-Host", correlation=4, side={**PAGEABLE, "target_memory": "Pinned"}),
+    ]
+    calls = [call("cudaMemcpyAsync", 55, 75, correlation=3), call("cudaMemcpyAsync", 76, 78, correlation=4)]
+    assert waited(report([*copies, *calls])) == [
+        ("cudaMemcpyAsync", "copy", 10, 10, "[CUDA memcpy Device-to-Host]", 7, 5)
+    ]
+
+
+def test_freeing_memory_waits_for_the_device():
+    of = two_streams(call("cudaFree_v3020", 60, 85), call("cudaFreeAsync_v11020", 85, 86), call("cudaFreeHost", 90, 95))
+    assert waited(of) == [
+        ("cudaFree", "free", 5, 20, "second", 8, 5),
+        ("cudaFreeHost", "free", 5, 0, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("cuCtxSynchronize", "device"),
+        ("cudaThreadSynchronize", "device"),
+        ("cuStreamSynchronize_ptsz", "stream"),
+        ("cuEventSynchronize", "event"),
+        ("cudaMemcpyToSymbol", "copy"),
+        ("cuMemcpyDtoH_v2", "copy"),
+        ("cuMemFree_v2", "free"),
+        ("cuMemFreeHost", "free"),
+        ("cudaFreeArray", "free"),
+        ("cuArrayDestroy", "free"),
+        ("cudaMemcpyAsync", None),
+        ("cuMemcpyBatchAsync", None),
+        ("cuMemFreeAsync", None),
+        ("cudaGraphAddMemcpyNode", None),
+        ("cudaStreamWaitEvent", None),
+        ("cudaEventQuery", None),
+        ("cudaMemset", None),
+        (None, None),
+    ],
+)
+def test_calls_are_told_by_their_names(name, scope):
+    assert scope_of(name) == scope
+
+
+# The device
+
+
+def test_the_device_is_that_of_the_context_whatever_the_synchronisation_says():
+    events = [
+        call(LAUNCH, 0, 5, correlation=1),
+        kernel(5, 20, correlation=1),
+        call(LAUNCH, 5, 9, correlation=2),
+        kernel(10, 30, correlation=2, device=1, context=2, name="far"),
+        call("cudaStreamSynchronize", 12, 40, correlation=3),
+        host("sync", "Stream wait sync", 12, 40, context=2, stream=7, device=0, correlation=3),
+    ]
+    found = syncs(report(events))
+    assert found.select("device", "waited_for", "idle_ns").rows() == [(1, "far", 10)]
+
+
+def test_of_several_devices_it_is_the_one_that_the_thread_used_last():
+    events = [
+        call(LAUNCH, 0, 5, correlation=1),
+        kernel(5, 20, correlation=1),
+        call("cudaDeviceSynchronize", 6, 25),
+        call(LAUNCH, 26, 29, correlation=2),
+        kernel(30, 40, correlation=2, device=1, context=2),
+        call("cudaDeviceSynchronize", 30, 45),
+        call("cudaDeviceSynchronize", 30, 45, thread=2),
+    ]
+    assert syncs(report(events)).get_column("device").to_list() == [0, 1, None]
+    assert syncs(report(events), device=1).height == 1
+
+
+# By call
+
+
+def test_by_api_sums_calls_of_one_range():
+    calls = [call("cudaDeviceSynchronize", start, start + 5) for start in (20, 90, 100)]
+    of = two_streams(nvtx("step", 85, 200), *calls)
+    found = syncs(of, by="api").select("api", "waits_for", "range", "count", "total_ns", "idle_ns", "busy_ns")
+    assert found.rows() == [
+        ("cudaDeviceSynchronize", "device", "step", 2, 10, 10, 0),
+        ("cudaDeviceSynchronize", "device", None, 1, 5, 0, 5),
+    ]
+
+
+# Outcomes
+
+
+def test_calls_count_whole_where_they_overlap_the_window():
+    of = two_streams(call("cudaDeviceSynchronize", 20, 90))
+    assert syncs(of, window="85ns..86ns").select("dur_ns", "idle_ns").rows() == [(70, 10)]
+    assert syncs(of, window="90ns..95ns").is_empty()
+
+
+def test_no_blocking_calls_is_an_empty_table():
+    assert syncs(report([call("cudaMalloc", 0, 10)])).is_empty()
+    assert syncs(report([call("cudaMalloc", 0, 10)]), by="api").is_empty()
+
+
+def test_no_record_of_calls_cannot_tell():
+    with pytest.raises(CannotTellError, match="syncs"):
+        syncs(report([kernel(0, 5)], kinds=["kernel"]))
+
+
+def test_an_unknown_grouping_is_said():
+    with pytest.raises(UnknownNameError, match="grouping of syncs"):
+        syncs(report([call("cudaFree", 0, 10)]), by="colour")
+
+
+@given(sync_reports())
+def test_syncs_equal_the_model(made):
+    events, records = made
+    found = syncs(report(events, event_records=records)).drop("process_id", "thread_id")
+    assert found.rows() == SlowSyncs(events, records=records).rows()
+
+
+@given(sync_reports(), WINDOWS)
+def test_a_window_leaves_out_what_does_not_touch_it(made, window):
+    events, records = made
+    whole = report(events, event_records=records)
+    low, high = (-99 if window[0] is None else window[0]), (999 if window[1] is None else window[1])
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    inside = (pl.col("start_ns") < high) & ((end > low) | (pl.col("start_ns") == low))
+    assert syncs(whole.narrow(window=Window(*window))).equals(syncs(whole).filter(inside))
+
+
+# Every row that nsys' own rule lists
+
+
+LISTED = sorted(REPORTS.glob("expected/*/cuda_api_sync.csv"))
+
+
+@pytest.mark.parametrize("listed", LISTED, ids=lambda path: path.parent.name)
+def test_what_nsys_lists_is_among_ours(listed):
+    of = kanalyze.read(REPORTS / f"{listed.parent.name}.sqlite")
+    with listed.open(encoding="utf-8") as lines:
+        rows = [tuple(map(int, row[:4])) for row in csv.reader(lines) if row[0].isdigit()]
+    assert rows
+    assert set(rows) <= set(syncs(of).select("dur_ns", "start_ns", "process_id", "thread_id").rows())

@@ -1,0 +1,211 @@
+"""Utilisation: chunks that tile the window and hold the ledger's busy time exactly, and what nsys prints."""
+
+import csv
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.utilisation import AS_NSYS, utilisation
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.window import Window
+from support.build import call, graph, kernel, memcpy, memset, overhead, report
+from support.slow_model import BUSY, SlowModel
+from support.strategies import EVENTS, FEWER, WINDOWS
+
+HERE = Path(__file__).parents[2]
+EXPECTED = sorted((HERE / "reports" / "expected").glob("*/gpu_time_util*.csv"))
+THRESHOLDS = {"gpu_time_util": 0.5, "gpu_time_util-30": 1.01, "gpu_time_util-7": 1.01}
+
+
+def rows(of, *columns, **options):
+    return utilisation(of, **options).select(columns).rows()
+
+
+def test_a_window_in_two_chunks():
+    events = [call("cudaMalloc", 0, 5), kernel(0, 10), memcpy(5, 15), memset(12, 18), kernel(16, 20)]
+    assert utilisation(report(events), 2).to_dicts() == [
+        {
+            "device": 0,
+            "t_ns": 0,
+            "dur_ns": 10,
+            "busy_share": 1.0,
+            "kernel_share": 1.0,
+            "communication_share": 0.0,
+            "memcpy_share": 0.0,
+            "memset_share": 0.0,
+            "busy_ns": 10,
+            "kernel_ns": 10,
+            "communication_ns": 0,
+            "memcpy_ns": 0,
+            "memset_ns": 0,
+        },
+        {
+            "device": 0,
+            "t_ns": 10,
+            "dur_ns": 10,
+            "busy_share": 1.0,
+            "kernel_share": 0.4,
+            "communication_share": 0.0,
+            "memcpy_share": 0.5,
+            "memset_share": 0.1,
+            "busy_ns": 10,
+            "kernel_ns": 4,
+            "communication_ns": 0,
+            "memcpy_ns": 5,
+            "memset_ns": 1,
+        },
+    ]
+
+
+def test_communication_is_what_no_kernel_hides():
+    events = [kernel(0, 10, name="ncclDevKernel_AllReduce"), kernel(5, 8), graph(8, 9)]
+    assert rows(report(events), "kernel_ns", "communication_ns", chunks=1) == [(4, 6)]
+
+
+def test_chunks_that_do_not_divide_the_window_differ_by_a_nanosecond():
+    assert rows(report([kernel(0, 10)]), "t_ns", "dur_ns", chunks=4) == [(0, 2), (2, 3), (5, 2), (7, 3)]
+
+
+def test_a_window_shorter_than_the_chunks_has_one_for_each_nanosecond():
+    assert rows(report([kernel(5, 8)]), "t_ns", "dur_ns") == [(5, 1), (6, 1), (7, 1)]
+
+
+def test_an_operation_without_duration_has_no_chunk():
+    assert utilisation(report([kernel(5, 5)])).is_empty()
+
+
+def test_only_what_is_below_the_threshold():
+    of = report([kernel(0, 6), kernel(15, 20)])
+    assert rows(of, "t_ns", "busy_share", chunks=2, threshold_share=0.6) == [(10, 0.5)]
+
+
+def test_no_operations_and_no_trace_of_them():
+    assert utilisation(report([])).is_empty()
+    assert utilisation(report([]), as_nsys=True).is_empty()
+    with pytest.raises(CannotTellError):
+        utilisation(report([], kinds=["range"]))
+
+
+@pytest.mark.parametrize("chunks", [0, -1, 100_001])
+def test_a_number_of_chunks_that_cannot_be(chunks):
+    with pytest.raises(UnknownNameError, match="number of chunks"):
+        utilisation(report([kernel(0, 10)]), chunks)
+
+
+@FEWER
+@given(EVENTS, WINDOWS, st.integers(1, 12))
+def test_each_chunk_holds_its_instants_of_the_ledger(events, sides, chunks):
+    of, slow = report(events).narrow(window=Window(*sides)), SlowModel(events, sides)
+    found = utilisation(of, chunks)
+    for device, low, high in windows(of).iter_rows():
+        told = {instant: bucket for instant, bucket, _ in slow.instants(device)}
+        own = found.filter(pl.col("device") == device)
+        ends = [low, *(own["t_ns"] + own["dur_ns"])]
+        assert own["t_ns"].to_list() == ends[:-1]  # they tile the window
+        assert ends[-1] == high
+        assert own.height == min(chunks, high - low)
+        assert own.is_empty() or own["dur_ns"].max() - own["dur_ns"].min() <= 1
+        for row in own.iter_rows(named=True):
+            inside = [told[instant] for instant in range(row["t_ns"], row["t_ns"] + row["dur_ns"])]
+            expected = {bucket: inside.count(bucket) for bucket in BUSY}
+            assert {bucket: row[f"{bucket}_ns"] for bucket in BUSY} == expected
+            assert row["busy_ns"] == sum(expected.values())
+            assert row["busy_share"] == row["busy_ns"] / row["dur_ns"] <= 1
+
+
+# As nsys
+
+
+def test_as_nsys_adds_up_what_runs_at_once_and_merges_neighbours():
+    events = [kernel(10, 20), memcpy(12, 20), kernel(45, 50), kernel(50, 50)]
+    found = utilisation(report(events), 4, as_nsys=True, threshold_share=2.0)
+    assert found.to_dicts() == [
+        {
+            "in_use_share": 23 / 40,
+            "dur_ns": 40,
+            "start_ns": 10,
+            "process_id": 1,
+            "device": 0,
+            "context_id": 1,
+            "gpu": 0,
+        }
+    ]
+    assert found.schema == AS_NSYS.schema
+
+
+def test_as_nsys_only_below_half_unless_told_otherwise_least_used_first():
+    events = [kernel(10, 14), kernel(20, 30), kernel(49, 50)]
+    assert rows(report(events), "start_ns", "dur_ns", "in_use_share", chunks=4, as_nsys=True) == [
+        (30, 20, 0.05),
+        (10, 10, 0.4),
+    ]
+
+
+def test_as_nsys_rounds_the_length_of_chunks_up_and_cuts_the_last_one():
+    events = [kernel(1, 2), kernel(11, 12)]
+    assert rows(report(events), "start_ns", "dur_ns", chunks=10, as_nsys=True) == [(3, 8)]
+
+
+def test_as_nsys_counts_the_profilers_overhead_strictly_inside_as_work():
+    name = "CUDA profiling overhead"
+    events = [
+        kernel(10, 20),
+        kernel(40, 50),
+        overhead(name, 10, 30),
+        overhead(name, 22, 30),
+        overhead("CUPTI Buffer flush", 31, 39),
+        overhead(name, 32, 34, process=2),
+    ]
+    assert rows(report(events), "in_use_share", chunks=1, as_nsys=True, threshold_share=1) == [(28 / 40,)]
+
+
+def test_as_nsys_looks_at_each_process_and_leaves_graphs_and_what_starts_at_0_out():
+    events = [
+        kernel(0, 5),
+        kernel(5, 6),
+        kernel(9, 10),
+        graph(5, 20),
+        kernel(7, 8, process=2),
+        kernel(17, 18, process=2),
+    ]
+    assert rows(report(events), "process_id", "start_ns", "dur_ns", chunks=1, as_nsys=True) == [(2, 7, 11), (1, 5, 5)]
+
+
+def test_as_nsys_takes_the_context_of_what_ended_last():
+    events = [kernel(1, 9, context=1), kernel(2, 50, context=3), kernel(3, 4, context=2)]
+    assert rows(report(events), "context_id", chunks=1, as_nsys=True, threshold_share=2) == [(3,)]
+
+
+@pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])
+def test_equals_nsys(path):
+    found = HERE / "reports" / f"{path.parent.name}.sqlite"
+    chunks = 7 if path.stem.endswith("-7") else 30
+    ours = utilisation(kanalyze.read(found), chunks, as_nsys=True, threshold_share=THRESHOLDS[path.stem])
+    with path.open(newline="") as file:
+        theirs = list(csv.DictReader(file))
+    assert ours.height == len(theirs)
+    columns = {
+        "Duration (ns)": "dur_ns",
+        "Start (ns)": "start_ns",
+        "PID": "process_id",
+        "Device ID": "device",
+        "Context ID": "context_id",
+    }
+    for row, expected in zip(ours.iter_rows(named=True), theirs, strict=True):
+        assert {name: row[column] or 0 for name, column in columns.items()} == {
+            name: int(expected[name]) for name in columns
+        }
+        assert abs(row["in_use_share"] * 100 - float(expected["In-Use (%)"])) <= 0.05 + 1e-9
+
+
+def test_busy_time_is_the_ledgers_on_real_reports():
+    for path in sorted((HERE / "reports").glob("*.sqlite")):
+        of = kanalyze.read(path)
+        busy = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(BUSY))
+        assert utilisation(of)["busy_ns"].sum() == busy["ns"].sum()

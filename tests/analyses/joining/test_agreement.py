@@ -1,0 +1,338 @@
+"""What two tools tell of one program: equal, explained, or neither, which is a gate that fails."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.counters._stall_reasons import LATENCY, stall_metric
+from kanalyze.errors import CannotTellError
+from kanalyze.readers.capture_manifest import selective
+from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.ncu_selection import chooses
+from support.build import call, kernel, memcpy, nvtx, report
+from support.command import SAMPLES, run
+from support.counters import measured
+
+CONFIG = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 64}
+
+
+def of_tool(tool, *events):
+    made = report([call("cudaLaunchKernel", 0, 1), *events])
+    return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
+
+
+def k(start, end, name="k", **config):
+    return kernel(start, end, name=name, side=CONFIG | config)
+
+
+def told(*reports):
+    """Figure and what both tell, with verdict and reason."""
+    rows = kanalyze.agreement(*reports).select("figure", "first", "second", "verdict", "reason").rows()
+    return {(figure, first, second): (verdict, reason or "") for figure, first, second, verdict, reason in rows}
+
+
+def nsys(*events):
+    return of_tool("nsys", *events)
+
+
+def torch(*events):
+    return of_tool("torch.profiler", *events)
+
+
+def test_the_same_program_is_equal_but_for_its_time():
+    assert told(nsys(k(0, 1000)), torch(k(0, 1100))) == {
+        ("launches", 1, 1): ("equal", ""),
+        ("registers", 32, 32): ("equal", ""),
+        ("shared memory", 64, 64): ("equal", ""),
+        ("duration", 1000, 1100): ("explained", "spread"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ([k(0, 1000, registers_per_thread=40)], ("registers", 32, 40)),
+        ([k(0, 1000, dynamic_shared_bytes=128)], ("shared memory", 64, 128)),
+        ([k(0, 1000), k(2000, 3000)], ("launches", 1, 2)),
+        ([k(0, 1000), k(2000, 3000, name="j")], ("launches", None, 1)),
+        ([k(0, 9000)], ("duration", 1000, 9000)),
+        ([k(0, 1000), memcpy(2000, 2100, size_bytes=7)], ("bytes copied", None, 7)),
+    ],
+)
+def test_what_nothing_explains(other, expected):
+    assert told(nsys(k(0, 1000)), torch(*other))[expected] == ("unexplained", "")
+
+
+def test_a_trace_of_some_steps_has_fewer_launches():
+    steps = [nvtx("ProfilerStep#3", 0, 4000)]
+    found = told(nsys(k(0, 1000), k(2000, 3000)), torch(k(0, 1000), *steps))
+    assert found["launches", 2, 1] == ("explained", "steps")
+    more = told(nsys(k(0, 1000)), torch(k(0, 1000), k(2000, 3000), *steps))
+    assert more["launches", 1, 2] == ("unexplained", "")
+
+
+def test_ncu_measures_some_launches_alone():
+    found = told(nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], block=(32, 1, 1)))
+    assert found["launches", 2, 1] == ("explained", "filter")
+
+
+def fewer_launches(tmp_path, change):
+    """What is said of the kernel that ncu measured fewer launches of, after a `change` of its step in the manifest."""
+    folder = Path(shutil.copytree(SAMPLES / "streams", tmp_path / "capture"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(next(step for done in manifest["passes"] for step in done["steps"] if step["name"] == "ncu"))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    rows = kanalyze.agreement(*every_report(folder)).filter(figure="launches", second_tool="ncu")
+    (row,) = rows.filter(pl.col("first") != pl.col("second")).to_dicts()
+    return row["verdict"], row["reason"], "its command is not known" in (row["why"] or "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--kernel-name-base", "mangled", "--kernel-id", "::regex:^k$:1"], ("explained", "filter", False)),
+        (["--kernel-name-base", "mangled", "--launch-count", "1"], ("explained", "filter", False)),
+        (["--kernel-name-base", "mangled"], ("unexplained", None, False)),
+        ([], ("unexplained", None, False)),
+    ],
+)
+def test_ncu_s_command_has_to_choose_launches_where_it_is_known(tmp_path, flags, expected):
+    def choose(step):
+        step["command"] = ["ncu", *flags, "program"]
+
+    assert fewer_launches(tmp_path, choose) == expected
+
+
+def test_where_ncu_s_command_is_not_known_it_may_have_chosen_launches(tmp_path):
+    assert fewer_launches(tmp_path, lambda step: step.update(name="other")) == ("explained", "filter", True)
+
+
+SOME, EVERY, NOBODY_KNOWS = ["ncu", "--launch-count", "1", "program"], ["ncu", "program"], ["ncu", "--odd", "program"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "known", "expected"),
+    [
+        ([SOME, SOME], True, ("explained", "filter")),
+        ([SOME, EVERY], False, ("unexplained", "")),
+        ([EVERY, NOBODY_KNOWS], False, ("unexplained", "")),
+        ([SOME, NOBODY_KNOWS], None, ("explained", "filter")),
+    ],
+)
+def test_of_several_runs_one_that_chose_nothing_should_have_every_launch(runs, known, expected):
+    """In one capture as in several."""
+    commands = {f"ncu-{at}": command for at, command in enumerate(runs)}
+    assert selective(commands, commands) is known
+    captures = []
+    for at, command in enumerate(runs):
+        one = measured({TOOK: 100 + at}, names=["k"], block=(32, 1, 1))
+        captures.append(replace(one, meta=replace(one.meta, path=Path(f"run {at}"), selective=chooses(command))))
+    assert told(nsys(*(k(1000 * at, 1000 * at + 500) for at in range(3))), *captures)["launches", 3, 2] == expected
+
+
+def test_a_kernel_that_only_ncu_has_is_not_explained():
+    found = told(nsys(k(0, 1000)), measured({}, names=["other"], block=(32, 1, 1)))
+    assert found["launches", None, 1] == ("unexplained", "")
+
+
+def test_ncu_in_another_shape_is_not_explained():
+    reports = nsys(k(0, 1000), k(2000, 3000)), measured({}, names=["k"], grid=(7, 1, 1), block=(32, 1, 1))
+    assert told(*reports)["launches", None, 1] == ("unexplained", "")
+    (row,) = kanalyze.agreement(*reports).filter(pl.col("first").is_null(), figure="launches").to_dicts()
+    assert row["grid_x"] == 7
+
+
+def test_one_report_is_compared_with_nothing():
+    with pytest.raises(CannotTellError, match="no second report"):
+        kanalyze.agreement(nsys(k(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ([100, 110, 120], [115, 120, 130], "explained"),
+        ([100, 110, 120], [121, 125, 130], "explained"),  # nearer than launches of one run are to each other
+        ([100, 110, 120], [200, 210, 220], "unexplained"),
+        ([100] * 40 + [900], [500] * 3, "unexplained"),  # one launch that took long is no spread
+        ([5000], [5300], "explained"),  # one launch each, and nothing else to learn from
+        ([5000], [5600], "unexplained"),
+        ([5000] * 2, [5000, 5001], "explained"),
+    ],
+)
+def test_durations_of_two_runs_are_held_against_their_own_spread(first, second, verdict):
+    def launches(tool, times):
+        return of_tool(tool, *(k(at * 10_000, at * 10_000 + took) for at, took in enumerate(times)))
+
+    rows = kanalyze.agreement(launches("nsys", first), launches("torch.profiler", second)).filter(figure="duration")
+    assert rows["verdict"].to_list() == [verdict]
+
+
+def test_other_kernels_show_how_far_two_launches_are_apart():
+    def launches(tool, took, others):
+        return of_tool(tool, k(0, took), *(k(10_000 * n, 10_000 * n + t, name="j") for n, t in enumerate(others, 1)))
+
+    wide, narrow = ([5000, 6000], [5000, 5010])
+    for others, verdict in ((wide, "explained"), (narrow, "unexplained")):
+        rows = kanalyze.agreement(launches("nsys", 5000, others), launches("torch.profiler", 5400, others))
+        assert rows.filter(figure="duration", name="k")["verdict"].to_list() == [verdict]
+
+
+CLOCK, TOOK = "gpc__cycles_elapsed.avg.per_second", "gpu__time_duration.sum"
+GPU = {"clock_hz": 2_000_000_000, "l2_bytes": 50_000_000, "memory_bandwidth_bytes_per_s": 10**12}
+
+
+def under_ncu(took, *, base=(), waits=0.0, clock=1.0e9, more=()):
+    """The reason for a kernel of 10 µs that takes another time under ncu."""
+    stalls = {stall_metric("long_scoreboard"): 10 * waits, stall_metric("selected"): 1.0, LATENCY: 10.0}
+    counters = {TOOK: took, CLOCK: clock, **stalls, **dict(more)}
+    made = report([call("cudaLaunchKernel", 0, 1), k(100, 10_100), *base], limits=GPU)
+    program = replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
+    rows = kanalyze.agreement(program, measured(counters, names=["k"], block=(32, 1, 1))).filter(figure="duration")
+    return rows["reason"].to_list()[0]
+
+
+def test_what_measuring_with_ncu_does_explains_so_much_and_no_more():
+    assert under_ncu(10_100) == "spread"
+    assert under_ncu(20_000) == "clocks"  # half the clock
+    assert under_ncu(24_000) is None
+    assert under_ncu(24_000, waits=0.3) == "caches"
+    assert under_ncu(40_000, waits=0.3) is None
+    assert under_ncu(24_000, clock=2.0e9, waits=0.1) is None
+
+
+def test_a_kernel_that_is_faster_under_ncu_had_something_to_wait_for_in_the_program():
+    assert under_ncu(8000) is None
+    assert under_ncu(8000, base=[kernel(4000, 6000, name="j", stream=8)]) == "beside others"
+    assert under_ncu(8000, base=[memcpy(4000, 6000, direction="Unified Host-to-Device")]) == "page faults"
+    dram = {"dram__bytes_read.sum": 2e6, "dram__bytes_write.sum": 0.0}
+    assert under_ncu(8000, more=dram.items()) == "caches"  # 2 µs of writing back
+    assert under_ncu(4000, more=dram.items()) is None
+
+
+def test_without_clocks_in_the_report_of_ncu_nobody_knows_how_much_it_is():
+    found = told(nsys(k(0, 1000)), measured({TOOK: 9000.0}, names=["k"], block=(32, 1, 1)))
+    assert found["duration", 1000, 9000] == ("explained", "replay")
+
+
+def test_the_launch_that_ncu_measured_is_compared_and_not_the_mean():
+    rows = kanalyze.agreement(*every_report(SAMPLES / "square")).filter(figure="duration", second_tool="ncu")
+    joined = kanalyze.joined(*every_report(SAMPLES / "square")).filter(ncu_match="exact")
+    assert sorted(rows["first"]) == sorted(joined["launch_ns"].cast(float))
+
+
+def compiled(*names):
+    row = {"source": "triton", "arch": None, "num_warps": 4, "num_stages": 1, "registers": None, "spills": None}
+    rest = {"shared_memory_bytes": None, "compile_ns": None, "cache_hit": None, "ptx": None}
+    return [{"name": name, "hash": f"{number}", **row, **rest} for number, name in enumerate(names)]
+
+
+def with_trials(count, flush, *, tried):
+    events = [call("cudaLaunchKernel", 0, 1)]
+    for at in range(count):
+        events += [kernel(100 * at, 100 * at + 10, name="fill", side=CONFIG)] * flush
+        events += [kernel(100 * at + 50, 100 * at + 60, name="tuned", side=CONFIG)]
+    made = report([*events, k(99_000, 99_010)], compiled_kernels=compiled(*tried))
+    return replace(made, meta=replace(made.meta, tool="nsys", path=Path("of nsys")))
+
+
+def reasons(*, tried):
+    second = with_trials(5, 1, tried=())
+    of_torch = replace(second, meta=replace(second.meta, tool="torch.profiler", path=Path("of torch")))
+    rows = kanalyze.agreement(with_trials(3, 1, tried=tried), of_torch).filter(figure="launches")
+    return dict(rows.select("name", "reason").iter_rows())
+
+
+def test_trials_of_triton_s_autotuner_are_those_of_kernels_with_several_variants():
+    assert reasons(tried=["tuned", "tuned"]) == {"tuned": "autotuner", "fill": "autotuner", "k": None}
+
+
+def test_a_program_with_triton_s_kernels_explains_no_other_count():
+    assert reasons(tried=["tuned", "k"]) == {"tuned": None, "fill": None, "k": None}
+
+
+def test_what_torch_compile_measured_is_counted():
+    """106 launches of each of two variants, 412 fills of the cache, 24 copies: all that was launched meanwhile."""
+    rows = kanalyze.agreement(*every_report(SAMPLES / "gelu")).filter(reason="compile")
+    assert sorted(rows["difference"].fill_null(0)) == [0] * 6 + [106]
+    assert "412 of 412 by torch.profiler; the rest is equal" in rows["why"].to_list()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def test_tools_agree_on_the_samples(name):
+    rows = kanalyze.agreement(*every_report(SAMPLES / name))
+    assert rows.filter(verdict="unexplained").is_empty()
+    assert rows.filter(figure="registers")["verdict"].unique().to_list() == ["equal"]
+
+
+def test_a_window_explains_what_agrees_without_it_and_nothing_else():
+    program = nsys(k(0, 1000), k(2000, 3000), k(4000, 5000, name="j"), memcpy(6000, 6100, size_bytes=7))
+    same = torch(k(0, 1000), k(2000, 3000), k(4000, 5000, name="j"), memcpy(6000, 6100, size_bytes=7))
+    ncu = measured({}, {}, names=["k", "j"], block=(32, 1, 1))
+    rows = kanalyze.agreement(program, same, ncu, window="0ns..1500ns")
+    assert "unexplained" not in rows["verdict"]
+    explained = rows.filter(reason="window", second_tool="torch.profiler").select("figure", "name", "first", "second")
+    assert explained.sort("figure", "name").rows()[-2:] == [("launches", "j", None, 1), ("launches", "k", 1, 2)]
+    assert rows.filter(reason="window", second_tool="ncu")["name"].to_list() == ["j"]
+    assert rows.filter(reason="window")["why"].unique().to_list() == ["equal in the whole report"]
+
+    more = torch(*[k(at, at + 1000) for at in (0, 2000, 4000)], k(6000, 7000, name="other"))
+    rows = kanalyze.agreement(program, more, window="0ns..1500ns").filter(verdict="unexplained", figure="launches")
+    assert sorted(rows["name"]) == ["k", "other"]
+
+
+def test_a_window_of_a_sample_is_no_reason_to_fail():
+    assert run("verify", SAMPLES / "cdist", "--window", "timed#1").status == 0
+
+
+@pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
+def test_what_is_given_twice_counts_once(again):
+    ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)
+    assert (ran.status, ran.text) == (0, run("verify", SAMPLES / "cdist").text)
+
+
+def test_the_command_shows_what_differs_and_why():
+    ran = run("verify", SAMPLES / "streams", columns=120)
+    assert (ran.status, ran.error) == (0, "")
+    assert ran.lines[0].endswith(" 0 unexplained")
+    assert ran.lines[2].split() == [
+        "figure",
+        "first",
+        "tool",
+        "second",
+        "tool",
+        "difference",
+        "why",
+        "kernel",
+        "or",
+        "copy",
+    ]
+
+
+def test_the_command_fails_where_nothing_explains_it():
+    """Reports of two different programs."""
+    files = (SAMPLES / "square" / "nsys.sqlite", SAMPLES / "cdist" / "torch.json.gz")
+    ran = run("verify", *files, "--format", "json")
+    assert (ran.status, ran.error) == (1, "")
+    assert "unexplained" in {row["verdict"] for row in json.loads(ran.text)}
+
+
+def test_each_reason_that_is_shown_is_told_below():
+    ran = run("verify", SAMPLES / "gelu", columns=140)
+    below = ran.text.rpartition("\n\n")[2].splitlines()
+    rows = json.loads(run("verify", SAMPLES / "gelu", "--format", "json").text)
+    assert (
+        {line.partition(":")[0] for line in below} == {row["reason"] for row in rows} == {"spread", "compile", "filter"}
+    )
+    assert all((row["verdict"] == "explained") == bool(row["why"]) for row in rows)
+
+
+def test_several_reports_that_give_time_are_told_apart():
+    ran = run("verify", *(SAMPLES / name / "nsys.sqlite" for name in ("add", "add_parallel")),
+              SAMPLES / "add/ncu.raw.csv", columns=140)  # fmt: skip
+    assert ran.lines[2].split()[:2] == ["report", "figure"]
+    assert ran.status == 1  # other grids

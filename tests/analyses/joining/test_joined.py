@@ -1,0 +1,376 @@
+"""One kernel, three tools: what the table says of reports made by hand, and of captures whose truth is known."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.page.joint_page import summarize_together
+from kanalyze.errors import CannotTellError
+from kanalyze.readers.capture_reports import every_report
+from kanalyze.renderers.joint_page import joint_page
+from support.build import call, kernel, report
+from support.command import SAMPLES, run
+from support.counters import measured
+
+SHAPE = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+TOOK = "gpu__time_duration.sum"
+SPEED = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+RULE = (0, None, "Slow", "optimization", "It is slow.", "global", 0.5)
+
+CAPTURES = ("add", "add_parallel", "cdist", "gelu", "launch_bound_graph", "mlp_train", "square", "streams")
+
+
+def of_tool(made, tool):
+    return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
+
+
+def timed(*events, tool="nsys"):
+    return of_tool(report([call("cudaDeviceSynchronize", 0, 1, correlation=1), *events]), tool)
+
+
+def test_time_and_counters_of_one_kernel_stand_in_one_row():
+    nsys = timed(kernel(0, 60, name="void k<(int)1>(T1)"), kernel(60, 80, name="void k<(int)1>(T1)"), kernel(90, 100))
+    ncu = measured({SPEED: 25.0}, names=["void k<1>(T1)"], rules=[RULE], block=(32, 1, 1))
+    (row, other) = kanalyze.joined(nsys, ncu).to_dicts()
+    assert (row["name"], row["count"], row["total_ns"]) == ("void k<(int)1>(T1)", 2, 80)
+    assert (row["window_share"], row["ncu_match"], row["compute_share"]) == (0.8, "shape", 0.25)
+    assert (row["best_rule"], row["gain_share"], row["gain_ns"]) == ("Slow", 0.4, 40.0)
+    assert (other["name"], other["ncu_match"], other["event_id"], other["torch_match"]) == ("k", "none", None, None)
+
+
+def test_a_kernel_that_only_ncu_saw_is_left_over():
+    ncu = measured({}, names=["other"], block=(32, 1, 1))
+    rows = kanalyze.joined(timed(kernel(0, 100)), ncu).select("name", "count", "ncu_count", "ncu_match").rows()
+    assert rows == [("k", 1, None, "none"), ("other", None, 1, "none")]
+
+
+def test_advice_is_ranked_by_what_the_program_gains():
+    nsys = timed(kernel(0, 10, name="small"), kernel(10, 100, name="large"))
+    rules = [(0, None, "A", "optimization", "a", "global", 0.9), (1, None, "B", "optimization", "b", "global", 0.2),
+             (1, None, "C", "optimization", "c", "local", 0.9)]  # fmt: skip
+    ncu = measured({}, {}, names=["small", "large"], rules=rules, block=(32, 1, 1))
+    found = kanalyze.gains(nsys, ncu).filter(source="ncu").select("rule", "gain_share").rows()
+    assert found == [("B", pytest.approx(0.18)), ("A", pytest.approx(0.09)), ("C", None)]
+
+
+def test_what_the_program_gains_is_no_more_than_the_roof_leaves():
+    nsys = timed(kernel(0, 100))
+    busy = {"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": 74.4}
+    ncu = measured(busy, rules=[(*RULE[:-1], 0.662)], block=(32, 1, 1))
+    found = kanalyze.gains(nsys, ncu).filter(source="ncu").select("gain_share", "possible_from", "speedup_share")
+    assert found.rows() == [(pytest.approx(0.256), "roof", 0.662)]
+    (row,) = kanalyze.joined(nsys, ncu).to_dicts()
+    assert (row["best_speedup_share"], row["gain_share"]) == (pytest.approx(0.256), pytest.approx(0.256))
+    assert (row["best_rule"], row["best_from"]) == ("Slow", "roof")
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_gains_of_captures_stay_within_the_roofs(name):
+    reports = every_report(SAMPLES / name)
+    if not {one.meta.tool for one in reports} & {"nsys", "torch.profiler"}:
+        pytest.skip("no report gives the time")
+    rows = kanalyze.gains(*reports).drop_nulls(["gain_share", "roof_share"])
+    assert rows.height
+    assert rows.filter(pl.col("gain_share") > pl.col("window_share") * (1 - pl.col("roof_share")) + 1e-9).is_empty()
+
+
+def test_nsys_gives_the_time_whatever_comes_first():
+    nsys, torch = timed(kernel(0, 10)), timed(kernel(0, 12), tool="torch.profiler")
+    (row,) = kanalyze.joined(torch, nsys).to_dicts()
+    assert (row["time_from"], row["total_ns"], row["torch_total_ns"], row["torch_match"]) == ("nsys", 10, 12, "exact")
+
+
+def test_a_window_is_of_the_report_that_gives_the_time():
+    nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))
+    ncu = measured({}, {}, names=["k", "j"], block=(32, 1, 1))
+    rows = kanalyze.joined(nsys, ncu, window="15ns..40ns").select("name", "count", "ncu_match").rows()
+    assert rows == [("j", 1, "shape"), ("k", None, "none")]
+
+
+def test_the_page_tells_what_is_outside_of_the_window_from_what_only_one_tool_saw():
+    nsys = timed(kernel(0, 10), kernel(20, 40, name="j"))
+    ncu = measured({}, {}, {}, names=["k", "j", "other"], block=(32, 1, 1))
+
+    def left_over(**where):
+        (page,) = summarize_together(nsys, ncu, **where)
+        return next(one.foot for one in joint_page(page, 9).sections if one.title == "KERNELS")
+
+    assert "1 row that only ncu saw; 1 row of ncu outside of the window" in left_over(window="15ns..40ns")
+    assert left_over().startswith("left over: 1 row that only ncu saw")
+    assert "outside" not in left_over()
+
+
+def test_two_reports_that_give_time_have_their_rows_each():
+    """Runs or ranks; the counters are of both."""
+    first, second = timed(kernel(0, 60)), timed(kernel(0, 80), kernel(80, 100, name="j"))
+    second = replace(second, meta=replace(second.meta, path=Path("second")))
+    rows = kanalyze.joined(first, second, measured({SPEED: 25.0}, block=(32, 1, 1)))
+    assert rows.columns == ["report", *kanalyze.joined(first).columns]
+    told = rows.select("report", "name", "total_ns", "window_share", "compute_share", "ncu_match").rows()
+    assert told == [
+        ("of nsys", "k", 60, 1.0, 0.25, "exact"),
+        ("second", "k", 80, 0.8, 0.25, "exact"),
+        ("second", "j", 20, 0.2, None, "none"),
+    ]
+
+
+RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
+
+
+def test_a_trace_that_is_given_twice_counts_once(tmp_path):
+    capture = every_report(SAMPLES / "cdist")
+    once = kanalyze.joined(*capture)
+    copy = shutil.copy(SAMPLES / "cdist/torch.json.gz", tmp_path / "copy.json.gz")
+    for path in (SAMPLES / "cdist/torch.json.gz", SAMPLES / "cdist/../cdist/torch.json.gz", copy):
+        assert kanalyze.joined(*capture, kanalyze.read(path)).equals(once)
+        assert kanalyze.joined(kanalyze.read(path), *capture).equals(once)
+
+
+def test_a_measurement_and_its_pages_are_one_report_of_the_page():
+    pages = [SAMPLES / "gelu" / f"ncu.{page}.csv" for page in ("details", "source")]
+    text = run("summarize", SAMPLES / "gelu/torch.json.gz", *pages).text
+    assert "with ncu.details.csv (ncu)" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("page", ["ncu.raw.csv", "ncu-2.raw.csv", "ncu-2.details.csv"])
+def test_a_run_of_ncu_that_is_part_of_a_capture_counts_once(page):
+    capture, run_of_it = every_report(SAMPLES / "square"), kanalyze.read(SAMPLES / "square" / page)
+    once = kanalyze.joined(*capture)
+    assert kanalyze.joined(*capture, run_of_it).equals(once)
+    assert kanalyze.joined(run_of_it, *capture).equals(once)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        (5890, 5888, True),  # as ncu's page of details prints it: 5.89 us
+        (5888, 5888, True),
+        (5890, 5896, False),
+        (5887, 5888, False),
+        (1_230_000, 1_234_567, True),
+        (1_230_000, 1_236_000, False),
+        (950, 951, False),
+    ],
+)
+def test_durations_of_one_launch_are_equal_as_far_as_they_are_printed(first, second, same):
+    runs = [measured({TOOK: took}, block=(32, 1, 1)) for took in (first, second)]
+    counts = [kanalyze.joined(timed(kernel(0, 10)), *given)["ncu_count"].to_list() for given in (runs, runs[::-1])]
+    assert counts == [[1 if same else 2]] * 2
+
+
+def test_launches_of_other_processes_are_other_launches():
+    def of(process):
+        return measured({TOOK: 5888.0}, block=(32, 1, 1), process=process)
+
+    nsys = timed(kernel(0, 10))
+    assert kanalyze.joined(nsys, of(1), of(2))["ncu_count"].to_list() == [2]
+    assert kanalyze.joined(nsys, of(1), of(1))["ncu_count"].to_list() == [1]
+
+
+def test_a_report_that_gives_time_and_is_given_twice_has_its_rows_once():
+    capture = every_report(SAMPLES / "cdist")
+    nsys = kanalyze.read(SAMPLES / "cdist/nsys.sqlite")
+    for given in ([*capture, *capture], [*capture, nsys], [nsys, *capture]):
+        assert kanalyze.joined(*given).equals(kanalyze.joined(*capture))
+
+
+def test_measurements_of_several_runs_of_ncu_are_added_up():
+    nsys = timed(kernel(0, 60), kernel(60, 100, name="j"))
+    of_k = measured({SPEED: 25.0, TOOK: 30.0}, rules=[RULE], block=(32, 1, 1))
+    of_j = measured({SPEED: 50.0}, names=["j"], rules=[RULE], block=(32, 1, 1))
+    rows = kanalyze.joined(nsys, of_k, of_j).select("name", "compute_share", "event_id", "ncu_count", "best_rule")
+    assert rows.rows() == [("k", 0.25, 0, 1, "Slow"), ("j", 0.5, 1, 1, "Slow")]
+    assert kanalyze.gains(nsys, of_k, of_j).filter(rule="Slow")["name"].to_list() == ["k", "j"]
+    again = kanalyze.joined(
+        nsys, of_k, of_j, measured({SPEED: 25.0, TOOK: 30.0}, block=(32, 1, 1))
+    )  # the same one twice
+    assert again["ncu_count"].to_list() == [1, 1]
+
+
+def test_traces_of_ranks_are_added_up_beside_one_report_of_nsys():
+    """All ranks have the same number of process and GPU, each in a container of its own."""
+    both = [kernel(0, 10), kernel(10, 30), kernel(40, 45, name="j")]
+    ranks = [timed(kernel(0, 10), tool="torch.profiler"),
+             timed(kernel(0, 20), kernel(20, 25, name="j"), tool="torch.profiler")]  # fmt: skip
+    rows = kanalyze.joined(timed(*both), *ranks).select("name", "torch_match", "torch_count", "torch_total_ns")
+    assert rows.rows() == [("k", "exact", 2, 30), ("j", "exact", 1, 5)]
+
+
+def test_as_many_traces_as_reports_of_nsys_belong_to_these_in_their_order():
+    runs = [timed(kernel(0, 10)), timed(kernel(0, 20))]
+    traces = [timed(kernel(0, 11), tool="torch.profiler"), timed(kernel(0, 22), tool="torch.profiler")]
+    assert kanalyze.joined(*runs, *traces)["torch_total_ns"].to_list() == [11, 22]
+
+
+def test_reports_of_two_captures_are_not_mixed():
+    def of(folder, made):
+        return replace(made, meta=replace(made.meta, capture=Path(folder), path=Path(folder)))
+
+    here, there = of("a", timed(kernel(0, 10))), of("b", timed(kernel(0, 20)))
+    fast, slow = (measured({SPEED: share}, block=(32, 1, 1)) for share in (25.0, 50.0))
+    rows = kanalyze.joined(here, there, of("b", slow), of("a", fast))
+    assert rows.select("report", "compute_share").rows() == [("a", 0.25), ("b", 0.5)]
+
+
+def test_operators_of_several_traces_are_those_of_each(repeated):
+    nsys, *ranks = (kanalyze.read(repeated / f"{name}") for name in ("nsys.sqlite", *RANKS))
+    torch, other = (replace(one, meta=replace(one.meta, rank=rank)) for rank, one in enumerate(ranks))
+    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, other)
+    names = ["name", "count", "operator", "operators", "path", "module"]
+    assert twice.select(names).equals(once.select(names))
+    assert (twice["torch_total_ns"] == 2 * once["torch_total_ns"]).all()
+
+
+def test_counters_alone_have_no_time():
+    with pytest.raises(CannotTellError, match="no report gives the time"):
+        kanalyze.joined(measured({}))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--delay=1"], ["--duration=1"], ["--capture-range=cudaProfilerApi"], ["--some-flag-of-the-future"]]
+)
+def test_counts_prove_nothing_where_the_capture_may_lack_launches(tmp_path, flags):
+    """As many launches as ncu measured: others, it may be."""
+    folder = tmp_path / "add"
+    shutil.copytree(SAMPLES / "add", folder)
+    assert kanalyze.joined(*every_report(folder))["ncu_match"].to_list() == ["exact"]
+    told = json.loads((folder / "manifest.json").read_text())
+    command = next(step["command"] for made in told["passes"] for step in made["steps"] if step["name"] == "nsys")
+    command[2:2] = flags
+    (step,) = (step for made in told["passes"] for step in made["steps"] if step["name"] == "ncu")
+    step["command"][1:1] = ["--replay-mode", "application"]  # which says nothing of launches
+    (folder / "manifest.json").write_text(json.dumps(told))
+    rows = kanalyze.joined(*every_report(folder)).select("ncu_match", "launch_event_id").rows()
+    assert rows == [("shape", None)]
+
+
+@pytest.fixture(scope="module", params=CAPTURES)
+def capture(request):
+    return every_report(SAMPLES / request.param)
+
+
+def test_times_are_those_of_the_report_and_each_launch_counts_once(capture):
+    rows, base = kanalyze.joined(*capture), capture[0]
+    kernels = kanalyze.kernels(base)
+    assert [rows[name].sum() for name in ("count", "total_ns", "exclusive_ns")] == [
+        kernels[name].sum() for name in ("count", "total_ns", "exclusive_ns")
+    ]
+    ncu = next(one for one in capture if one.meta.tool == "ncu")
+    assert rows["ncu_count"].sum() == ncu.kind("kernel").height
+
+
+def test_every_kernel_that_ncu_measured_is_found_in_its_shape(capture):
+    """All were measured in the same program; nobody launches a name in shapes that only one tool sees."""
+    rows = kanalyze.joined(*capture).filter(pl.col("ncu_count").is_not_null())
+    assert rows["count"].null_count() == 0
+    ncu = next(one for one in capture if one.meta.tool == "ncu")
+    shapes = ncu.kernel_config.select("event_id", *SHAPE)
+    assert rows.join(shapes, on=["event_id", *SHAPE]).height == rows.height
+
+
+def test_registers_confirm_every_match(capture):
+    """Registers take no part in matching, and a kernel compiled otherwise would have others."""
+    rows = kanalyze.joined(*capture).filter(pl.col("ncu_count").is_not_null())
+    kernels = capture[0].kind("kernel").join(capture[0].kernel_config, on="event_id")
+    config = kernels.select(pl.col("name").cast(pl.String), *SHAPE, own="registers_per_thread").unique()
+    both = rows.join(config, on=["name", *SHAPE])
+    assert both.height == rows.height
+    assert (both["own"] == both["registers_per_thread"]).all()
+
+
+@pytest.mark.parametrize("name", ["cdist", "launch_bound_graph", "square", "streams"])
+def test_torch_and_nsys_saw_the_same_launches(name):
+    rows = kanalyze.joined(*every_report(SAMPLES / name))
+    assert rows["torch_match"].unique().to_list() == ["exact"]
+    assert (rows["count"] == rows["torch_count"]).all()
+
+
+def test_operators_of_a_trace_come_with_its_kernels():
+    rows = kanalyze.joined(*every_report(SAMPLES / "cdist"))
+    assert rows["operator"][0] == "aten::_cdist_forward"
+    assert rows["path"][0] == "aten::cdist → aten::_cdist_forward"
+
+
+def test_summarize_puts_a_capture_on_one_page():
+    ran = run("summarize", SAMPLES / "cdist", columns=120)
+    assert (ran.status, ran.error) == (0, "")
+    assert "with torch.json.gz (torch.profiler)   with ncu\n" in ran.text
+    assert "left over: 17 rows that ncu did not measure" in ran.text
+    assert ran.text.count("\nKERNELS ") == 1
+
+
+def test_reports_of_different_tools_given_together_are_the_same_page():
+    folder = SAMPLES / "square"
+    files = [folder / name for name in ("nsys.sqlite", "torch.json.gz", "ncu.details.csv")]
+    ran = run("summarize", *files, "--format", "json")
+    assert '"joined_with"' in ran.text
+    shown = run("show", "joined", *files, "--format", "csv")
+    assert len(shown.lines) == 1 + kanalyze.joined(*map(kanalyze.read, files)).height
+
+
+def test_a_table_of_one_report_is_not_made_of_several():
+    ran = run("show", "kernels", SAMPLES / "add/nsys.sqlite", SAMPLES / "add/ncu.raw.csv")
+    assert ran.status == 2
+    assert "kernels is of one report; `kanalyze show joined` puts several together." in ran.error
+
+
+@pytest.fixture
+def repeated(tmp_path):
+    """A capture with two runs of the nsys pass, and traces of two ranks."""
+    folder = tmp_path / "run"
+    shutil.copytree(SAMPLES / "square", folder)
+    shutil.copy(folder / "nsys.sqlite", folder / "nsys-2.sqlite")
+    shutil.copy(folder / "torch.json.gz", folder / "torch-rank1.json.gz")
+    (folder / "torch.json.gz").rename(folder / "torch-rank0.json.gz")
+    return folder
+
+
+def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
+    once = kanalyze.joined(*every_report(SAMPLES / "square"))
+    rows = kanalyze.joined(*every_report(repeated, runs=True))
+    assert rows["report"].unique(maintain_order=True).to_list() == [str(repeated), str(repeated / "nsys-2.sqlite")]
+    for _, own in rows.group_by("report"):
+        assert own["ncu_match"].to_list() == once["ncu_match"].to_list()  # exact in each run
+        assert own["torch_count"].to_list() == (2 * once["torch_count"]).to_list()
+
+
+def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
+    ran = run("summarize", repeated, columns=120)
+    assert "with 2 reports of torch.profiler with ncu health" in " ".join(ran.text.split())
+    assert "This is the first of 2 runs" in ran.text
+    assert ran.text.count("\nKERNELS ") == 1
+
+
+def test_two_captures_have_a_page_each():
+    folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
+    pages = run("summarize", *folders).text.split("─" * 80 + "\n")
+    assert [page.strip("\n") for page in pages] == [run("summarize", one).text.strip("\n") for one in folders]
+
+
+def test_counters_are_on_the_page_of_each_report_that_gives_time():
+    folder = SAMPLES / "add"
+    ran = run("summarize", folder / "nsys.sqlite", SAMPLES / "add_parallel/nsys.sqlite", folder / "ncu.raw.csv")
+    assert ran.text.count("with ncu.raw.csv (ncu)") == 2
+
+
+def test_a_trace_alone_is_what_a_capture_is_read_as(tmp_path):
+    shutil.copy(SAMPLES / "square/torch.json.gz", tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    report = kanalyze.read(tmp_path)
+    assert (report.meta.path, report.meta.read_from) == (tmp_path, tmp_path / "torch.json.gz")
+    assert run("summarize", tmp_path).lines[0].startswith(f"{tmp_path.name}   torch.profiler")
+
+
+def test_the_trace_that_was_laid_out_for_tensorboard_is_joined_too(tmp_path):
+    folder = tmp_path / "square"
+    shutil.copytree(SAMPLES / "square", folder)
+    (folder / "tensorboard").mkdir()
+    (folder / "torch.json.gz").rename(folder / "tensorboard" / "torch.1763000000000000000.pt.trace.json.gz")
+    names = ["name", "torch_count", "operator", "ncu_match"]
+    there, here = (kanalyze.joined(*every_report(place)) for place in (folder, SAMPLES / "square"))
+    assert there.select(names).equals(here.select(names))

@@ -1,0 +1,263 @@
+"""Which launches ncu measured, on programs whose truth is known: made up, and recorded."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.joining._match_launches import same_launches
+from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.ncu_selection import Selection
+from support.build import call, graph, kernel, report
+from support.command import SAMPLES
+from support.counters import measured
+from support.shares import cases, holds
+
+FOLDER = Path("made by hand")
+META = replace(report([]).meta, path=FOLDER, tool="nsys", capture=FOLDER)
+NAMES = ("void n::k<(int)1>(T1)", "void n::k<(int)2>(T1)", "j(const int *)", "j(float)")
+OTHERS = ("void n::k<1>(T1)", "void n::k<2>(T1)", "j(int const*)", "j(float)")  # as ncu writes them
+
+#: A program: its launches in order, each a function and the blocks that it is launched with.
+programs = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=12)
+
+
+def recorded(launches, starts, threads=(), calls=()):
+    """The report of nsys of a program, whose kernels started in an order of their own (streams).
+
+    The event_id of each kernel is its place in `launches`; `calls` tells which call made each.
+    """
+    threads, calls = threads or [1] * len(launches), calls or range(len(launches))
+    kernels = [
+        kernel(1000 + start, 1001 + start, name=NAMES[name], grid=(grid, 1, 1), block=(1, 1, 1), correlation=1 + made)
+        for (name, grid), start, made in zip(launches, starts, calls, strict=True)
+    ]
+    made = dict(zip(calls, threads, strict=True))
+    launching = [call("cudaLaunchKernel", n, n + 1, correlation=1 + n, thread=thread) for n, thread in made.items()]
+    found = report([*kernels, *launching])
+    return replace(found, meta=META)
+
+
+def under_ncu(launches, asked, names, count=None):
+    """What ncu reports of a program, and the place of each measured launch in it: the model of its filters."""
+    seen, chosen = dict.fromkeys(range(len(NAMES)), 0), []
+    for place, (name, _) in enumerate(launches):
+        if name not in names:
+            continue
+        seen[name] += 1
+        total = sum(seen.values())
+        if seen[name] in asked.numbers if asked.numbers else asked.skip < total <= asked.skip + count:
+            chosen.append(place)
+    if not chosen:
+        return None, []
+    kept = [launches[place] for place in chosen]
+    made = measured(
+        *({} for _ in kept), names=[OTHERS[name] for name, _ in kept], grids=[grid for _, grid in kept], asked=asked
+    )
+    return made, chosen
+
+
+def pairs(base, ncu):
+    """Launch of the program by kernel of ncu, of those that are known."""
+    return dict(same_launches(base, ncu).drop_nulls().select("right", "left").iter_rows())
+
+
+filters = st.sets(st.integers(0, 3), min_size=1)
+numbers = st.sets(st.integers(1, 4), min_size=1, max_size=3).map(lambda some: Selection(tuple(sorted(some))))
+
+
+@given(programs, filters, numbers, st.data())
+def test_launches_by_number_are_the_true_ones_and_none_is_missed(launches, names, asked, data):
+    starts = data.draw(st.permutations(range(len(launches))))
+    ncu, chosen = under_ncu(launches, asked, names)
+    if ncu is None:
+        return
+    found = pairs(recorded(launches, starts), ncu)
+    counts = {name: sum(one == name for one, _ in launches) for name in names}
+    whole = {name for name in names if counts[name] >= asked.numbers[-1]}
+    expected = {right: left for right, left in enumerate(chosen) if launches[left][0] in whole}
+    assert found == expected
+
+
+@cases(0.3)
+@given(programs, filters, st.integers(0, 3), st.integers(1, 5), st.data())
+def test_first_launches_are_the_true_ones(launches, names, skip, count, data):
+    asked = Selection(None, skip if len(names) == 1 else 0)
+    starts = data.draw(st.permutations(range(len(launches))))
+    ncu, chosen = under_ncu(launches, asked, names, count)
+    if holds(ncu is not None):
+        assert pairs(recorded(launches, starts), ncu) == dict(enumerate(chosen))
+
+
+@cases(0.03)
+@given(programs, programs, filters, numbers)
+def test_where_the_run_under_ncu_went_another_way_shapes_tell(launches, others, names, asked):
+    """No launch is paired with one of another shape, nor is any other of that function."""
+    ncu, chosen = under_ncu(others, asked, names)
+    found = {} if ncu is None else pairs(recorded(launches, range(len(launches))), ncu)
+    if not holds(found):
+        return
+    assert all(launches[left] == others[chosen[right]] for right, left in found.items())
+    told = same_launches(recorded(launches, range(len(launches))), ncu)
+    doubtful = {others[chosen[right]][0] for right in told.filter(pl.col("left").is_null())["right"]}
+    assert not doubtful & {launches[left][0] for left in found.values()}
+
+
+@cases(0.05)
+@given(programs, filters, numbers, st.data())
+def test_what_one_call_launched_is_counted_and_not_told_apart(launches, names, asked, data):
+    cuts = data.draw(st.lists(st.booleans(), min_size=len(launches), max_size=len(launches)))
+    calls = [sum(cuts[: place + 1]) for place in range(len(launches))]
+    ncu, chosen = under_ncu(launches, asked, names)
+    found = {} if ncu is None else pairs(recorded(launches, range(len(launches)), calls=calls), ncu)
+    holds(found)
+    assert all(chosen[right] == left for right, left in found.items())
+    made = [(name, one) for (name, _), one in zip(launches, calls, strict=True)]
+    assert all(made.count(made[left]) == 1 for left in found.values())
+
+
+@cases(0.05)
+@given(programs, filters, numbers, st.data())
+def test_two_threads_have_no_order(launches, names, asked, data):
+    threads = data.draw(st.lists(st.integers(1, 2), min_size=len(launches), max_size=len(launches)))
+    ncu, chosen = under_ncu(launches, asked, names)
+    found = {} if ncu is None else pairs(recorded(launches, range(len(launches)), threads=threads), ncu)
+    holds(found)
+    of_one = {name for name in names if len({t for (n, _), t in zip(launches, threads, strict=True) if n == name}) == 1}
+    assert all(chosen[right] == left and launches[left][0] in of_one for right, left in found.items())
+
+
+TWICE = [(0, 1), (0, 1), (0, 2)]
+
+
+def second():
+    return measured({}, names=[OTHERS[0]], grids=[1], asked=Selection((2,)))
+
+
+def test_the_match_is_exact_and_the_launch_is_told():
+    (row, _) = kanalyze.joined(recorded(TWICE, [0, 5, 9]), second()).to_dicts()
+    names = ("ncu_match", "count", "launch_number", "launch_event_id", "launch_ns")
+    assert [row[name] for name in names] == ["exact", 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, capture=Path("other"))),
+        replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, capture=None)),
+        replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, tool="torch.profiler")),
+        recorded(TWICE, [0, 5, 9]).narrow(process=1),
+        recorded(TWICE, [0, 5, 9], calls=[0, 1, 1]),  # of a graph
+    ],
+)
+def test_without_knowing_all_launches_it_is_not(base):
+    assert kanalyze.joined(base, second())["ncu_match"][0] == "shape"
+
+
+def test_a_graph_whose_nodes_were_not_recorded_may_hide_launches():
+    made = report([kernel(0, 1, correlation=1), kernel(1, 2, correlation=2), graph(3, 4, correlation=3)]
+                  + [call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n) for n in (1, 2, 3)])  # fmt: skip
+    base = replace(made, meta=META)
+    ncu = measured({}, block=(32, 1, 1), asked=Selection((2,)))
+    assert kanalyze.joined(base, ncu)["ncu_match"].to_list() == ["shape"]
+
+
+def test_a_launch_that_was_lost_takes_the_numbers_away():
+    base = recorded(TWICE, [0, 5, 9])
+    lost = report([*(kernel(n, n + 1, name=NAMES[0], block=(1, 1, 1), correlation=n + 1) for n in range(2)),
+                   *(call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n + 1) for n in range(3))])  # fmt: skip
+    assert kanalyze.joined(replace(lost, meta=base.meta), measured({}, names=[OTHERS[0]], asked=Selection((1,))))[
+        "ncu_match"
+    ].to_list() == ["shape"]
+
+
+def test_two_functions_of_one_name_are_not_told_apart():
+    base = recorded(TWICE, [0, 5, 9])
+    symbols = [{"name": NAMES[0], "symbol": symbol} for symbol in ("_Z1a", "_Z1b")]
+    both = report([], symbols=symbols).source
+    of_both = replace(base, source=WithSymbols(base.source, both))
+    assert kanalyze.joined(of_both, second())["ncu_match"][0] == "shape"
+
+
+class WithSymbols:
+    """A source with the symbols of another."""
+
+    def __init__(self, source, other):
+        self.kinds, self.events = source.kinds, source.events
+        self.table = lambda name: (other if name == "symbols" else source).table(name)
+
+
+def test_a_launch_outside_of_the_window_is_none_of_its_kernels():
+    base = recorded(TWICE, [0, 5, 9]).narrow(window="900ns..1003ns")
+    rows = kanalyze.joined(base, second()).select("ncu_match", "launch_number", "launch_event_id", "launch_ns").rows()
+    assert rows == [("shape", 2, 1, None)]
+
+
+def test_numbers_take_back_what_equal_counts_claim():
+    """As many launches of each shape, but the first of them has another one than nsys saw."""
+    base = recorded([(0, 1), (0, 2)], [0, 5])
+    other = measured({}, {}, names=[OTHERS[0]] * 2, grids=[2, 1], asked=Selection((1, 2)))
+    assert kanalyze.joined(base, other)["ncu_match"].to_list() == ["shape", "shape"]
+
+
+def test_a_launch_that_the_program_did_not_come_to_is_none_that_it_made():
+    """As many launches, but ncu was told to measure the fifth."""
+    base = recorded([(0, 1)], [0])
+    fifth = measured({}, names=[OTHERS[0]], grids=[1], asked=Selection((5,)))
+    assert same_launches(base, fifth).rows() == [(0, 5, None)]
+    rows = kanalyze.joined(base, fifth).select("ncu_match", "launch_number").rows()
+    assert rows == [("shape", None)]
+
+
+def test_a_launch_that_is_not_there_takes_the_numbers_of_its_function_away():
+    both = measured({}, {}, names=[OTHERS[0]] * 2, grids=[1, 1], asked=Selection((1, 5)))
+    assert same_launches(recorded([(0, 1), (0, 1)], [0, 5]), both)["left"].to_list() == [None, None]
+
+
+LONG = ("void n::f<int, n::g<float>>(T1)", "void n::f<int, n::h<float>>(T1)")
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (("_Zg",), "exact"),  # the only one that it can be
+        (("_Zg", "_Zother"), "exact"),
+        (("_Zg", "_Zh"), "none"),  # one of both
+        ((), "none"),
+        (("_Zother",), "none"),  # contradicts
+    ],
+)
+def test_a_name_that_ncu_cut_short_is_that_of_the_function_that_was_asked_for(asked, expected):
+    events = [kernel(n, n + 1, name=LONG[n % 2], block=(1, 1, 1), correlation=n) for n in range(1, 5)]
+    calls = [call("cudaLaunchKernel", -9 + n, -8 + n, correlation=n) for n in range(1, 5)]
+    symbols = [{"name": LONG[0], "symbol": "_Zg"}, {"name": LONG[1], "symbol": "_Zh"}]
+    base = replace(report([*events, *calls], symbols=symbols), meta=META)
+    ncu = measured({}, names=["n::f<int>(T1)"], asked=Selection((2,), symbols=asked))
+    rows = kanalyze.joined(base, ncu).filter(pl.col("ncu_count").is_not_null())
+    assert rows["ncu_match"].to_list() == [expected]
+    if expected == "exact":
+        assert (rows["name"][0], rows["launch_event_id"][0]) == (LONG[0], 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "exact", "every"),
+    [
+        *(("add", 1, 1), ("square", 5, 5), ("gelu", 5, 5), ("launch_bound_plain", 5, 5), ("streams", 1, 1)),
+        *(("cdist", 5, 5), ("mlp_train", 5, 5), ("launch_bound_graph", 4, 5)),
+    ],
+)
+def test_samples(name, exact, every):
+    """What is not exact is launched by two threads, or as here by graphs."""
+    found = every_report(SAMPLES / name)
+    rows = kanalyze.joined(*found).filter(pl.col("ncu_count").is_not_null())
+    assert (rows.filter(ncu_match="exact").height, rows.height) == (exact, every)
+    sure = rows.filter(ncu_match="exact")
+    launches = found[0].kind("kernel").join(found[0].kernel_config, on="event_id")
+    own = sure.join(launches, left_on="launch_event_id", right_on="event_id")
+    assert own.height == exact
+    assert (own["registers_per_thread_right"] == own["registers_per_thread"]).all()
+    assert (own["dur_ns"] == own["launch_ns"]).all()

@@ -1,0 +1,160 @@
+"""Two recordings of one program with other numbers of steps: what each step launches is compared, not the sums."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.joining._difference_reasons import COUNTED, Spread
+from kanalyze.analyses.joining._ncu_distortion import UnderNcu
+from kanalyze.analyses.joining._per_step import per_step, shared_steps
+from support.build import call, kernel, memcpy, nvtx, report
+
+KINDS = ("kernel", "memcpy", "memset", "api", "range")
+STEP, GAP = 1000, 200
+
+
+def recording(tool, steps, *, name="step", before=(), cut=()):
+    """A recording of `steps`, each a list of kernels' names and sizes of copies; and of what came `before` them.
+
+    What is in `cut` was launched before the recording began, and ran in it.
+    """
+    events, number, at = [kernel(10, 15, name=one, stream=7) for one in cut], 0, 20
+    for place, work in enumerate([list(before), *steps]):
+        begun = at
+        for what in work:
+            number += 1
+            at += 10
+            events.append(call("cudaLaunchKernel", at, at + 2, correlation=number))
+            made = (
+                kernel(at + 3, at + 8, name=what, correlation=number)
+                if isinstance(what, str)
+                else memcpy(at + 3, at + 8, size_bytes=what, correlation=number)
+            )
+            events.append(made)
+        at += 10
+        if place:
+            events.append(nvtx(name.format(place + 3), begun + 1, at))
+        at += GAP
+    made = report(events, kinds=KINDS)
+    return replace(made, meta=replace(made.meta, tool=tool, path=Path(f"of {tool}")))
+
+
+def verdicts(first, second):
+    rows = kanalyze.agreement(first, second).filter(figure="launches").select("name", "verdict", "reason").rows()
+    return {name: (verdict, reason) for name, verdict, reason in rows}
+
+
+EXPLAINED = ("explained", "steps")
+
+
+def test_annotations_and_ranges_of_one_name_are_held_against_each_other():
+    nsys = recording("nsys", [["a", "a", "b"]] * 6, before=["init", "a"])
+    torch = recording("torch.profiler", [["a", "a", "b"]] * 3)
+    assert verdicts(nsys, torch) == {"a": EXPLAINED, "b": EXPLAINED, "init": EXPLAINED}
+    assert verdicts(torch, nsys) == {"a": EXPLAINED, "b": EXPLAINED, "init": EXPLAINED}
+    (why,) = kanalyze.agreement(nsys, torch).filter(name="a", figure="launches")["why"]
+    assert why == "2 a step in both, of 6 (step) by nsys and 3 (step) by torch.profiler; beside them 1 and 0"
+
+
+def test_steps_of_the_profiler_are_held_against_ranges_of_another_name():
+    nsys = recording("nsys", [["a"]] * 6, name="iteration {}")
+    torch = recording("torch.profiler", [["a"]] * 3, name="ProfilerStep#{}")
+    assert verdicts(nsys, torch) == {"a": EXPLAINED}
+
+
+def test_a_step_that_launches_more_or_less_is_not_explained():
+    nsys = recording("nsys", [["a", "a", "b"]] * 6)
+    for steps in ([["a", "b"]] * 3, [["a", "a", "a", "b"]] * 3, [["a", "a", "b"], ["a", "b"], ["a", "a", "b"]]):
+        for name in ("step", "ProfilerStep#{}"):
+            found = verdicts(nsys, recording("torch.profiler", steps, name=name))
+            assert found["a"] == ("unexplained", None)
+            assert found["b"] == EXPLAINED
+
+
+def test_as_many_steps_launch_as_many():
+    lost = [["a", "b"], ["a"], ["a", "b"]]
+    assert verdicts(recording("nsys", [["a", "b"]] * 3), recording("torch.profiler", lost)) == {
+        "a": ("equal", None),
+        "b": ("unexplained", None),
+    }
+
+
+def test_what_every_other_step_does_is_explained():
+    nsys = recording("nsys", [["a"], ["a", "log"]] * 4)
+    assert verdicts(nsys, recording("torch.profiler", [["a"], ["a", "log"], ["a"]])) == {
+        "a": EXPLAINED,
+        "log": EXPLAINED,
+    }
+
+
+def test_the_first_step_may_do_more_and_the_later_ones_may_not():
+    nsys = recording("nsys", [["a"] * 5, *[["a"]] * 5])
+    assert verdicts(nsys, recording("torch.profiler", [["a"]] * 3)) == {"a": EXPLAINED}
+    assert verdicts(nsys, recording("torch.profiler", [["a"] * 3] * 3)) == {"a": ("unexplained", None)}
+
+
+def test_what_was_launched_before_the_recording_is_in_no_step():
+    nsys = recording("nsys", [["a"]] * 6)
+    assert verdicts(nsys, recording("torch.profiler", [["a"]] * 3, cut=["a"])) == {"a": EXPLAINED}
+    assert verdicts(nsys, recording("torch.profiler", [["a"]] * 3, cut=["a"] * 4)) == {"a": ("unexplained", None)}
+
+
+def test_copies_and_bytes_are_held_against_each_other_by_step():
+    nsys = recording("nsys", [[100, "a"]] * 6, before=[5000])
+    rows = kanalyze.agreement(nsys, recording("torch.profiler", [[100, "a"]] * 3))
+    assert set(rows.filter(figure="bytes copied")["reason"]) == {"steps"}
+    rows = kanalyze.agreement(nsys, recording("torch.profiler", [[110, "a"]] * 3))
+    assert set(rows.filter(figure="bytes copied")["verdict"]) == {"unexplained"}
+    assert set(rows.filter(figure="copies")["reason"]) == {"steps"}
+
+
+def test_a_window_of_some_steps_counts_those():
+    nsys = recording("nsys", [["a"]] * 6)
+    found = kanalyze.agreement(nsys, recording("torch.profiler", [["a"]] * 3), window="step#2")
+    assert "unexplained" not in set(found["verdict"])
+
+
+WORK = st.lists(st.sampled_from(["a", "b", 7, 9]), max_size=4)
+
+
+@given(st.lists(WORK, min_size=2, max_size=6), WORK)
+def test_amounts_of_steps_are_those_of_the_slow_model(steps, before):
+    made = recording("nsys", steps, before=before)
+    shared = shared_steps(made, made)
+    assert shared is not None
+    launches, copies = per_step(made, shared[0])
+    for row in launches.to_dicts():
+        counted = {Counter(step)[row["name"]] for step in steps}
+        assert (set(row["in"]), row["beside"]) == (counted, Counter(before)[row["name"]])
+    for row in copies.to_dicts():
+        moved = {sum(one for one in step if isinstance(one, int)) for step in steps}
+        assert (set(row["in_bytes"]), row["beside_bytes"]) == (moved, sum(x for x in before if isinstance(x, int)))
+
+
+@pytest.mark.slow
+@given(st.lists(WORK, min_size=3, max_size=6), WORK, st.data())
+def test_a_part_of_the_steps_is_always_explained(steps, before, data):
+    low = data.draw(st.integers(0, len(steps) - 2))
+    some = steps[low : data.draw(st.integers(low + 1, len(steps) - (low == 0)))]
+    whole = recording("nsys", [[*step, "k"] for step in steps], before=before)
+    part = recording("torch.profiler", [[*step, "k"] for step in some])
+    rows = kanalyze.agreement(whole, part).filter(pl.col("figure").is_in(COUNTED))
+    assert "unexplained" not in set(rows["verdict"])
+    assert "explained" in set(rows["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"), [(1_500_000_000, "up to 1,980 MHz without"), (1_980_000_000, "no less than")]
+)
+def test_what_is_said_of_clocks_is_what_was_measured(clock, said):
+    under = UnderNcu("nsys", Spread(0.0, 0.0), 1_980_000_000, 50 << 20, 4_800_000_000_000, selective=False)
+    row = {"low": 900, "high": 1000, "second": 1200.0, "sm_clock_hz": clock, "cold_share": 0.5}
+    reason, why = under.duration(row)
+    assert said in why
+    assert reason == ("clocks" if clock < 1_980_000_000 else "caches")

@@ -1,0 +1,343 @@
+"""Cold and warm: each kind of one-time cost, each kernel's first run, and what real reports show."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+
+from kanalyze.analyses.findings.rules import cold_start
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.launches.cold import BY_KERNEL, TABLE, cold
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.readers import read
+from kanalyze.window import Window
+from support.build import call, kernel, memcpy, overhead, report
+from support.slow_model import SlowModel
+from support.strategies import EVENTS, FEWER, WINDOWS
+
+TESTS = Path(__file__).parents[2]
+REPORTS = TESTS / "reports"
+US = 1_000
+
+#: What shows that the process began in the recording, and is no cost by itself.
+BEGUN = overhead("Lazy Function Loading", -9, -8)
+
+
+def rows(*events, columns=("category", "what", "start_ns", "dur_ns", "warm_ns", "extra_ns"), **where):
+    return cold(report(events), **where).select(columns).rows()
+
+
+def launch(name, start, end, correlation, *, ran=1, **keys):
+    """A launching call, and the kernel that starts as it returns."""
+    return [
+        call("cudaLaunchKernel_v7000", start, end, correlation=correlation),
+        kernel(end, end + ran, name=name, correlation=correlation, **keys),
+    ]
+
+
+def launches(*times, name="k", gap=10):
+    """Launches that take `times`, one after the other."""
+    start, events = 0, [BEGUN]
+    for number, length in enumerate(times):
+        events += launch(name, start, start + length, number + 1)
+        start += length + gap
+    return events
+
+
+def test_the_whole_row_of_a_first_launch():
+    (row,) = cold(report(launches(40, 4, 6))).to_dicts()
+    assert row == {
+        "process_id": 1,
+        "device": 0,
+        "category": "first launch",
+        "what": "k",
+        "start_ns": 0,
+        "dur_ns": 40,
+        "warm_ns": 5.0,
+        "extra_ns": 35.0,
+        "launch_ns": 40,
+        "idle_ns": 40,
+        "evidence": "the process's first launch of this kernel; later ones: 2",
+    }
+
+
+def test_first_launches_are_those_of_the_rule():
+    events = [*launches(40, 4, 6), *launch("once", 200, 260, 9), *launch("quick", 300, 305, 10)]
+    columns = ("what", "dur_ns", "warm_ns", "extra_ns")
+    assert rows(*events, columns=columns) == [("once", 60, None, None), ("k", 40, 5.0, 35.0)]
+    (finding,) = [one for one in cold_start.find(report(events)) if one.rule == "first-launch"]
+    assert (finding.table, finding.names) == ("cold", ("once",))
+
+
+def test_a_context_in_a_call_and_outside_of_all_calls():
+    made = [
+        call("cudaMalloc_v3020", 0, 100 * US),
+        overhead("CUDA context created", 50 * US, 50 * US),
+        call("cudaMalloc_v3020", 200 * US, 203 * US),
+    ]
+    evidence = "makes a context; other calls of this name: 1"
+    columns = ("category", "what", "dur_ns", "warm_ns", "extra_ns", "evidence")
+    assert rows(*made, columns=columns) == [
+        ("context", "cudaMalloc", 50 * US, 3.0 * US, 50.0 * US, evidence),
+        (
+            "allocation",
+            "cudaMalloc",
+            50 * US,
+            3.0 * US,
+            47.0 * US,
+            "the process's first call of this name; later ones: 1",
+        ),
+    ]
+    outside = [call("cuInit", 0, 5), overhead("CUDA context created", 50, 50), call("cudaMalloc_v3020", 90, 95)]
+    evidence = "the profiler saw a context made outside of all calls that it records"
+    what = "between cuInit and cudaMalloc"
+    assert rows(*outside, columns=columns) == [("context", what, None, None, None, evidence)]
+
+
+def test_loading_is_paid_once_by_each_call():
+    events = [
+        call("cuLibraryLoadData", 0, 50),
+        call("cuModuleLoadData", 100, 130),
+        call("nvrtcCompileProgram", 200, 220),
+        call("cuLinkComplete_v5050", 300, 310),
+        call("cuCtxCreate_v4000", 400, 405),
+        call("cuLibraryLoadData", 500, 502),
+    ]
+    assert rows(*events, columns=("category", "what", "dur_ns", "warm_ns", "extra_ns")) == [
+        ("library", "cuLibraryLoadData", 50, None, 50.0),
+        ("module", "cuModuleLoadData", 30, None, 30.0),
+        ("jit", "nvrtcCompileProgram", 20, None, 20.0),
+        ("jit", "cuLinkComplete", 10, None, 10.0),
+        ("context", "cuCtxCreate", 5, None, 5.0),
+        ("library", "cuLibraryLoadData", 2, None, 2.0),
+    ]
+
+
+def test_a_look_up_counts_where_it_took_much_longer_than_others():
+    times = [9 * US, 1 * US, 1 * US, 3 * US]
+    events = [call("cuModuleGetFunction", n * 20 * US, n * 20 * US + length) for n, length in enumerate(times)]
+    assert rows(*events) == [("module", "cuModuleGetFunction", 0, 9 * US, 2.0 * US, 7.0 * US)]
+
+
+def test_a_graph_is_captured_instantiated_uploaded_and_launched_first():
+    events = [
+        BEGUN,
+        call("cudaStreamBeginCapture_v10000", 0, 2),
+        call("cudaLaunchKernel_v7000", 3, 5 * US),
+        call("cudaLaunchKernel_v7000", 6 * US, 6 * US + 1),
+        call("cudaStreamEndCapture_v10000", 8 * US, 9 * US),
+        call("cudaGraphInstantiate_v12000", 10 * US, 30 * US),
+        call("cudaGraphUpload_v10000", 40 * US, 43 * US),
+    ]
+    for n, length in enumerate((8, 2, 2)):
+        start = (50 + 10 * n) * US
+        events.append(call("cudaGraphLaunch_v10000", start, start + length, correlation=n + 1))
+        events.append(kernel(start + length, start + length + 1, correlation=n + 1, side={"graph_exec_id": 2}))
+    assert rows(*events, columns=("category", "what", "dur_ns", "warm_ns", "extra_ns", "launch_ns")) == [
+        ("graph", "cudaGraphInstantiate_v12000", 20 * US, None, 20.0 * US, None),
+        ("graph", "stream capture", 9 * US, None, 9.0 * US, None),
+        ("graph", "cudaGraphUpload_v10000", 3 * US, None, 3.0 * US, None),
+        ("first launch", "graph 2", 8, 2.0, 6.0, 8),
+    ]
+
+
+def test_a_first_call_that_took_long():
+    events = [
+        call("cudaMallocAsync_v11020", 0, 90 * US),
+        call("cudaMallocAsync_v11020", 100 * US, 101 * US),
+        call("cudaEventCreate_v3020", 200 * US, 240 * US),
+        call("cudaEventCreate_v3020", 300 * US, 301 * US),
+        call("cudaEventCreate_v3020", 400 * US, 405 * US),
+        call("cudaStreamSynchronize_v3020", 500 * US, 900 * US),  # blocks: as long as the work takes
+        call("cudaStreamSynchronize_v3020", 950 * US, 951 * US),
+        call("cudaGetDevice_v3020", 960 * US, 960 * US + 900),  # not worth a row
+        call("cudaGetDevice_v3020", 961 * US, 961 * US + 1),
+        call("cudaFreeHost_v3020", 970 * US, 980 * US),  # no later one to compare with
+    ]
+    assert rows(*events) == [
+        ("allocation", "cudaMallocAsync_v11020", 0, 90 * US, 1.0 * US, 89.0 * US),
+        ("first call", "cudaEventCreate", 200 * US, 40 * US, 3.0 * US, 37.0 * US),
+    ]
+
+
+def migration(start, end, address, cause="Page fault", size_bytes=10):
+    side = {"address": address, "migration_cause": cause}
+    return memcpy(start, end, direction="Unified Host-to-Device", size_bytes=size_bytes, side=side)
+
+
+BLOCK = 1 << 21
+
+
+def test_first_touch_is_a_block_that_no_kernel_had_on_the_device_before():
+    events = [
+        BEGUN,
+        *launch("k", 0, 5, 1, ran=95),
+        *(migration(10, 20, 0), migration(30, 40, 4096), migration(50, 60, BLOCK)),
+        *launch("k", 110, 115, 2, ran=10),
+        *launch("k", 130, 135, 3, ran=30),
+        migration(140, 150, 8192),  # a block that was there before
+        *launch("k", 170, 175, 4, ran=40),
+        migration(180, 190, 7 * BLOCK),
+        migration(180, 190, 9 * BLOCK, cause="User prefetch"),
+    ]
+    columns = ("what", "start_ns", "dur_ns", "warm_ns", "extra_ns", "evidence")
+    found = [row for row in cold(report(events)).iter_rows(named=True) if row["category"] == "first touch"]
+    assert [tuple(row[name] for name in columns) for row in found] == [
+        ("k", 5, 95, 10.0, 85.0, "3 migrations of 30 bytes to the GPU for the first time"),
+        ("k", 175, 40, 10.0, 30.0, "1 migrations of 10 bytes to the GPU for the first time"),
+    ]
+
+
+def test_the_device_of_a_call_is_known_where_the_process_used_one():
+    one, two = [*launches(4, 4)], [*launches(4, 4), *launch("k", 100, 104, 9, device=1)]
+    load = call("cuLibraryLoadData", 50, 60)
+    assert rows(*one, load, columns=("device", "idle_ns")) == [(0, 10)]
+    assert rows(*two, load, columns=("device", "idle_ns")) == [(None, None)]
+
+
+def test_windows_devices_and_processes():
+    events = [*launches(40, 4, 6), call("cuLibraryLoadData", 90, 95, process=2)]
+    assert len(rows(*events)) == 2
+    assert rows(*events, window=Window(20, 60), columns=("category",)) == [("first launch",)]
+    assert rows(*events, window=Window(80, None), columns=("category",)) == [("library",)]
+    assert rows(*events, process=2, columns=("category",)) == [("library",)]
+    assert rows(*events, device=0, columns=("category",)) == [("first launch",)]
+
+
+# By kernel
+
+
+def test_the_whole_row_of_a_kernel():
+    events = [*launch("k", 0, 40, 1, ran=9), *launch("k", 60, 64, 2, ran=2), *launch("k", 70, 76, 3, ran=4)]
+    (row,) = cold(report(events), by="kernel").to_dicts()
+    assert row == {
+        "process_id": 1,
+        "device": 0,
+        "kernel": "k",
+        "count": 3,
+        "first_start_ns": 40,
+        "first_api_ns": 40,
+        "warm_api_ns": 5.0,
+        "extra_api_ns": 35.0,
+        "first_kernel_ns": 9,
+        "warm_kernel_ns": 3.0,
+        "extra_kernel_ns": 6.0,
+        "launch_ns": 40,
+    }
+
+
+def test_a_kernel_of_a_graph_has_runs_and_no_launch_of_its_own():
+    events = [
+        call("cudaGraphLaunch_v10000", 0, 5, correlation=1),
+        *(kernel(5 + n, 6 + n, correlation=1) for n in (0, 1)),
+    ]
+    columns = ("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns")
+    assert cold(report(events), by="kernel").select(columns).rows() == [(2, None, None, 1, 1.0)]
+
+
+def test_what_is_first_is_so_in_the_whole_process():
+    events = [*launches(40, 4, 6)]
+    columns = ("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns")
+    late = cold(report(events), by="kernel", window=Window(50, None)).select(columns).rows()
+    assert late == [(2, None, 5.0, None, 1.0)]
+
+
+def median(values):
+    values = sorted(values)
+    middle = len(values) // 2
+    return None if not values else (values[middle] + values[~middle]) / 2
+
+
+@FEWER
+@given(EVENTS, WINDOWS)
+def test_each_kernel_is_what_a_loop_over_its_runs_says(events, window):
+    low, high = window
+    model, runs = SlowModel(events), {}
+    for item in sorted(
+        (item for item in model.operations if item.event.kind == "kernel"), key=lambda i: (i.start, i.event_id)
+    ):
+        runs.setdefault((item.event.process, item.event.device, item.event.name), []).append(item)
+    expected = {}
+    for key, own in runs.items():
+        seen = [
+            item
+            for item in own
+            if (low is None or item.event.end > low or item.start == low) and (high is None or item.start < high)
+        ]
+        if seen:
+            first = [item.event.end - item.start for item in seen if item is own[0]]
+            later = [item.event.end - item.start for item in seen if item is not own[0]]
+            expected[key] = (len(seen), first[0] if first else None, median(later))
+    found = cold(report(events).narrow(window=Window(*window)), by="kernel")
+    columns = ("process_id", "device", "kernel", "count", "first_kernel_ns", "warm_kernel_ns")
+    assert {row[:3]: row[3:] for row in found.select(columns).iter_rows()} == expected
+
+
+@FEWER
+@given(EVENTS, WINDOWS)
+def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted(events, window):
+    of = report(events).narrow(window=Window(*window))
+    found = cold(of)
+    calls = {(event.start, event.end - event.start) for event in events if event.kind == "api"}
+    for making, made in SlowModel(events).context_calls.items():
+        calls |= {(making.start, made - making.start), (made, making.end - made)}
+    whole = found.filter(pl.col("dur_ns").is_not_null() & (pl.col("evidence").str.contains("migrations").not_()))
+    assert set(whole.select("start_ns", "dur_ns").iter_rows()) <= calls
+    assert found.select((pl.col("idle_ns") <= pl.col("dur_ns").clip(lower_bound=0)).all()).item()
+    first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
+    assert first.height <= sum(one.cold.height for one in launch_costs(of).first.values())
+
+
+# Outcomes
+
+
+def test_nothing_cold_is_an_empty_table():
+    assert cold(report([])).equals(TABLE.empty())
+    assert cold(report([]), by="kernel").equals(BY_KERNEL.empty())
+
+
+def test_what_is_not_recorded_cannot_be_told():
+    with pytest.raises(CannotTellError, match="cold"):
+        cold(report([kernel(0, 1)], kinds=["kernel"]))
+    with pytest.raises(CannotTellError, match="cold"):
+        cold(report([call("cudaMalloc", 0, 1)], kinds=["api"]), by="kernel")
+    with pytest.raises(UnknownNameError, match="stream"):
+        cold(report([]), by="stream")
+
+
+# Real reports
+
+
+def test_the_first_launch_of_the_sample_and_its_steady_state():
+    of = read(TESTS / "reports" / "add_um.sqlite")
+    found = cold(of).select("category", "what", "dur_ns").rows()
+    assert found[0][0] == "context"
+    (row,) = cold(of, by="kernel").head(1).to_dicts()
+    assert row["first_api_ns"] > 3 * (row["warm_api_ns"] or 1)
+
+
+@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
+def test_costs_of_real_reports(path):
+    of = read(path)
+    found = cold(of)
+    first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
+    assert first.height == sum(one.cold.height for one in launch_costs(of).first.values())
+    categories = {"context-creation": "context", "unrecorded-context": "context", "first-launch": "first launch"}
+    proved = {categories[one.rule] for one in cold_start.find(of) if one.table == "cold"}
+    assert proved <= set(found.get_column("category"))
+    by_kernel = cold(of, by="kernel")
+    assert by_kernel.get_column("count").sum() == of.kind("kernel").height
+
+
+def test_loading_a_library_needs_no_context():
+    ms = 1000 * US
+    events = [
+        call("cuModuleGetLoadingMode", 0, US),
+        call("cuLibraryLoadData", 2 * ms, 3 * ms),
+        call("cuLibraryGetKernel", 3 * ms, 3 * ms + US),
+        call("cudaMalloc_v3020", 4 * ms, 360 * ms),
+        *launch("k", 400 * ms, 401 * ms, 9),
+    ]
+    found = [row for row in rows(*events, columns=("category", "what", "dur_ns")) if row[0] == "context"]
+    assert found == [("context", "cudaMalloc", 356 * ms)]

@@ -1,0 +1,393 @@
+"""CUDA graphs: what belongs to which launch, and what that costs; then against a model, then on real reports."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations
+from kanalyze.analyses.launches.graphs import BY_KERNEL, TABLE, graphs
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.readers import read
+from kanalyze.window import Window
+from support.build import call, graph, kernel, memcpy, memset, report
+from support.slow_model import SlowModel
+from support.strategies import FEWER, WINDOWS
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+def launch(start, end, correlation, **keys):
+    return call("cudaGraphLaunch_v10000", start, end, correlation=correlation, **keys)
+
+
+def node(start, end, correlation, *, node=0, exec_id=2, kind=kernel, **keys):  # noqa: PLR0913 - what a node has
+    return kind(start, end, correlation=correlation, side={"graph_exec_id": exec_id, "graph_node_id": node}, **keys)
+
+
+def row(of, **where):
+    """The only graph."""
+    (found,) = graphs(of, **where).to_dicts()
+    return found
+
+
+def picked(of, *names, **where):
+    return graphs(of, **where).select(names).rows()
+
+
+#: Two launches of three nodes on two streams; a kernel of its own runs in a hole of the second.
+TWICE = [
+    launch(0, 10, 1),
+    node(10, 20, 1, node=1, name="a"),
+    node(15, 30, 1, node=2, name="b", stream=8),
+    node(34, 40, 1, node=3, kind=memset),
+    launch(40, 60, 2),
+    node(62, 70, 2, node=1, name="a"),
+    node(70, 90, 2, node=2, name="b", stream=8),
+    kernel(92, 94),
+    node(96, 100, 2, node=3, kind=memset),
+]
+
+
+def test_launches_of_one_graph_traced_node_by_node():
+    listed = [{"process_id": 1, "graph_exec_id": 2, "graph_node_id": node} for node in (1, 2, 3, 4)]
+    assert row(report(TWICE, graph_nodes=listed)) == {
+        "graph": 1,
+        "process_id": 1,
+        "device": 0,
+        "graph_exec_id": 2,
+        "graph_id": None,
+        "launches": 2,
+        "nodes": 4,
+        "active_nodes": 3,
+        "kernels_per_launch": 2.0,
+        "copies_per_launch": 0.0,
+        "memsets_per_launch": 1.0,
+        "api_total_ns": 30,
+        "api_avg_ns": 15.0,
+        "api_median_ns": 15.0,
+        "launch_ns": 10 + 22,  # both launches began while the device idled
+        "span_total_ns": 30 + 38,
+        "span_avg_ns": 34.0,
+        "span_median_ns": 34.0,
+        "busy_ns": 26 + 32,
+        "idle_ns": 4 + 4,
+        "exclusive_ns": 26 + 32,
+        "instantiate_ns": None,
+        "capture_ns": None,
+        "upload_ns": None,
+    }
+
+
+def test_the_kernels_inside():
+    columns = (
+        "graph",
+        "kernel",
+        "count",
+        "total_ns",
+        "share",
+        "avg_ns",
+        "median_ns",
+        "min_ns",
+        "max_ns",
+        "exclusive_ns",
+    )
+    found = graphs(report(TWICE), by="kernel").select(columns).rows()
+    assert found == [(1, "b", 2, 35, 35 / 53, 17.5, 17.5, 15, 20, 30), (1, "a", 2, 18, 18 / 53, 9.0, 9.0, 8, 10, 18)]
+
+
+def test_a_whole_graph_row_has_no_nodes_and_its_inside_is_not_known():
+    side = {"graph_id": 1, "graph_exec_id": 2}
+    events = [
+        launch(0, 5, 1),
+        graph(5, 25, correlation=1, side=side),
+        launch(30, 34, 2),
+        graph(35, 45, correlation=2, side=side),
+    ]
+    found = row(report(events))
+    assert (found["graph_exec_id"], found["graph_id"], found["launches"]) == (2, 1, 2)
+    assert (found["span_total_ns"], found["busy_ns"], found["exclusive_ns"], found["api_total_ns"]) == (30, 30, 30, 9)
+    unknown = ("nodes", "active_nodes", "kernels_per_launch", "copies_per_launch", "memsets_per_launch", "idle_ns")
+    assert [found[name] for name in unknown] == [None] * 6
+    assert graphs(report(events), by="kernel").is_empty()
+
+
+def test_without_ids_the_launching_call_tells_and_equal_launches_are_one_graph():
+    events = [
+        *(launch(0, 5, 1), kernel(5, 9, name="a", correlation=1), kernel(9, 12, name="b", correlation=1)),
+        *(launch(20, 25, 2), kernel(25, 29, name="c", correlation=2)),
+        *(launch(40, 45, 3), kernel(45, 49, name="b", correlation=3), kernel(49, 52, name="a", correlation=3)),
+        *(call("cudaLaunchKernel", 60, 65, correlation=4), kernel(65, 70, name="a", correlation=4)),
+    ]
+    columns = ("graph", "graph_exec_id", "launches", "span_total_ns", "active_nodes", "kernels_per_launch")
+    assert picked(report(events), *columns) == [(1, None, 2, 14, None, 2.0), (2, None, 1, 4, None, 1.0)]
+
+
+def test_the_body_of_a_conditional_node_has_no_correlation_and_belongs_to_the_launch_before_it():
+    events = [
+        *(launch(0, 5, 1), node(5, 6, 1), node(8, 9, None, node=1), node(10, 12, None, node=1)),
+        *(launch(20, 25, 2), node(25, 26, 2), node(28, 29, None, node=1)),
+        node(30, 31, None, exec_id=7),  # launched by nobody that is known
+    ]
+    columns = ("graph_exec_id", "launches", "kernels_per_launch", "span_total_ns", "busy_ns", "exclusive_ns")
+    assert picked(report(events), *columns) == [(2, 2, 2.5, 7 + 4, 4 + 2, 6), (7, 0, None, 0, 0, 1)]
+
+
+def test_a_graph_on_two_devices_charges_its_call_where_it_begins():
+    events = [launch(0, 10, 1), node(12, 20, 1, device=1), node(15, 25, 1, node=1, device=0)]
+    columns = ("device", "launches", "api_total_ns", "api_avg_ns", "span_total_ns")
+    assert picked(report(events), *columns) == [(0, 1, 0, 10.0, 10), (1, 1, 10, 10.0, 8)]
+    assert picked(report(events), *columns, device=0) == [(0, 1, 0, 10.0, 10)]
+
+
+def test_two_processes_number_their_graphs_alike():
+    events = [
+        event for process in (1, 2) for event in (launch(0, 5, 1, process=process), node(5, 9, 1, process=process))
+    ]
+    assert picked(report(events), "graph", "process_id", "graph_exec_id", "launches") == [(1, 1, 2, 1), (2, 2, 2, 1)]
+    assert picked(report(events), "graph", "process_id", process=2) == [(1, 2)]
+
+
+def test_a_window_keeps_whole_launches_and_cuts_exclusive_time():
+    found = row(report(TWICE), window=Window(35, 66))
+    assert (found["launches"], found["span_total_ns"], found["exclusive_ns"]) == (2, 68, 5 + 4)
+    inside = graphs(report(TWICE), by="kernel", window=Window(35, 66))
+    assert inside.select("kernel", "count", "total_ns", "exclusive_ns").rows() == [("a", 1, 8, 4)]
+    assert graphs(report(TWICE), window=Window(30, 33)).is_empty()
+
+
+# Making them
+
+
+def made(*calls, execs=(2,)):
+    """instantiate_ns, capture_ns and upload_ns of graphs that were launched after `calls`."""
+    launches = [
+        event
+        for n, exec_id in enumerate(execs)
+        for event in (launch(900 + n, 901 + n, n + 1), node(902, 903, n + 1, exec_id=exec_id))
+    ]
+    of = report([*(call(*each[:3], thread=(*each, 1)[3]) for each in calls), *launches])
+    return graphs(of).sort("graph_exec_id").select("instantiate_ns", "capture_ns", "upload_ns").rows()
+
+
+BEGIN, END = "cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"
+MAKE, UPLOAD, BUILD = "cudaGraphInstantiate_v12000", "cudaGraphUpload_v10000", "cudaGraphAddKernelNode_v10000"
+CAPTURE = [(BEGIN, 0, 2), (END, 8, 10)]
+
+
+def test_a_capture_an_instantiation_and_an_upload():
+    assert made(*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24)) == [(8, 10, 3)]
+    assert made(*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24), (UPLOAD, 30, 31)) == [(8, 10, 4)]
+    assert made((MAKE, 12, 20)) == [(8, None, 0)]
+
+
+def test_a_graph_that_was_built_after_a_capture_does_not_come_from_it():
+    assert made(*CAPTURE, (BUILD, 11, 12), (MAKE, 12, 20)) == [(8, None, 0)]
+    assert made(*CAPTURE, (MAKE, 12, 20, 2)) == [(8, None, 0)]  # on another thread
+
+
+def test_two_captures_at_once_are_not_told_apart():
+    calls = [(BEGIN, 0, 2), (BEGIN, 3, 4), (END, 5, 6), (END, 8, 10)]
+    assert made(*calls, (MAKE, 12, 20)) == [(8, None, 0)]
+
+
+def test_graphs_made_one_after_the_other_are_matched_in_order():
+    calls = [*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24), (MAKE, 30, 35), (UPLOAD, 36, 38)]
+    assert made(*calls, execs=(2, 4)) == [(8, 10, 3), (5, None, 2)]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [(MAKE, 12, 20)],  # one graph was made before the recording
+        [(MAKE, 12, 20), (MAKE, 30, 35), (MAKE, 40, 50)],  # one was never launched
+        [(MAKE, 12, 20), (MAKE, 15, 25, 2)],  # two at once
+        [(MAKE, 12, 20), (MAKE, 890, 990)],  # made after it was launched
+    ],
+)
+def test_where_the_order_does_not_tell_nothing_is_guessed(calls):
+    assert made(*calls, execs=(2, 4)) == [(None, None, None)] * 2
+
+
+def test_uploads_that_do_not_follow_one_by_one_are_not_told():
+    calls = [(MAKE, 12, 20), (MAKE, 30, 35), (UPLOAD, 36, 38), (UPLOAD, 40, 41)]
+    assert made(*calls, execs=(2, 4)) == [(8, None, None), (5, None, None)]
+
+
+# Outcomes
+
+
+def test_no_graph_is_an_empty_table():
+    plain = report([call("cudaLaunchKernel", 0, 1, correlation=1), kernel(1, 2, correlation=1)])
+    assert graphs(plain).equals(TABLE.empty())
+    assert graphs(plain, by="kernel").equals(BY_KERNEL.empty())
+    assert graphs(report([])).is_empty()
+
+
+def test_no_record_of_operations_cannot_tell():
+    with pytest.raises(CannotTellError, match="graphs"):
+        graphs(report([call("cudaGraphLaunch", 0, 1)], kinds=["api"]))
+
+
+def test_no_such_grouping():
+    with pytest.raises(UnknownNameError, match="node"):
+        graphs(report(TWICE), by="node")
+
+
+# Against a model
+
+KINDS = st.sampled_from([kernel, kernel, memcpy, memset, graph])
+EXECS = st.sampled_from([None, None, 2, 4])
+
+
+@st.composite
+def operation(draw, process, correlation, exec_id):
+    kind, start = draw(KINDS), draw(st.integers(0, 40))
+    keys = {"process": process, "correlation": correlation, "device": draw(st.sampled_from([0, 0, 1]))}
+    if kind is kernel:
+        keys["name"] = draw(st.sampled_from(["a", "b", None]))
+    side = {"graph_exec_id": exec_id}
+    return kind(start, start + draw(st.integers(-1, 10)), side=side, **keys)
+
+
+@st.composite
+def group(draw):
+    """A call, one that launches a graph as a rule, and what shares its correlation id."""
+    process, correlation = draw(st.sampled_from([1, 1, 2])), draw(st.none() | st.integers(1, 5))
+    exec_id, name = draw(EXECS), draw(st.sampled_from(["cudaGraphLaunch_v10000", "cuGraphLaunch", "cudaLaunchKernel"]))
+    start = draw(st.integers(0, 40))
+    own = call(name, start, start + draw(st.integers(0, 9)), process=process, correlation=correlation)
+    return [own, *draw(st.lists(operation(process, correlation, exec_id), max_size=4))]
+
+
+GROUPS = st.lists(group(), max_size=7).map(lambda groups: [event for one in groups for event in one])
+
+
+def slow_launches(events):
+    """The operations of graphs by launch, and those of no known launch, from the text of the module."""
+    model = SlowModel(events)
+    items = {item.event_id: item for item in model.operations}
+
+    def of_graph(item):
+        caller = model.launch_of(item)
+        by_call = caller is not None and "GraphLaunch" in (caller.event.name or "")
+        return by_call or item.event.side["graph_exec_id"] is not None or item.event.kind == "graph"
+
+    mine = [item for item in items.values() if of_graph(item)]
+    told, execs = defaultdict(list), defaultdict(list)
+    for item in mine:
+        event = item.event
+        if event.correlation is not None:
+            told[event.process, event.correlation, event.device].append(item)
+            execs[event.process, event.correlation].append(event.side["graph_exec_id"])
+    exec_of = {key: min((one for one in ids if one is not None), default=None) for key, ids in execs.items()}
+    begun = sorted((min(item.start for item in own), key) for key, own in told.items())
+    left = []
+    for item in (item for item in mine if item.event.correlation is None):
+        event, exec_id = item.event, item.event.side["graph_exec_id"]
+        same = [
+            key
+            for start, key in begun
+            if exec_id is not None
+            and (key[0], key[2]) == (event.process, event.device)
+            and exec_of[key[:2]] == exec_id
+            and start <= item.start
+        ]
+        if same:
+            told[same[-1]].append(item)
+        else:
+            left.append(item)
+    return told, left, exec_of
+
+
+@given(GROUPS)
+def test_launches_are_what_the_model_says(events):
+    of = report(events)
+    told, left, exec_of = slow_launches(events)
+    found = graph_operations(of)
+    by_launch = found.drop_nulls("launch").group_by("launch").agg(pl.col("event_id").sort())
+    assert sorted(map(tuple, by_launch.get_column("event_id"))) == sorted(
+        tuple(sorted(item.event_id for item in own)) for own in told.values()
+    )
+    assert sorted(found.filter(pl.col("launch").is_null()).get_column("event_id")) == sorted(i.event_id for i in left)
+    model, rows = SlowModel(events), {}
+    for (process, correlation, device), own in told.items():
+        instants = {instant for item in own for instant in range(item.start, item.end)}
+        span = range(min(item.start for item in own), max(item.end for item in own))
+        idle = sum(model.owner(device, instant) is None for instant in span)
+        kinds = [item.event.kind for item in own]
+        counts = tuple(kinds.count(kind) for kind in ("kernel", "memcpy", "memset"))
+        exec_id = exec_of[process, correlation]
+        rows[min(item.event_id for item in own)] = (process, device, exec_id, len(span), len(instants), idle, *counts)
+    launches = graph_launches(of).join(found.group_by("launch").agg(pl.col("event_id").min()), on="launch")
+    got = launches.select(
+        "event_id",
+        "process_id",
+        "device",
+        "graph_exec_id",
+        pl.col("end") - pl.col("start"),
+        "busy_ns",
+        "idle_ns",
+        "kernels",
+        "copies",
+        "memsets",
+    )
+    assert {first: tuple(rest) for first, *rest in got.iter_rows()} == rows
+
+
+@FEWER
+@given(GROUPS, WINDOWS)
+def test_what_adds_up(events, window):
+    of = report(events).narrow(window=Window(*window))
+    found, inside = graphs(of), graphs(of, by="kernel")
+    exclusive = SlowModel(events, window).exclusive()
+    mine = set(graph_operations(of).get_column("event_id"))
+    assert found.get_column("exclusive_ns").sum() == sum(ns for event_id, ns in exclusive.items() if event_id in mine)
+    launches = graph_launches(of)
+    charged = launches.filter("charged")
+    assert (
+        charged.get_column("call_row").n_unique()
+        == charged.height
+        == launches.get_column("call_row").drop_nulls().n_unique()
+    )
+    waited = ledger(of).filter(pl.col("bucket") == "launch").get_column("ns").sum()
+    assert found.get_column("launch_ns").sum() <= waited
+    kernels = {event_id for event_id in mine if events[event_id].kind == "kernel"}
+    assert inside.get_column("exclusive_ns").sum() == sum(exclusive.get(event_id, 0) for event_id in kernels)
+
+
+# Real reports
+
+
+def numbers(name, *columns):
+    return graphs(read(REPORTS / f"{name}.sqlite")).select(columns).rows()
+
+
+def test_both_granularities_of_one_program():
+    counts = ("launches", "nodes", "active_nodes", "kernels_per_launch", "copies_per_launch", "memsets_per_launch")
+    assert numbers("graph_node", "graph_exec_id", *counts) == [(2, 30, 12, 12, 10.0, 1.0, 1.0)]
+    assert numbers("graph_graph", "graph_exec_id", "graph_id", *counts[:2]) == [(2, 1, 30, None)]
+    making = ("instantiate_ns", "capture_ns", "upload_ns")
+    assert numbers("graph_node", *making) == [(129383, 181929, 28294)]
+    assert numbers("graph_graph", *making) == [(86208, 95558, 30696)]
+
+
+@pytest.mark.parametrize(
+    "name", ["graph_node", "graph_graph", "findings", "findings_clean", "torch_node", "nvtx", "two_processes"]
+)
+def test_the_calls_are_charged_once_and_kernels_are_those_of_the_kernel_table(name):
+    of = read(REPORTS / f"{name}.sqlite")
+    calls = kanalyze.api(of).filter(pl.col("name").str.contains("GraphLaunch"))
+    found = graphs(of)
+    assert found.get_column("api_total_ns").sum() == calls.get_column("total_ns").sum()
+    assert found.get_column("launches").sum() == calls.get_column("count").sum()
+    inside, all_kernels = graphs(of, by="kernel"), kanalyze.kernels(of)
+    config = of.kernel_config.filter(pl.col("graph_exec_id").is_not_null())
+    assert inside.get_column("count").sum() == config.height <= all_kernels.get_column("count").sum()
+    assert found.select((pl.col("busy_ns") <= pl.col("span_total_ns")).all()).item()
+    assert found.select((pl.col("exclusive_ns") <= pl.col("busy_ns")).all()).item()

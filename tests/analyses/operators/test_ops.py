@@ -1,0 +1,302 @@
+"""The table of operators: against a slow second statement of torch's rules, and its meaning on traces made by hand."""
+
+import polars as pl
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.operators.ops import AS_TORCH, TABLE, ops
+from kanalyze.errors import CannotTellError, UnknownNameError
+from support.build import call, host, kernel, memcpy, memset, overhead, report
+from support.op_strategies import trace_report, traces
+from support.slow_ops import host_nodes, key_averages
+from support.strategies import FEWER
+
+TORCH = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
+BUSY = ("kernel", "communication", "memcpy", "memset")
+
+
+def busy_ns(found):
+    return ledger(found).filter(pl.col("bucket").is_in(BUSY)).get_column("ns").sum()
+
+
+@given(traces())
+def test_operators_are_summed_as_torch_sums_them(trace):
+    nodes, found = host_nodes(*trace), trace_report(*trace)
+    torchs = ops(found, as_torch=True).filter(pl.col("side") == "host").to_dicts()
+    assert {(row["name"], row["annotation"]): sums(row) for row in torchs} == key_averages(nodes)
+    own = ops(found).filter(pl.col("name").is_not_null()).to_dicts()
+    operators = key_averages([node for node in nodes if node.event.kind in ("op", "range")])
+    assert {(row["name"], row["kind"] == "range"): sums(row) for row in own} == operators
+    phases = ops(found, by="phase").get_column("self_cpu_ns")
+    assert phases.sum() == sum(node.self_ns for node in host_nodes(*trace, python=True))
+
+
+def sums(row):
+    return tuple(row[name] for name in TORCH)
+
+
+@FEWER
+@given(traces(), st.sampled_from([{}, {"window": kanalyze.Window(5, 25)}, {"device": 0}]))
+def test_exclusive_device_time_sums_to_the_busy_time_in_every_form(trace, where):
+    assume(any(event.device == 0 for event in trace[0]))
+    part = trace_report(*trace).narrow(**where)
+    for by in (None, "shape", "phase"):
+        assert ops(part, by=by).get_column("exclusive_device_ns").sum() == busy_ns(part)
+
+
+def training():
+    """A step of training: an operator that calls another, its backward on a thread of its own, and an optimizer."""
+    events = [
+        host("range", "ProfilerStep#4", 0, 100),
+        host("op", "aten::square", 10, 30),
+        host("op", "aten::pow", 12, 28),
+        call("cudaLaunchKernel", 15, 20, correlation=9, parent=2),
+        kernel(40, 50, name="pow_kernel", correlation=9, parent=2),
+        host("op", "autograd::engine::evaluate_function: PowBackward0", 50, 70, thread=2),
+        host("op", "PowBackward0", 52, 68, thread=2),
+        host("op", "aten::mul", 55, 65, thread=2),
+        call("cudaLaunchKernel", 56, 60, correlation=10, parent=7, thread=2),
+        kernel(60, 75, name="mul_kernel", correlation=10, parent=7),
+        memcpy(70, 80, correlation=11, parent=7),
+        host("range", "Optimizer.step#SGD.step", 80, 95),
+        call("cudaLaunchKernel", 82, 86, correlation=12),
+        kernel(90, 96, name="triton_step", correlation=12),
+        kernel(97, 99, name="of_nobody", correlation=77),
+    ]
+    ids = {0: 1, 1: 2, 2: 3, 5: 4, 6: 5, 7: 6, 11: 7}
+    details = {
+        "of_2": {"sequence_number": 3, "input_shapes": "[[2, 3]]", "input_types": '["float"]'},
+        "of_5": {"sequence_number": 3, "forward_thread_id": 1},
+        "of_6": {"sequence_number": 3, "forward_thread_id": 1, "forward_id": 2},
+    }
+    return trace_report(events, ids, **details)
+
+
+def test_a_step_of_training():
+    found = ops(training()).select("name", "kind", *TORCH, "exclusive_device_ns", "operations")
+    assert found.rows() == [
+        ("aten::mul", "op", 1, 6, 10, 25, 25, 20, 2),
+        ("aten::pow", "op", 1, 11, 16, 10, 10, 10, 1),
+        ("Optimizer.step#SGD.step", "range", 1, 11, 15, 0, 0, 6, 1),
+        (None, None, 0, 0, 0, 0, 0, 2, 1),
+        ("ProfilerStep*", "range", 1, 65, 100, 0, 10, 0, 0),
+        ("PowBackward0", "op", 1, 6, 16, 0, 25, 0, 0),
+        ("aten::square", "op", 1, 4, 20, 0, 10, 0, 0),
+        ("autograd::engine::evaluate_function: PowBackward0", "op", 1, 4, 20, 0, 25, 0, 0),
+    ]
+
+
+def test_phases():
+    found = ops(training(), by="phase").select(
+        "phase", "count", "self_cpu_ns", "cpu_ns", "self_device_ns", "exclusive_device_ns"
+    )
+    assert found.rows() == [
+        ("backward", 3, 20, 20, 25, 20),
+        ("forward", 2, 20, 20, 10, 10),
+        ("optimizer", 0, 15, 15, 6, 6),
+        ("other", 0, 65, 100, 2, 2),
+    ]
+
+
+def test_shapes():
+    found = ops(training(), by="shape").filter(pl.col("name") == "aten::pow")
+    assert found.select("input_shapes", "input_types", "count").rows() == [("[[2, 3]]", '["float"]', 1)]
+
+
+def test_a_window_takes_operators_whole_and_cuts_device_time():
+    found = ops(training(), window="45ns..58ns").select("name", "count", "cpu_ns", "exclusive_device_ns")
+    assert dict(zip(found["name"], found.drop("name").rows(), strict=True)) == {
+        "aten::pow": (0, 0, 5),  # its kernel still runs
+        "ProfilerStep*": (1, 100, 0),
+        "autograd::engine::evaluate_function: PowBackward0": (1, 20, 0),
+        "PowBackward0": (1, 16, 0),
+        "aten::mul": (1, 10, 0),
+    }
+
+
+def modules():
+    """Two calls of a module that calls another, and a backward operator of the inner one's."""
+    events = [
+        host("python", "train.py(3): main", 0, 100),
+        host("python", "nn.Module: Net_0", 10, 40),
+        host("python", "nn.Module: Linear_0", 12, 30),
+        host("op", "aten::addmm", 15, 25),
+        kernel(30, 40, name="gemm", parent=3),
+        host("op", "aten::relu", 32, 38),
+        kernel(40, 42, name="relu", parent=5),
+        host("op", "AddmmBackward0", 60, 70, thread=2),
+        kernel(70, 90, name="gemm", parent=7),
+        host("python", "<built-in method step of object at 0x7f01>", 92, 95),
+        host("op", "aten::add_", 93, 94),
+        kernel(96, 97, name="add", parent=10),
+    ]
+    details = {"of_3": {"sequence_number": 1}, "of_7": {"sequence_number": 1, "forward_thread_id": 1}}
+    return trace_report(events, {3: 1, 5: 2, 7: 3, 10: 4}, **details)
+
+
+def test_modules_with_what_their_backward_operators_launched():
+    columns = ("path", "count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", "backward_device_ns")
+    assert ops(modules(), by="module").select("module", *columns).rows() == [
+        ("Linear_0", "Net_0 → Linear_0", 1, 18, 18, 30, 30, 20),
+        ("Net_0", "Net_0", 1, 12, 30, 2, 32, 0),
+        (None, None, 0, 80, 0, 1, 1, 0),
+    ]
+
+
+def test_stacks_have_no_addresses():
+    found = ops(modules(), by="stack").select("name", "stack", "count").sort("name").rows()
+    assert found == [
+        ("AddmmBackward0", None, 1),
+        ("aten::add_", "train.py(3): main;<built-in method step of object>", 1),
+        ("aten::addmm", "train.py(3): main;nn.Module: Net_0;nn.Module: Linear_0", 1),
+        ("aten::relu", "train.py(3): main;nn.Module: Net_0", 1),
+    ]
+
+
+def test_doubles_are_one_as_torch_has_them():
+    events = [
+        host("op", "aten::to", 0, 20),
+        host("op", "aten::to", 1, 19),
+        host("op", "aten::copy_", 5, 10),
+        kernel(30, 34, parent=1),
+        kernel(34, 39, parent=0),
+    ]
+    found = ops(trace_report(events, {0: 1, 1: 2, 2: 3})).select("name", *TORCH, "exclusive_device_ns")
+    # what the outer one launched itself is lost to torch; our own column has it
+    assert found.rows() == [("aten::to", 1, 15, 20, 4, 4, 9), ("aten::copy_", 1, 5, 5, 0, 0, 0)]
+
+
+def test_a_call_whose_number_is_an_operators_by_chance():
+    events = [
+        host("op", "aten::add", 0, 20),
+        kernel(5, 9, parent=0),
+        host("op", "aten::item", 30, 50),
+        call("cudaStreamSynchronize", 31, 49, correlation=7),
+        kernel(60, 61, parent=2),
+    ]
+    found = trace_report(events, {0: 7, 2: 8})
+    assert ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows() == [
+        ("aten::add", 4, 4, 4),
+        ("aten::item", 1, 5, 1),
+    ]
+    synchronise = ops(found, as_torch=True).filter(pl.col("name") == "cudaStreamSynchronize")
+    assert synchronise.get_column("self_device_ns").to_list() == [4]
+
+
+def test_overhead_in_an_operator_has_its_device_time_again():
+    events = [
+        host("op", "aten::add", 0, 20),
+        call("cudaLaunchKernel", 2, 12, correlation=3, parent=0),
+        overhead("Lazy Function Loading", 4, 9, thread=0, process=None),
+        kernel(15, 19, correlation=3, parent=0),
+        host("op", "aten::mul", 30, 50),
+        kernel(40, 46, parent=4),
+    ]
+    found = ops(trace_report(events, {0: 1, 4: 2})).select("name", *TORCH)
+    assert found.rows() == [("aten::mul", 1, 20, 20, 6, 6), ("aten::add", 1, 10, 20, 4, 8)]
+
+
+def test_an_annotation_that_began_on_the_device_hides_the_operator_from_overhead():
+    events = [
+        host("range", "warm-up", 0, 60),
+        host("op", "aten::mm", 5, 50),
+        call("cudaLaunchKernel", 8, 12, correlation=3, parent=1),
+        kernel(14, 40, correlation=3, parent=1),
+        call("cudaLaunchKernel", 18, 28, correlation=4, parent=1),
+        overhead("Lazy Function Loading", 20, 25),
+    ]
+    found = ops(trace_report(events, {0: 1, 1: 2})).filter(pl.col("name") == "aten::mm")
+    assert found.get_column("device_ns").to_list() == [26]
+
+
+def test_calls_without_any_operators_number_are_found_by_time():
+    """Some versions of torch write the call's own number in place of the operator's."""
+    events = [
+        host("op", "aten::add", 0, 20),
+        call("cudaLaunchKernel", 2, 12, correlation=3),
+        kernel(15, 19, correlation=3),
+    ]
+    found = ops(trace_report(events, {0: 1})).select("name", *TORCH, "exclusive_device_ns")
+    assert found.rows() == [("aten::add", 1, 10, 20, 4, 4, 4)]
+
+
+def test_what_is_asynchronous_takes_no_time_off_what_is_around_it():
+    events = [
+        host("op", "record_param_comms", 0, 50),
+        host("range", "nccl:all_reduce", 10, 40),
+        host("op", "aten::add", 45, 48),
+        kernel(60, 70, parent=0),
+    ]
+    assert ops(trace_report(events, {0: 1, 1: 2, 2: 3})).select("name", *TORCH).rows() == [
+        ("record_param_comms", 1, 47, 50, 10, 10),
+        ("aten::add", 1, 3, 3, 0, 0),
+        ("nccl:all_reduce", 1, 0, 30, 0, 0),
+    ]
+
+
+def test_overloads_are_one_operator():
+    events = [
+        host("op", "aten::sum", 0, 20),
+        host("op", "aten::sum.dim_IntList", 2, 18),
+        kernel(30, 35, parent=1),
+        host("op", "torch.distributed.ddp.reducer::copy", 40, 50),
+    ]
+    assert ops(trace_report(events, {0: 1, 1: 2, 3: 3})).select("name", *TORCH).rows() == [
+        ("aten::sum", 1, 20, 20, 5, 5),
+        ("torch.distributed.ddp.reducer::copy", 1, 10, 10, 0, 0),
+    ]
+
+
+def test_python_functions_take_no_time_off_operators_but_pauses_of_the_collector_do():
+    events = [
+        host("range", "forward", 0, 50),
+        host("python", "train.py(3): run", 10, 40),
+        host("python", "Python GC", 20, 30),
+        kernel(60, 61, parent=0),
+    ]
+    assert ops(trace_report(events, {0: 1})).select("name", "self_cpu_ns").rows() == [("forward", 40)]
+
+
+def test_the_rows_of_torchs_table():
+    events = [
+        host("range", "step", 0, 20),
+        host("op", "aten::copy_", 1, 18),
+        call("cudaMemcpyAsync", 2, 5, correlation=1, parent=1),
+        memcpy(10, 16, correlation=1, parent=1, side={"source_memory": "Pageable", "target_memory": "Device"}),
+        memset(30, 31, side={"target_memory": "Device"}),
+        host("memory", "Allocation", 3, 3),
+        host("memory", "Deallocation", 25, 25),
+    ]
+    found = ops(trace_report(events, {0: 1, 1: 2}), as_torch=True).drop("self_cpu_share", "cpu_share")
+    columns = ("name", "side", "annotation", *TORCH, "self_device_share")
+    assert found.select(columns).rows() == [
+        ("aten::copy_", "host", False, 1, 14, 17, 6, 6, 6 / 7),
+        ("Memcpy HtoD (Pageable -> Device)", "device", False, 1, 0, 0, 6, 6, 6 / 7),
+        ("step", "device", True, 1, 0, 0, 6, 6, 6 / 7),
+        ("Memset (Device)", "device", False, 1, 0, 0, 1, 1, 1 / 7),
+        ("cudaMemcpyAsync", "host", False, 1, 3, 3, 0, 0, 0.0),
+        ("step", "host", True, 1, 3, 20, 0, 6, 0.0),
+        ("[memory]", "host", False, 1, 0, 0, 0, 0, 0.0),
+    ]
+
+
+def test_without_operators_there_is_no_table():
+    with pytest.raises(CannotTellError, match="kind op"):
+        ops(report([kernel(0, 5)]))
+    with pytest.raises(CannotTellError, match="kind python"):
+        ops(training(), by="module")
+
+
+def test_an_unknown_grouping_is_refused():
+    with pytest.raises(UnknownNameError) as refused:
+        ops(training(), by="name")
+    assert "shape, module, phase, stack" in refused.value.remedy
+
+
+def test_operators_that_did_nothing():
+    empty = report([], kinds=("op", "kernel", "api"))
+    assert ops(empty).equals(TABLE.empty())
+    assert ops(empty, as_torch=True).equals(AS_TORCH.empty())

@@ -1,0 +1,222 @@
+"""Steps of a profiler: a ledger each, what they launched, and which of them warm up or are odd."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.idle.ledger import BUCKETS, ledger
+from kanalyze.analyses.ranges._instances import compare
+from kanalyze.analyses.ranges.steps import TABLE, steps, told
+from kanalyze.errors import CannotTellError
+from kanalyze.window import Window
+from support.build import call, host, kernel, nvtx, report
+from support.strategies import EVENTS, FEWER
+
+TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
+
+
+def step(number, start, end, **keys):
+    return nvtx(f"ProfilerStep#{number}", start, end, **keys)
+
+
+def launched(number, at, runs, length):
+    """A launch of 1 ns, and its kernel."""
+    return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(runs, runs + length, correlation=number)]
+
+
+def rows(of, *columns, **where):
+    return steps(of, **where).select(columns).rows()
+
+
+def test_each_step_has_its_own_ledger():
+    events = [step(3, 0, 100), *launched(1, 10, 11, 20), step(4, 100, 150), *launched(2, 120, 121, 10)]
+    of = report(events)
+    columns = ("step", "device", "start_ns", "dur_ns", "kernel_ns", "launch_ns", "host_ns", "busy_share", "idle_in")
+    assert rows(of, *columns) == [
+        (3, 0, 0, 100, 20, 1, 79, 0.2, "host"),
+        (4, 0, 100, 50, 10, 1, 39, 0.2, "host"),
+    ]
+    TABLE.check(steps(of))
+
+
+def test_work_that_runs_on_after_its_step_is_in_the_ledger_of_the_next():
+    events = [step(1, 0, 50), *launched(1, 10, 40, 60), *launched(2, 12, 90, 20), step(2, 50, 130)]
+    columns = ("step", "kernel_ns", "operations", "gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "late_ns")
+    assert rows(report(events), *columns) == [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)]
+
+
+def test_what_any_thread_launches_in_a_step_is_of_it():
+    backward = [call("cudaLaunchKernel", 20, 21, correlation=1, thread=2), kernel(21, 30, correlation=1)]
+    assert rows(report([step(1, 0, 50), *backward]), "operations", "gpu_busy_ns") == [(1, 9)]
+
+
+def test_steps_of_several_processes_and_devices():
+    events = [
+        *(step(1, 0, 50), step(1, 10, 60, process=2)),
+        *launched(1, 5, 10, 10),
+        call("cudaLaunchKernel", 20, 21, process=2, correlation=1),
+        kernel(30, 40, process=2, device=1, correlation=1),
+    ]
+    assert rows(report(events), "process_id", "device", "kernel_ns") == [(1, 0, 10), (2, 1, 10)]
+    assert rows(report(events), "process_id", device=1) == [(2,)]
+    assert rows(report(events), "process_id", device=0, process=2) == []
+
+
+def test_a_step_without_a_gpu_has_only_its_length():
+    of = report([step(1, 0, 50), host("op", "aten::mm", 0, 10)], kinds=["range"])
+    columns = ("dur_ns", "operations", "device", "busy_ns", "host_ns")
+    assert rows(of, *columns) == [(50, 0, None, None, None)]
+
+
+def test_steps_that_overlap_the_window_count_whole():
+    events = [step(number, 100 * number, 100 * number + 100) for number in range(4)]
+    of = report([*events, *launched(1, 110, 111, 5)])
+    assert rows(of, "step", "dur_ns", window=Window(150, 250)) == [(1, 100), (2, 100)]
+
+
+def test_before_torch_1_11_a_step_is_an_operator():
+    of = report([host("op", "ProfilerStep#5", 0, 50), *launched(1, 5, 10, 10)])
+    assert rows(of, "step", "kernel_ns") == [(5, 10)]
+
+
+def test_no_steps_is_an_empty_table_and_no_ranges_cannot_tell():
+    assert steps(report([nvtx("step", 0, 10)])).is_empty()
+    assert told(TABLE.empty()) == ""
+    with pytest.raises(CannotTellError, match="steps"):
+        steps(report([kernel(0, 10)]))
+
+
+# Odd ones, and those that warm up
+
+
+def training(*lengths, first=(), at=0):
+    """Steps of these lengths, each with a launch and a kernel at its end; `first` is what else the first one does."""
+    events = list(first)
+    for number, length in enumerate(lengths):
+        events += [step(number, at, at + length), *launched(number + 1, at + length - 20, at + length - 19, 15)]
+        at += length
+    return report(events)
+
+
+def test_an_odd_step_is_named_with_its_bucket():
+    of = training(100, 102, 100, 500, 98, 100)
+    assert rows(of, "step", "odd", "cause", "warm_up") == [
+        *((number, number == 3, "host" if number == 3 else None, False) for number in range(6)),
+    ]
+    assert told(steps(of)) == (
+        "6 steps: 100 ns in the median, from 98 ns to 102 ns without the odd ones: step:3 takes 5.00 × that (host)."
+    )
+
+
+def test_a_first_step_that_loads_warms_up():
+    of = training(500, 100, 100, 102, 98, first=[call("cuModuleLoadData", 10, 400)])
+    found = steps(of).select("step", "warm_up", "evidence", "odd")
+    assert found.row(0) == (0, True, "400 ns longer than later steps, of which loading 390 ns", False)
+    assert found.slice(1).select("warm_up", "evidence", "odd").unique().rows() == [(False, None, False)]
+    assert told(steps(of)) == (
+        "4 steps: 100 ns in the median, from 98 ns to 102 ns. Left out as warm-up: step:0 (400 ns longer than later "
+        "steps, of which loading 390 ns)."
+    )
+
+
+def test_a_first_step_that_compiles_warms_up():
+    compiling = host("op", "_compile.compile_inner (dynamo_timed)", 10, 380)
+    assert rows(training(500, 100, first=[compiling]), "warm_up", "evidence") == [
+        (True, "400 ns longer than later steps, of which compiling 370 ns"),
+        (False, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "first"),
+    [
+        ((500, 100, 100, 100), ()),  # longer, for no reason that is paid once
+        ((105, 100, 100, 100), (call("cudaMalloc", 10, 60),)),  # not much longer
+        ((100, 500, 100, 100), (call("cuModuleLoadData", 110, 500),)),  # not the first
+    ],
+)
+def test_others_do_not_warm_up(lengths, first):
+    assert not steps(training(*lengths, first=first)).get_column("warm_up").any()
+
+
+def test_work_that_runs_on_is_told():
+    events = [step(1, 0, 100), step(2, 100, 200), *launched(1, 10, 20, 300), *launched(2, 110, 320, 300)]
+    assert told(steps(report(events))).endswith(
+        "Their work on the GPU goes on for 260 ns after they end; a step keeps it busy for 300 ns."
+    )
+
+
+# As windows
+
+
+def test_steps_compare_as_instances_do():
+    of = training(500, 100, 100, 102, 98, first=[call("cuModuleLoadData", 10, 400)])
+    found = compare([of.narrow(window=window) for window in of.windows("steps")])
+    assert (found.name, found.scope.window) == ("steps", Window(0, 900, "steps"))
+    assert found.answer == told(steps(of))
+    columns = ("window", "dur_ns", "warm_up", "odd", *(f"{bucket}_ns" for bucket in BUCKETS))
+    own = steps(of).select(pl.format("step:{}", "step").alias("window"), *columns[1:])
+    assert found.instances.select(columns).equals(own.select(columns))
+    total = found.spread.filter(pl.col("bucket") == "total")
+    assert total.select("median_ns", "total_ns").row(0) == (100.0, 400)  # without the step that warms up
+
+
+@FEWER
+@given(EVENTS, st.lists(st.integers(1, 20), min_size=1, max_size=5))
+def test_a_step_equals_the_ledger_of_its_window_and_what_was_launched_in_it(events, lengths):
+    starts = [sum(lengths[:place]) for place in range(len(lengths))]
+    marks = [
+        step(number, start, start + length) for number, (start, length) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    of = report([*marks, *events])
+    for row in steps(of).filter(pl.col("device").is_not_null()).iter_rows(named=True):
+        own = ledger(of, window=f"step:{row['step']}").filter(pl.col("device") == row["device"])
+        sums = dict(own.group_by(pl.col("bucket").cast(pl.String)).agg(pl.col("ns").sum()).rows())
+        assert {name: row[f"{name}_ns"] for name in BUCKETS} == {name: sums.get(name, 0) for name in BUCKETS}
+        work = of_step(events, row)
+        covered = {at for event in work for at in range(event.start, event.end)}
+        assert row["operations"] == len(work)
+        assert (row["gpu_busy_ns"] or 0) == len(covered)
+        assert (row["late_ns"] or 0) == sum(at >= row["start_ns"] + row["dur_ns"] for at in covered)
+
+
+def of_step(events, row):
+    """The operations on the step's device that its process launched in it."""
+    found = []
+    for event in events:
+        if event.kind not in ("kernel", "memcpy", "memset", "graph") or event.device != row["device"]:
+            continue
+        calls = [
+            (own.start, place)
+            for place, own in enumerate(events)
+            if own.kind == "api"
+            and event.correlation is not None
+            and (own.process, own.correlation) == (event.process, event.correlation)
+        ]
+        if (
+            event.process == row["process_id"]
+            and calls
+            and row["start_ns"] <= min(calls)[0] < row["start_ns"] + row["dur_ns"]
+        ):
+            found.append(event)
+    return found
+
+
+def test_steps_of_a_real_trace():
+    of = kanalyze.read(TRACE)
+    found = steps(of)
+    assert found.height == of.steps().height > 1
+    starts = found.get_column("start_ns")
+    whole = ledger(of, window=Window(starts.min(), starts.max()))
+    first = found.head(found.height - 1)
+    between = int(whole.get_column("ns").sum()) - int(first.get_column("dur_ns").sum())
+    assert 0 <= between < 0.1 * int(first.get_column("dur_ns").sum())  # next to nothing lies between two steps
+    assert (
+        found.select(pl.sum_horizontal(f"{name}_ns" for name in BUCKETS))
+        .to_series()
+        .equals(found.get_column("dur_ns"), check_names=False)
+    )

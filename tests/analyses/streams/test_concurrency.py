@@ -1,0 +1,402 @@
+"""What ran at the same time, by stream and by pair, then against a model that goes instant by instant."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import chain, combinations, pairwise
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.findings.rules import default_stream, no_overlap
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.memory import _serial_copies
+from kanalyze.analyses.streams import _pairs, _serialised
+from kanalyze.analyses.streams._serialised import stream_waits
+from kanalyze.analyses.streams.concurrency import BY_PAIR, TABLE, concurrency
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.window import Window
+from support.build import call, graph, host, kernel, memcpy, memset, report
+from support.slow_model import BUSY, SlowModel, bucket_of_operation
+from support.strategies import FEWER, WINDOWS
+
+US = 1000
+#: A small GPU: four blocks of one warp fill it.
+SMALL = {"sm_count": 2, "max_warps_per_sm": 2, "threads_per_warp": 32}
+TYPES = [
+    {"process_id": 1, "context_id": 1, "stream": 7, "type": "null", "priority": 0},
+    {"process_id": 1, "context_id": 1, "stream": 13, "type": "blocking", "priority": -5, "name": "mine"},
+]
+
+
+def pairs(of, *columns):
+    return concurrency(of, by="pair").select("stream", "other_stream", *columns).rows()
+
+
+# By stream
+
+
+def test_two_streams_side_by_side():
+    events = [kernel(0, 10), memcpy(5, 20, stream=13), memset(18, 25), kernel(30, 40, stream=13)]
+    of = report(events, streams=TYPES)
+    same = {"device": 0, "process_id": 1, "context_id": 1, "overlap_communication_ns": 0}
+    assert concurrency(of).to_dicts() == [
+        {
+            **same,
+            "stream": 13,
+            "type": "blocking",
+            "name": "mine",
+            "operations": 2,
+            "busy_ns": 25,
+            "alone_ns": 18,
+            "overlap_kernel_ns": 5,
+            "overlap_memcpy_ns": 0,
+            "overlap_memset_ns": 2,
+            "first_ns": 5,
+            "last_ns": 40,
+        },
+        {
+            **same,
+            "stream": 7,
+            "type": "null",
+            "name": None,
+            "operations": 2,
+            "busy_ns": 17,
+            "alone_ns": 10,
+            "overlap_kernel_ns": 0,
+            "overlap_memcpy_ns": 7,
+            "overlap_memset_ns": 0,
+            "first_ns": 0,
+            "last_ns": 25,
+        },
+    ]
+
+
+def test_streams_of_other_processes_and_contexts_are_other_streams():
+    events = [kernel(0, 10), kernel(5, 12, context=2), kernel(8, 14, process=2), kernel(0, 20, device=1)]
+    found = concurrency(report(events))
+    assert found.select("device", "process_id", "context_id", "busy_ns", "alone_ns", "overlap_kernel_ns").rows() == [
+        (0, 1, 1, 10, 5, 5),
+        (0, 1, 2, 7, 0, 7),
+        (0, 2, 1, 6, 2, 4),
+        (1, 1, 1, 20, 20, 0),
+    ]
+
+
+def test_operations_without_a_stream_are_one_of_their_own_but_in_no_pair():
+    events = [kernel(0, 10), memcpy(5, 8, direction="Unified Host-to-Device", stream=None, context=None)]
+    found = concurrency(report(events))
+    assert found.select("stream", "busy_ns", "overlap_kernel_ns", "overlap_memcpy_ns").rows() == [
+        (7, 10, 0, 3),
+        (None, 3, 3, 0),
+    ]
+    assert pairs(report(events)) == []
+
+
+def test_nothing_ran_and_nothing_was_traced():
+    assert concurrency(report([])).schema == TABLE.schema
+    assert concurrency(report([]), by="pair").schema == BY_PAIR.schema
+    with pytest.raises(CannotTellError):
+        concurrency(report([], kinds=["range"]))
+    with pytest.raises(UnknownNameError, match="grouping of concurrency"):
+        concurrency(report([]), by="device")
+
+
+# By pair
+
+
+def launched(number, start, end, *, at, make=kernel, **keys):
+    """An operation and its call, which begins at `at` and takes a microsecond."""
+    return [call("cudaLaunchKernel", at, at + US, correlation=number), make(start, end, correlation=number, **keys)]
+
+
+def taking_turns(*, second=(), **keys):
+    """A kernel on stream 7, and one on stream 13 that was ready 39 µs before it ended, and began 1 µs after it."""
+    first = launched(1, 20 * US, 60 * US, at=0)
+    return [*first, *second, *launched(2, 61 * US, 90 * US, at=10 * US, stream=13, **keys)]
+
+
+def test_an_operation_that_was_ready_and_began_after_the_others_end():
+    assert pairs(
+        report(taking_turns(), limits=SMALL), "overlap_ns", "turns", "waits", "waited_ns", "never_overlap"
+    ) == [(7, 13, 0, 1, 1, 39 * US, True)]
+
+
+def test_a_pair_that_overlaps_somewhere_is_not_one_that_never_does():
+    events = [*taking_turns(), kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)]
+    assert pairs(report(events, limits=SMALL), "overlap_ns", "turns", "waits", "never_overlap") == [
+        (7, 13, 5 * US, 3, 1, False)
+    ]
+
+
+def test_an_operation_is_not_ready_before_a_launch_had_time_to_arrive():
+    first = launched(1, 20 * US, 30 * US, at=0)
+    second = launched(2, 31 * US, 40 * US, at=25 * US, stream=13)
+    assert pairs(report([*first, *second], limits=SMALL), "turns", "waits") == [(7, 13, 1, 0)]
+
+
+def test_what_begins_long_after_the_others_end_waited_for_something_else():
+    first = launched(1, 20 * US, 60 * US, at=0)
+    second = launched(2, 100 * US, 120 * US, at=10 * US, stream=13)
+    assert pairs(report([*first, *second], limits=SMALL), "waits") == [(7, 13, 0)]
+
+
+def test_a_kernel_that_fills_the_gpu_leaves_no_room():
+    of = report(taking_turns()[2:] + launched(1, 20 * US, 60 * US, at=0, grid=(4, 1, 1)), limits=SMALL)
+    assert pairs(of, "waits") == [(7, 13, 0)]
+    assert pairs(report(taking_turns()), "waits") == [(7, 13, 0)]  # a GPU without known limits
+    registers = {**SMALL, "registers_per_sm": 1024}
+    narrow = report(taking_turns(side={"registers_per_thread": 32}), limits=registers)
+    assert pairs(narrow, "waits") == [(7, 13, 1)]
+    full = launched(1, 20 * US, 60 * US, at=0, side={"registers_per_thread": 64})
+    assert pairs(report([*full, *taking_turns()[2:]], limits=registers), "waits") == [(7, 13, 0)]
+    shared = launched(1, 20 * US, 60 * US, at=0, side={"static_shared_bytes": 0, "dynamic_shared_bytes": 2048})
+    of = report([*shared, *taking_turns()[2:]], limits={**SMALL, "shared_per_sm_bytes": 1024})
+    assert pairs(of, "waits") == [(7, 13, 0)]
+
+
+def test_copies_share_an_engine_and_a_copy_and_a_kernel_do_not():
+    first = launched(1, 20 * US, 60 * US, at=0, make=memcpy)
+    second = launched(2, 61 * US, 90 * US, at=10 * US, stream=13)
+    assert pairs(report([*first, *second]), "waits") == [(7, 13, 1)]
+    second = launched(2, 61 * US, 90 * US, at=10 * US, stream=13, make=memcpy)
+    assert pairs(report([*first, *second]), "waits") == [(7, 13, 0)]
+
+
+@pytest.mark.parametrize("name", ["cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc_v10000", "cuStreamWaitValue32"])
+def test_what_may_have_been_asked_for_is_told_apart(name):
+    of = report(taking_turns(second=[call(name, 5 * US, 6 * US)]), limits=SMALL)
+    assert pairs(of, "waits", "waited_ns", "ordered_waits", "never_overlap") == [(7, 13, 0, 0, 1, False)]
+
+
+def test_an_event_that_another_stream_waits_for_orders_nothing_here():
+    wait = call("cudaStreamWaitEvent", 5 * US, 6 * US, correlation=9)
+    for stream, expected in ((14, (1, 0)), (13, (0, 1))):
+        known = host("sync", "Stream wait sync", 5 * US, 6 * US, stream=stream, correlation=9)
+        of = report(taking_turns(second=[wait, known]), limits=SMALL)
+        assert pairs(of, "waits", "ordered_waits") == [(7, 13, *expected)]
+
+
+def test_nodes_of_one_graph_launch_wait_by_its_order():
+    launch = call("cudaGraphLaunch", 0, US, correlation=1)
+    nodes = [kernel(20 * US, 60 * US, correlation=1), kernel(61 * US, 90 * US, correlation=1, stream=13)]
+    assert pairs(report([launch, *nodes], limits=SMALL), "turns", "waits", "ordered_waits") == [(7, 13, 1, 0, 0)]
+
+
+def test_the_window_cuts_waits_and_overlaps():
+    of = report([*taking_turns(), kernel(100 * US, 110 * US), kernel(105 * US, 112 * US, stream=13)], limits=SMALL)
+    narrow = of.narrow(window="50us..106us")
+    assert pairs(narrow, "busy_ns", "other_busy_ns", "overlap_ns", "waits", "waited_ns") == [
+        (7, 13, 16 * US, 30 * US, US, 1, 10 * US)
+    ]
+    assert pairs(of.narrow(window="62us..95us")) == []
+
+
+def test_only_the_busiest_streams_are_compared(monkeypatch):
+    monkeypatch.setattr(_pairs, "MOST_STREAMS", 2)
+    events = [kernel(0, 10), kernel(0, 20, stream=8), kernel(0, 30, stream=9)]
+    assert pairs(report(events), "overlap_ns") == [(8, 9, 20)]
+
+
+def test_as_many_streams_as_bits():
+    events = [kernel(number, 1000, stream=number) for number in range(1, 71)]
+    found = concurrency(report(events), by="pair")
+    assert found.height == 62 * 61 // 2
+    assert found.select(pl.col("overlap_ns") == 1000 - pl.max_horizontal("stream", "other_stream")).to_series().all()
+
+
+# Against a model
+
+
+STREAMS = st.sampled_from([7, 7, 7, 13, 13, 14, None])
+MAKERS = st.sampled_from([kernel, kernel, kernel, kernel, memcpy, memset, graph])
+ONE, OTHER = st.sampled_from([0, 0, 0, 0, 1]), st.sampled_from([1, 1, 1, 1, 2])
+
+
+@st.composite
+def groups(draw):
+    """A call and what it launched, on any streams, or a call that orders a stream."""
+    at, keys = draw(st.integers(0, 15)), {"process": draw(OTHER), "correlation": draw(st.integers(1, 60))}
+    if draw(st.integers(0, 5)) == 0:
+        wait = call("cudaStreamWaitEvent", at, at + 1, **keys)
+        known = host("sync", "Stream wait sync", at, at + 1, stream=draw(STREAMS), **keys)
+        return [wait, *draw(st.sampled_from([[], [known]]))]
+    name = draw(st.sampled_from(["cudaLaunchKernel"] * 9 + ["cudaGraphLaunch"]))
+    events = [call(name, at, at + draw(st.integers(0, 2)), **keys)]
+    for _ in range(draw(st.sampled_from([1, 1, 1, 1, 2]))):
+        make, start = draw(MAKERS), at + draw(st.integers(0, 25))
+        where = {"stream": draw(STREAMS), "context": draw(OTHER), "device": draw(ONE)}
+        shape = {"grid": (draw(st.sampled_from([1, 1, 4])), 1, 1)} if make is kernel else {}
+        events.append(make(start, start + draw(st.integers(0, 12)), **keys, **where, **shape))
+    return events
+
+
+EVENTS = st.lists(groups(), min_size=3, max_size=12).map(lambda found: list(chain.from_iterable(found)))
+
+
+class SlowStreams(SlowModel):
+    """Which streams run at each instant, and the waits as the text defines them."""
+
+    def __init__(self, events, window=(None, None)):
+        super().__init__(events, window)
+        self.real = [item for item in self.operations if item.end > item.start]
+
+    def instants_of(self, item):
+        low, high = self.asked
+        return [at for at in range(item.start, item.end) if (low is None or low <= at) and (high is None or at < high)]
+
+    def running(self):
+        """The streams and their buckets at each instant of each device."""
+        found = {}
+        for item in self.real:
+            for at in self.instants_of(item):
+                found.setdefault((item.event.device, at), set()).add((stream_of(item), bucket_of_operation(item.event)))
+        return found
+
+    def waits(self):
+        streams = {stream_of(item) for item in self.operations if item.event.stream is not None}
+        several = {stream[:3] for stream in streams if len([one for one in streams if one[:3] == stream[:3]]) > 1}
+        work = [item for item in self.real if stream_of(item) in streams and stream_of(item)[:3] in several]
+        shared = Counter(self.launch_of(item) for item in self.operations)
+        return [row for item in work if (row := self._wait_of(item, work, shared)) is not None]
+
+    def _wait_of(self, item, work, shared):
+        launch = self.launch_of(item)
+        if launch is None or shared[launch] > 1:
+            return None
+        line = sorted(
+            (one for one in work if stream_of(one) == stream_of(item)), key=lambda one: (one.start, one.event_id)
+        )
+        earlier = line[: line.index(item)]
+        ready = max([launch.event.end + _serialised.LATENCY_NS, *(one.end for one in earlier)])
+        ended = [one for one in work if stream_of(one)[:3] == stream_of(item)[:3] and one.end <= item.start]
+        last = min(ended, key=lambda one: (-one.end, one.event_id), default=None)
+        if ready >= item.start or last is None or not item.start - last.end < last.end - ready:
+            return None
+        on_sms = [bucket_of_operation(one.event) == "kernel" for one in (item, last)]
+        if not any(on_sms) or (all(on_sms) and not (last.event.kind == "kernel" and last.event.grid[0] < 4)):
+            return None
+        before = self.launch_of(earlier[-1]) if earlier else None
+        asked = any(
+            (before is None or before.start <= one.start) and one.start <= launch.start
+            for one in self.calls
+            if one.event.process == item.event.process and self._may_order(one, item.event.stream)
+        )
+        return item, last, max(ready, last.start), last.end, asked
+
+    def _may_order(self, item, stream):
+        if item.event.name == "cudaGraphLaunch":
+            return self._stream_of_call(item) in (None, stream)
+        return item.event.name == "cudaStreamWaitEvent" and self._stream_of_call(item) in (None, stream)
+
+    def _stream_of_call(self, item):
+        syncs = [one.event for one in self.items if one.event.kind == "sync" and one.event.stream is not None]
+        key = (item.event.process, item.event.correlation)
+        return next((one.stream for one in syncs if (one.process, one.correlation) == key), None)
+
+
+def stream_of(item):
+    event = item.event
+    return event.device, event.process, event.context, event.stream
+
+
+@FEWER
+@given(EVENTS, WINDOWS)
+def test_streams_equal_the_model(events, sides):
+    slow, columns = SlowStreams(events, sides), ("device", "process_id", "context_id", "stream")
+    expected = Counter()
+    for (device, _), here in slow.running().items():
+        for stream in {stream for stream, _ in here}:
+            others = {bucket for other, bucket in here if other != stream}
+            expected.update([(stream, "busy")] + ([(stream, "alone")] if not others else []))
+            expected.update((stream, f"overlap_{bucket}") for bucket in others)
+            assert stream[0] == device
+    found = concurrency(report(events).narrow(window=Window(*sides)))
+    for row in found.iter_rows(named=True):
+        stream = tuple(row[name] for name in columns)
+        for name in (
+            "busy",
+            "alone",
+            *(f"overlap_{bucket}" for bucket in ("kernel", "communication", "memcpy", "memset")),
+        ):
+            assert row[f"{name}_ns"] == expected.pop((stream, name), 0), (stream, name)
+    assert not expected
+
+
+@given(EVENTS, WINDOWS)
+def test_pairs_equal_the_model(events, sides):
+    slow = SlowStreams(events, sides)
+    overlap, turns = Counter(), Counter()
+    for here in slow.running().values():
+        streams = sorted({stream for stream, _ in here if stream[3] is not None}, key=str)
+        overlap.update(pair for pair in combinations(streams, 2) if pair[0][:3] == pair[1][:3])
+    seen = [item for item in slow.real if slow.instants_of(item) and item.event.stream is not None]
+    for key in {stream_of(item)[:3] for item in seen}:
+        line = sorted((one for one in seen if stream_of(one)[:3] == key), key=lambda one: (one.start, one.event_id))
+        turns.update(
+            tuple(sorted(map(stream_of, pair), key=str))
+            for pair in pairwise(line)
+            if len(set(map(stream_of, pair))) > 1
+        )
+    found = concurrency(report(events).narrow(window=Window(*sides)), by="pair")
+    for row in found.iter_rows(named=True):
+        context = (row["device"], row["process_id"], row["context_id"])
+        pair = tuple(sorted([(*context, row["stream"]), (*context, row["other_stream"])], key=str))
+        assert (row["overlap_ns"], row["turns"]) == (overlap.pop(pair, 0), turns.pop(pair, 0))
+        assert row["never_overlap"] == (row["overlap_ns"] == 0 and row["waits"] > 0)
+    assert not overlap
+    assert not turns
+
+
+@given(EVENTS)
+def test_waits_equal_the_model(events):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_serialised, "LATENCY_NS", 1)
+        of = report(events, limits=SMALL)
+        ids = operations(of).get_column("event_id")
+        found = [
+            (ids[row], ids[behind], start, end, ordered)
+            for row, behind, start, end, ordered in stream_waits(of)
+            .select("row", "behind_row", "start", "end", "ordered")
+            .iter_rows()
+        ]
+        expected = [(item.event_id, last.event_id, *times) for item, last, *times in SlowStreams(events).waits()]
+        assert found == expected
+
+
+@st.composite
+def rows_of_work(draw):
+    """Operations one after the other on a few streams, with calls soon after each other before them."""
+    events, at = [], 12
+    for number in range(draw(st.integers(4, 10))):
+        make, dur = draw(st.sampled_from([kernel, kernel, memcpy])), draw(st.integers(3, 12))
+        at += draw(st.sampled_from([-4, 0, 0, 0, 1, 1]))
+        keys = {"correlation": number, "stream": draw(st.sampled_from([7, 13, 13, 14]))}
+        events += [call("cudaLaunchKernel", number, number + 1, correlation=number), make(at, at + dur, **keys)]
+        at += dur
+    return events
+
+
+@FEWER
+@given(rows_of_work(), st.just((None, None)) | WINDOWS)
+def test_findings_hold_no_more_than_the_ledger(events, sides):
+    types = {7: "null", 13: "blocking", 14: "blocking"}
+    streams = [{"process_id": 1, "context_id": 1, "stream": number, "type": kind} for number, kind in types.items()]
+    names = {"cudaLaunchKernel": "cudaMemcpyAsync"}
+    changed = [
+        replace(event, name=names.get(event.name, event.name), side={"source_memory": "Pinned"})
+        if event.kind in ("memcpy", "api")
+        else event
+        for event in events
+    ]
+    of = report(changed, limits=SMALL, streams=streams).narrow(window=Window(*sides))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (_serialised, _serial_copies):
+            patch.setattr(module, "LATENCY_NS", 1)
+        found = [*default_stream.find(of), *no_overlap.find(of)]
+    for one in found:
+        buckets = ["memcpy"] if one.rule == "serial-copy" else BUSY
+        held = ledger(of).filter((pl.col("device") == one.device) & pl.col("bucket").cast(pl.String).is_in(buckets))
+        assert 0 < one.at_stake_ns <= held["ns"].sum()

@@ -1,0 +1,87 @@
+"""The same workload under torch.profiler and under nsys: what ran agrees, and the times but for the tools' part."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.model import LAUNCH_SHAPE
+
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+
+#: Those that both tools recorded from beginning to end; mlp_train's trace is of 7 of its 42 steps, and what gelu's
+#: autotuning tries differs from run to run.
+WORKLOADS = ("cdist", "launch_bound_graph", "launch_bound_plain", "square", "streams")
+STEPS = 6
+
+SHAPE = [column.name for column in LAUNCH_SHAPE]
+
+#: Of two runs of one program; the longest kernels of the samples take milliseconds, the shortest a microsecond.
+TOLERANCE = 0.05
+
+
+@pytest.fixture(scope="module", params=WORKLOADS)
+def pair(request):
+    folder = SAMPLES / request.param
+    return kanalyze.read(folder / "nsys.sqlite"), kanalyze.read(folder / "torch.json.gz")
+
+
+def by_shape(report):
+    """Launch shape, registers and family of the kernels: how many, and how long they took."""
+    kernels = report.kind("kernel").join(report.kernel_config, on="event_id")
+    sums = kernels.group_by(*SHAPE, "registers_per_thread").agg(pl.len(), pl.col("dur_ns").sum())
+    return sums.sort(*SHAPE, "registers_per_thread")
+
+
+def test_the_same_kernels_ran(pair):
+    nsys, torch = map(by_shape, pair)
+    assert nsys.drop("dur_ns").rows() == torch.drop("dur_ns").rows()
+
+
+def test_kernels_took_as_long(pair):
+    nsys, torch = (by_shape(report)["dur_ns"].sum() for report in pair)
+    assert torch == pytest.approx(nsys, rel=TOLERANCE)
+
+
+def test_the_same_bytes_were_copied(pair):
+    nsys, torch = (
+        kanalyze.copies(report).select("operation", "count", "total_bytes").sort("operation") for report in pair
+    )
+    assert nsys.rows() == torch.rows()
+
+
+def test_kernels_of_one_family_are_as_many(pair):
+    nsys, torch = (
+        kanalyze.kernels(report, by="family").select("family", "count").sort("family").rows() for report in pair
+    )
+    assert nsys == torch
+
+
+def test_the_devices_are_told_alike(pair):
+    limits = ["name", "compute_capability", "sm_count", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm"]
+    nsys, torch = (report.devices.select(*limits, "shared_per_sm_bytes").rows() for report in pair)
+    assert nsys == torch
+
+
+def test_occupancy_is_the_same(pair):
+    columns = ["name", *SHAPE, "occupancy_share", "limiter"]
+    nsys, torch = (
+        kanalyze.occupancy(report)
+        .select(columns)
+        .drop("name")
+        .unique()
+        .sort(*SHAPE, "occupancy_share", "limiter")
+        .rows()
+        for report in pair
+    )
+    assert nsys == torch
+
+
+def test_a_trace_of_some_steps_has_its_part_of_the_kernels():
+    folder = SAMPLES / "mlp_train"
+    all_steps, some = (by_shape(kanalyze.read(folder / name)) for name in ("nsys.sqlite", "torch.json.gz"))
+    together = some.join(all_steps, on=[*SHAPE, "registers_per_thread"], suffix="_all")
+    assert together.height == some.height
+    assert (together["len"] * STEPS <= together["len_all"]).all()  # kernels of one shape may also run outside of steps
+    assert (together["len"] * STEPS == together["len_all"]).mean() > 1 / 2
