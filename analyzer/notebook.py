@@ -16,7 +16,7 @@ import polars as pl
 from kanalyze import outlets, readers
 from kanalyze.analyses.page import counters_page, joint_page, time_page
 from kanalyze.errors import ClosedReportError
-from kanalyze.readers import capture_reports
+from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers import html
 from kanalyze.report import Report
 
@@ -94,7 +94,7 @@ def read_all(
 ) -> list[Report]:
     """The reports at `paths`, for tables of several; of a capture's folder those of each tool.
 
-    See :func:`kanalyze.readers.capture_reports.every_report`.
+    See :func:`kanalyze.readers.capture.reports.every_report`.
     """
     found = (capture_reports.every_report(Path(path), progress, cache=cache, runs=runs) for path in paths)
     return [_shown_well(report) for some in found for report in some]

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.readers import ncu_module, read
+from kanalyze.readers import read
+from kanalyze.readers.ncu import module as ncu_module
 from run import HERE, aligned, left_out, machine, markdown
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from kanalyze import catalog
 from kanalyze.analyses.joining._merged_report import pooled
 from kanalyze.cli import kanalyze as command
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, UnreadableReportError
-from kanalyze.readers import read, sqlite_connection
-from kanalyze.readers.capture_reports import every_report
-from kanalyze.readers.nsys_report import NsysTables
+from kanalyze.readers import read
+from kanalyze.readers.capture.reports import every_report
+from kanalyze.readers.nsys.report import NsysTables
+from kanalyze.readers.storage import sqlite_connection
 from support.build import kernel
 from support.build import report as built
 from support.command import ADD, ADD_UM, SAMPLES, TORCH

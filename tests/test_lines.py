@@ -49,8 +49,8 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kanalyze")
     }
-    deferring_numpy = "analyzer/readers/sqlite_file.py"  # for small files
-    deferring_polars = ("analyzer/readers/read_torch_json.py", "analyzer/readers/torch_cache.py")  # while others decode
+    deferring_numpy = "analyzer/readers/storage/sqlite_file.py"  # for small files
+    deferring_polars = ("analyzer/readers/torch/read_json.py", "analyzer/readers/torch/cache.py")  # while others decode
     allowed = ("analyzer/cli/", deferring_numpy, *deferring_polars)
     assert {place for place in inner if not place.startswith(allowed)} == set()
 

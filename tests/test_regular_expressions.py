@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from kanalyze.readers import ncu_module, trace_loose
+from kanalyze.readers.ncu import module as ncu_module
+from kanalyze.readers.torch.decode import old_forms as trace_loose
 from kanalyze.renderers import deep_sections, frame, terminal
 
 TRIED = [

@@ -63,8 +63,8 @@ def _file(report: Report) -> str:
     path = report.meta.path
     if not report.meta.timeless or not os.path.isdir(path):  # noqa: PTH112 - never raises
         return str(path)
-    from kanalyze.readers.ncu_runs import runs_in  # noqa: PLC0415 - few reports need it
-    from kanalyze.readers.read_capture import accepts  # noqa: PLC0415 - as above
+    from kanalyze.readers.capture.read_capture import accepts  # noqa: PLC0415 - as above
+    from kanalyze.readers.ncu.runs import runs_in  # noqa: PLC0415 - few reports need it
 
     runs = runs_in(path, "ncu") if accepts(path, b"") else []
     return str(next((file for run in runs for file in (run.report, *run.pages.values()) if file), path))

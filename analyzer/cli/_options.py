@@ -151,7 +151,7 @@ def top(default: int | None, help_text: str) -> Callable[[F], F]:
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
     """What :func:`opened_parts` gives where counters are wanted: of a capture the reports of ncu."""
     with sparing_memory():
-        from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - --help need not import polars
         from kanalyze.window import Window  # noqa: PLC0415 - as above
 
     found = closed_at_end(counters_at(report, _progress(), cache=not where["no_cache"]))
@@ -190,7 +190,7 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     With `runs` of a nsys pass that ran several times each of its runs.
     """
     with sparing_memory():
-        from kanalyze.readers.capture_reports import every_report  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.readers.capture.reports import every_report  # noqa: PLC0415 - --help need not import polars
 
     cache = not where["no_cache"]
     paths: dict[str, Path] = {}  # by os.path, which raises nothing of a link to itself

@@ -124,7 +124,7 @@ def _summarize(capture: Capture) -> None:
     from kanalyze.cli.summarize import shown  # noqa: PLC0415 - --help need not wait
 
     with sparing_memory():
-        from kanalyze.readers.read_capture import holds_reports  # noqa: PLC0415 - as above
+        from kanalyze.readers.capture.read_capture import holds_reports  # noqa: PLC0415 - as above
 
     if holds_reports(capture.folder):
         shown([capture.folder])

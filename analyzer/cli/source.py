@@ -37,7 +37,7 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     """
     with sparing_memory():
         from kanalyze.analyses.counters.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.readers.capture_reports import counters_at  # noqa: PLC0415 - as above
+    from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - as above
     from kanalyze.renderers import source as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
 

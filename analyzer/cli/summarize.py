@@ -113,7 +113,7 @@ def _several(reports: Sequence[Path]) -> bool:
     if not os.path.isdir(reports[0]):  # noqa: PTH112 - never raises; a reader need not wait for polars
         return False
     with sparing_memory():
-        from kanalyze.readers.capture_reports import several_tools  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.readers.capture.reports import several_tools  # noqa: PLC0415 - --help need not import polars
 
     return several_tools(reports[0])
 
@@ -127,7 +127,7 @@ def _further_runs(report: Path) -> list[Path]:
     """The reports that a path stands for beside the one that is read: those of a nsys pass that ran several times."""
     if not os.path.isdir(report):  # noqa: PTH112 - as above
         return []
-    from kanalyze.readers.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.readers.capture.read_capture import accepts, reports_in  # noqa: PLC0415 - --help need not import polars
 
     return reports_in(report)[1:] if accepts(report, b"") else []
 

@@ -1,6 +1,7 @@
 """Readers: a file in, a :class:`kanalyze.report.Report` out. They know the tools' formats and no analysis.
 
-A reader is a module of this package named ``read_<format>`` with two functions; adding the file adds the reader:
+Each room is a tool's, or what several share. A reader is a module of a room named ``read_<format>`` with two functions;
+adding the file adds the reader:
 
 ``accepts(path: Path, head: bytes) -> bool``
     Whether the file at `path`, whose first bytes are `head`, is in this format; a folder has no bytes.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import ReportNotFoundError, UnknownFormatError
-from kanalyze.readers.regular_files import readable
+from kanalyze.readers.shared.regular_files import readable
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -55,7 +56,7 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
     head = _first_bytes(path)
     with readable(path):
         for name in _readers(path):
-            reader = import_module(f"{__name__}.{name}")
+            reader = import_module(name)
             if reader.accepts(path, head):
                 report: Report = reader.open_report(path, said, cache=cache)
                 return report
@@ -63,10 +64,16 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
 
 
 def _readers(path: Path) -> list[str]:
-    """The names of the readers; first the one that is called as the file ends, so that no other is imported."""
-    names = (module.name for module in pkgutil.iter_modules(__path__) if module.name.startswith("read_"))
+    """The modules of the readers; first the one that is called as the file ends, so that no other is imported."""
+    found = (
+        (f"{room.name}_{module.name.removeprefix('read_')}", f"{__name__}.{room.name}.{module.name}")
+        for room in pkgutil.iter_modules(__path__)
+        if room.ispkg
+        for module in pkgutil.iter_modules([str(Path(folder, room.name)) for folder in __path__])
+        if module.name.startswith("read_")
+    )
     ending = path.suffix.removeprefix(".").replace("-", "_")
-    return sorted(names, key=lambda name: not name.endswith(ending))
+    return [module for _, module in sorted(found, key=lambda one: not one[0].endswith(ending))]
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.capture.reports import every_report
 from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, run
 from support.exports import only
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.readers import ncu_module
+from kanalyze.readers.ncu import module as ncu_module
 from support.command import REPORTS, SAMPLES, refused, run
 
 PAGE = REPORTS / "ncu" / "add.details.csv"

@@ -7,7 +7,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.joining._roof_points import roof_points
 from kanalyze.errors import OutputError
-from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers import roofline_plot
 from support.command import SAMPLES, run
 from support.counters import measured

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
-from kanalyze.readers.ncu_runs import with_numbers
-from kanalyze.readers.ncu_tables import LAUNCHES, Measured, NcuTables, metrics_frame
+from kanalyze.readers.ncu.runs import with_numbers
+from kanalyze.readers.ncu.tables import LAUNCHES, Measured, NcuTables, metrics_frame
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kanalyze.readers.ncu_selection import Selection
+    from kanalyze.readers.ncu.asked_launches import Selection
 
 
 def measured(  # noqa: PLR0913 - what a test may say of kernels

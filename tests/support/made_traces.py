@@ -8,7 +8,7 @@ from itertools import count
 
 from hypothesis import strategies as st
 
-from kanalyze.readers.read_torch_json import open_report
+from kanalyze.readers.torch.read_json import open_report
 
 #: How the parts of a trace are joined: between keys, after a colon, between events, and at both ends of an event.
 LAYOUTS = {

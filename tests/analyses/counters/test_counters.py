@@ -10,8 +10,8 @@ from kanalyze.analyses.counters.counters import TABLE
 from kanalyze.analyses.device._launch_shapes import RESOURCES, SHAPE
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.ncu_labels import SECTIONS
-from kanalyze.readers.ncu_numbers import POINT, base_unit, numbers
+from kanalyze.readers.ncu.labels import SECTIONS
+from kanalyze.readers.ncu.printed_numbers import POINT, base_unit, numbers
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.shares import some

@@ -11,9 +11,8 @@ import pytest
 import kanalyze
 from kanalyze.analyses.counters._stall_reasons import LATENCY, stall_metric
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.capture_manifest import selective
-from kanalyze.readers.capture_reports import every_report
-from kanalyze.readers.ncu_selection import chooses
+from kanalyze.readers.capture.reports import every_report
+from kanalyze.readers.ncu.asked_launches import chooses, selective
 from support.build import call, kernel, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.counters import measured

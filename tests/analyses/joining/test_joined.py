@@ -11,7 +11,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.page.joint_page import summarize_together
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.joint_page import joint_page
 from support.build import call, kernel, report
 from support.command import SAMPLES, run

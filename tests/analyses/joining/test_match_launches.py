@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.joining._match_launches import same_launches
-from kanalyze.readers.capture_reports import every_report
-from kanalyze.readers.ncu_selection import Selection
+from kanalyze.readers.capture.reports import every_report
+from kanalyze.readers.ncu.asked_launches import Selection
 from support.build import call, graph, kernel, report
 from support.command import SAMPLES
 from support.counters import measured

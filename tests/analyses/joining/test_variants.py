@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-from kanalyze.readers.capture_reports import every_report
+from kanalyze.readers.capture.reports import every_report
 from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES
 from support.counters import measured

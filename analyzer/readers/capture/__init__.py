@@ -1,0 +1,1 @@
+"""Folders that `kanalyze collect` wrote."""

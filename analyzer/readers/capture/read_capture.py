@@ -1,0 +1,173 @@
+"""Reads the folder that ``kanalyze collect`` wrote: its nsys report, and what belongs to that.
+
+docs/collect.md has what is in such a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
+from kanalyze.model import COMPILED_KERNELS
+from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
+from kanalyze.readers.ncu.runs import report_of as report_of_ncu
+from kanalyze.readers.ncu.runs import runs_in
+from kanalyze.readers.nsys.report import report_of
+from kanalyze.readers.shared.regular_files import readable, regular
+from kanalyze.readers.storage.sqlite_file import SqliteFile
+from kanalyze.readers.torch import read_json as read_torch_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from kanalyze.readers import Progress
+    from kanalyze.readers.ncu.runs import Run
+    from kanalyze.report import Report
+    from kanalyze.source import Source
+
+
+_BOARD: Final = "tensorboard/*.pt.trace.json*"
+_TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
+
+
+def accepts(path: Path, head: bytes) -> bool:
+    """Whether `path` is a folder with a manifest."""
+    del head
+    return os.path.isfile(path / MANIFEST)  # noqa: PTH113 - Path.is_file raises of a name that is too long
+
+
+def holds_reports(folder: Path) -> bool:
+    """Whether there is anything in a capture that can be read."""
+    return bool(reports_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
+
+
+def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
+    """The report of the capture in the folder `path`; the first one, where the nsys pass ran several times.
+
+    Of a capture without the nsys pass, that of ncu, or else the first trace of torch.profiler.
+
+    Raises:
+        UnknownFormatError: The capture has no report of any tool.
+        DamagedReportError: The report is cut short, or its list of tables cannot be read.
+    """
+    found = reports_in(path)
+    if found:
+        report = run_of(path, found[0])
+        return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
+    if counters := runs_in(path, "ncu"):
+        return counters_of(path, counters, progress)
+    if not (traces := traces_in(path)):
+        remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
+        raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
+    trace = read_torch_json.open_report(traces[0], progress, cache=cache)
+    return replace(trace, meta=replace(trace.meta, path=path, read_from=traces[0], capture=path))
+
+
+def run_of(folder: Path, run: Path) -> Report:
+    """The report of one run of the nsys pass, with what was compiled in the capture.
+
+    Raises:
+        DamagedReportError: It is cut short, or its list of tables cannot be read.
+    """
+    report = report_of(SqliteFile(run))
+    source = CaptureTables(folder, report.source)
+    partial = not recorded_all(commands(folder))
+    return replace(report, meta=replace(report.meta, capture=folder, partial=partial), source=source)
+
+
+def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
+    """The report of these runs of ncu in a capture, with which launches they are, as far as its manifest says.
+
+    Raises:
+        ExportError: One is in ncu's own format, which nothing here can read.
+        UnknownFormatError: One has no kernels.
+        DamagedReportError: The pages of one are not of one run, or make no sense.
+    """
+    told = commands(folder)
+    report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))
+    chosen = selective(told, [run.name for run in runs])
+    return replace(report, meta=replace(report.meta, selective=chosen))
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The traces of torch.profiler in a capture, one for each rank and cycle; else those of the program's own.
+
+    Those of the recipe tensorboard lie in a folder of that name alone.
+    """
+    names = [path for path in folder.glob("torch*.json*") if _TRACE.fullmatch(path.name)]
+    ours = [path for path in names if "-own" not in path.name] + [*folder.glob(_BOARD)]
+    return sorted(ours or names, key=lambda path: (len(path.name), path.name))
+
+
+def reports_in(folder: Path) -> list[Path]:
+    """The nsys reports of a capture: one for each run of the nsys pass, in their order."""
+    return sorted(folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
+
+
+# What a capture has beside its nsys report: the kernels that Triton and inductor compiled.
+
+_COMPILED: Final = "compiled.json"
+
+#: What is written where a Python workload ran under torch.profiler, and whatever was compiled was seen.
+_LOOKED: Final = "torch-run*.json"
+
+
+class CaptureTables:
+    """The tables of the nsys report in a capture, and what was compiled; see :class:`kanalyze.source.Source`."""
+
+    def __init__(self, folder: Path, source: Source) -> None:
+        """Read from `folder`, and what belongs to nsys from `source`."""
+        self._folder, self._source = folder, source
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """The kinds of events that nsys recorded."""
+        return self._source.kinds
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind."""
+        return self._source.events(kind)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables."""
+        return self._compiled() if name == COMPILED_KERNELS.name else self._source.table(name)
+
+    def close(self) -> None:
+        """Close the report of nsys."""
+        self._source.close()
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes on what was read of the nsys report."""
+        return self._source.notes_of_read()
+
+    def _not_compiled(self) -> pl.DataFrame:
+        """The table where nothing was written of it: empty if that was looked for."""
+        if any(self._folder.glob(_LOOKED)):
+            return COMPILED_KERNELS.empty()
+        raise CannotTellError.without_capture("compiled", self._folder)
+
+    def _compiled(self) -> pl.DataFrame:
+        path = self._folder / _COMPILED
+        if not os.path.lexists(path):
+            return self._not_compiled()
+        with readable(path):
+            content = regular(path).read_bytes()
+        try:
+            rows = json.loads(content.decode())["kernels"]
+            found = pl.DataFrame([_row(row) for row in rows], schema=COMPILED_KERNELS.schema)
+            return COMPILED_KERNELS.check(found)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, pl.exceptions.PolarsError) as error:
+            raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
+
+
+def _row(row: dict[str, object]) -> dict[str, object]:
+    """A row as the table has it; backend and architecture are one text."""
+    target = [str(row[part]) for part in ("backend", "arch") if row.get(part) is not None]
+    return {name: row.get(name) for name in COMPILED_KERNELS.schema} | {"arch": ":".join(target) or None}

@@ -1,0 +1,1 @@
+"""Reports of Nsight Compute: .ncu-rep, CSV pages, folders of them."""

@@ -1,0 +1,239 @@
+"""Which launches of the program a command of ncu profiles: what it says of itself in a capture's manifest.
+
+ncu counts launches by function, in the order of the calls that launch them, in each process by itself and over all its
+streams; a node of a CUDA graph counts whenever the graph is launched, and with ``--profile-from-start off`` counting
+begins where the program says (seen with ncu 2025.3, on programs whose k-th launch has k blocks). ``--launch-count`` and
+``--launch-skip`` count all launches that the filter lets through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.counter_model import measured_some
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+#: Flags of ncu with a value that change nothing about which launches are profiled.
+_HARMLESS: Final = frozenset(
+    (
+        *("--set", "--section", "--metrics", "--import-source", "--source-folders", "--clock-control"),
+        *("--cache-control", "--export", "-o", "--log-file", "--print-units", "--page", "--target-processes"),
+    )
+)
+
+#: The same without a value. ``--nvtx`` alone filters nothing.
+_HARMLESS_ALONE: Final = frozenset(("--csv", "--force-overwrite", "-f", "--nvtx"))
+
+#: Flags that choose launches, by their short forms, too.
+_CHOOSING: Final = {
+    **{name: name for name in ("--kernel-id", "--kernel-name-base", "--profile-from-start")},
+    "--kernel-name": "--kernel-name",
+    "-k": "--kernel-name",
+    "--launch-skip": "--launch-skip",
+    "-s": "--launch-skip",
+    "--launch-count": "--launch-count",
+    "-c": "--launch-count",
+}
+
+#: Flags of `nsys profile` that leave the launches of the program, and their order, what they are.
+_HARMLESS_IN_NSYS: Final = re.compile(
+    r"--(cuda-um-(cpu|gpu)-page-faults|sample|cpuctxsw|output|duration|export|stats|force-overwrite)=.*"
+    r"|--trace=(.*,)?cuda(,.*)?|--cuda-graph-trace=node|--capture-range-end=stop"
+)
+_FROM_CALL: Final = "--capture-range=cudaProfilerApi"
+
+#: The words of `nsys profile` and a program.
+_LEAST: Final = 3
+
+#: A mangled name in a regular expression that stands for nothing else.
+_ESCAPED: Final = r"(?:\w|\\[.$])+"
+
+#: Whether ncu counts from the program's start, by what follows --profile-from-start.
+_STARTS: Final = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The launches that one run of ncu profiles.
+
+    Attributes:
+        numbers: Those with these numbers, counted from 1 by function; None where it is the first ones.
+        skip: So many launches are left out before the first ones; they are of one function if there are any.
+        from_call: Launches are counted from the call of cudaProfilerStart on, not from the program's start.
+        symbols: The functions that are let through, by their mangled names; empty where they are told otherwise.
+    """
+
+    numbers: tuple[int, ...] | None
+    skip: int = 0
+    from_call: bool = False
+    symbols: tuple[str, ...] = ()
+
+    def numbers_of(self, names: Sequence[str | None]) -> list[int | None]:
+        """Which launch of its function each profiled kernel is; None where the report is not what was asked for."""
+        seen: Counter[str | None] = Counter()
+        counts, found = Counter(names), list[int | None]()
+        for name in names:
+            seen[name] += 1
+            if name is None or (self.numbers is not None and counts[name] != len(self.numbers)):
+                found.append(None)
+            else:
+                found.append(self.skip + seen[name] if self.numbers is None else self.numbers[seen[name] - 1])
+        return found if not self.skip or len(counts) == 1 else [None] * len(found)
+
+
+def selection(command: Sequence[str]) -> Selection | None:
+    """What a command line of ncu selects; None where that does not say which launches these are."""
+    flags = _flags(command)
+    if flags is None:
+        return None
+    from_start = _from_start(flags)
+    found = _by_number(flags) if "--kernel-id" in flags else _first_ones(flags)
+    return None if found is None or from_start is None else replace(found, from_call=not from_start)
+
+
+def chooses(command: Sequence[str]) -> bool | None:
+    """Whether a command line of ncu profiles only some of what the program launches; None where that is not known."""
+    flags = _flags(command)
+    if flags is None:
+        return None
+    if flags.keys() - {"--profile-from-start", "--kernel-name-base"}:
+        return True
+    from_start = _from_start(flags)
+    return None if from_start is None else not from_start
+
+
+def _from_start(flags: Mapping[str, str]) -> bool | None:
+    """Whether launches are counted from the program's start on; None where that flag has a value of its own."""
+    return _STARTS.get(flags.get("--profile-from-start", "on"))
+
+
+def _by_number(flags: Mapping[str, str]) -> Selection | None:
+    """Launches by their numbers, in any context and on any stream."""
+    of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])
+    mixed = {"--kernel-name", "--launch-skip", "--launch-count"} & flags.keys()
+    if of_all is None or mixed or flags.get("--kernel-name-base") != "mangled":
+        return None
+    numbers = {int(number) for number in of_all[2].split("|")}
+    return Selection(tuple(sorted(numbers)), symbols=_symbols(of_all[1])) if 0 not in numbers else None
+
+
+def _first_ones(flags: Mapping[str, str]) -> Selection | None:
+    """The first launches that a filter of names lets through, or of one function all after some."""
+    skip = flags.get("--launch-skip", "0")
+    if not (skip.isdecimal() and flags.get("--launch-count", "0").isdecimal()):
+        return None
+    mangled = flags.get("--kernel-name-base") == "mangled"
+    symbols = _symbols(flags.get("--kernel-name", "")) if mangled else ()
+    return Selection(None, int(skip), symbols=symbols) if not int(skip) or len(symbols) == 1 else None
+
+
+def _symbols(pattern: str) -> tuple[str, ...]:
+    """The mangled names that a filter lists, as a name or as ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
+
+    Empty for other expressions: a dot or dollar sign that is not escaped stands for other things than itself.
+    """
+    if re.fullmatch(r"[\w$.]+", pattern):
+        return (pattern,)
+    whole = re.fullmatch(rf"regex:\^(?:\(({_ESCAPED}(?:\|{_ESCAPED})*)\)|({_ESCAPED}))\$", pattern)
+    return tuple((whole[1] or whole[2]).replace("\\", "").split("|")) if whole else ()
+
+
+def _flags(command: Sequence[str]) -> dict[str, str] | None:
+    """The flags that choose launches, with their values; None where any flag is not known here, or given twice."""
+    if not command or not PurePath(command[0]).name.startswith("ncu"):
+        return None
+    found: dict[str, str] = {}
+    words = iter(command[1:])
+    for word in words:
+        if not word.startswith("-"):
+            return found
+        flag, equals, value = word.partition("=")
+        if flag in _HARMLESS_ALONE and not equals:
+            continue
+        value = value if equals else next(words, "")
+        if flag in _CHOOSING and _CHOOSING[flag] not in found:
+            found[_CHOOSING[flag]] = value
+        elif flag not in _HARMLESS:
+            return None
+    return None  # there is no program
+
+
+def counts_from_call(command: Sequence[str]) -> bool | None:
+    """Whether a command line of `nsys profile` records from cudaProfilerStart on; None where it records otherwise.
+
+    False is from the program's start on. What is recorded has to have every launch from there on, each node of a graph
+    by itself.
+    """
+    if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
+        return None
+    flags = _flags_of_nsys(command)
+    others = [flag for flag in flags if flag != _FROM_CALL]
+    return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)
+
+
+def records_all(command: Sequence[str]) -> bool:
+    """Whether a command line of `nsys profile` is known to record the whole run of the program."""
+    limited = any(flag.startswith("--duration") for flag in _flags_of_nsys(command))
+    return counts_from_call(command) is False and not limited
+
+
+def _flags_of_nsys(command: Sequence[str]) -> list[str]:
+    """The flags between `nsys profile` and the program."""
+    return [*takewhile(lambda word: word.startswith("-"), command[2:])]
+
+
+# What the manifest of a capture says of how it was made: the commands of its passes.
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    #: The commands of a capture by the name of their step, as :func:`commands` gives them.
+    Commands = Mapping[str, Sequence[str]]
+
+#: What a capture's folder has, and no other.
+MANIFEST: Final = "manifest.json"
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """The commands that ended well, by the name of their step; the last one of each name.
+
+    Empty where there is no manifest, or one that says nothing of the sort: nothing but how sure a match is depends on
+    it.
+    """
+    try:
+        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        steps = [step for done in told["passes"] for step in done["steps"] if step["exit_status"] == 0]
+        found = {step["name"]: [*map(str, step["command"])] for step in steps}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    return {name: command for name, command in found.items() if isinstance(name, str)}
+
+
+def recorded_all(told: Commands) -> bool:
+    """Whether the nsys pass recorded the whole run of the program, as far as its command says."""
+    return records_all(told.get("nsys", []))
+
+
+def selections(told: Commands) -> dict[str, Selection]:
+    """Which launches each run of ncu profiled, by the name of its files, where its command says so.
+
+    They are those of the capture's nsys pass: it has to have recorded from the same moment on.
+    """
+    from_call = counts_from_call(told.get("nsys", []))
+    asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}
+    return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
+
+
+def selective(told: Commands, names: Iterable[str]) -> bool | None:
+    """Whether these runs of ncu profiled some launches only; None where their commands do not say."""
+    return measured_some([chooses(told.get(name, [])) for name in names])

@@ -1,0 +1,205 @@
+"""The CSV pages in a file that ncu wrote, whatever stands around them.
+
+``ncu --csv`` prints its page to where the program prints, too, among lines of its own (``==PROF== …``). A page begins
+with its line of headings; its records begin with a quotation mark, and may go on over several lines.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.errors import UnknownFormatError
+from kanalyze.readers.ncu import errors as ncu_errors
+from kanalyze.readers.ncu import wide_pages as ncu_wide
+from kanalyze.readers.shared.regular_files import readable, regular
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kanalyze.readers.ncu.wide_pages import Cells
+
+#: How pages begin: those of launches, and a kernel on the page of sources.
+_LAUNCHES: Final = b'"ID","'
+_SOURCE: Final = b'"Kernel Name","'
+_BEGINNINGS: Final = (_LAUNCHES, _SOURCE)
+
+#: A line that is no record of a page of launches: it does not begin with a number, or nothing, in quotation marks.
+_NO_RECORD: Final = re.compile(rb'\n(?!"[\d"])')
+
+#: What ncu itself says in a log.
+_WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
+_ERROR: Final = re.compile(rb"^==ERROR== *(.*\S)", re.MULTILINE)
+_OWN: Final = re.compile(rb"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
+
+#: So many errors of a run that failed are told.
+_SHOWN: Final = 2
+
+NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
+PERMISSION: Final = (
+    "Let an administrator allow it with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
+    "/etc/modprobe.d/nvidia-profiling.conf and a reboot, or run ncu as root; in a container, start it with "
+    "--cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)."
+)
+_NOTHING: Final = "Run it again with a filter (--kernel-name, --launch-skip, --launch-count) that some launch passes."
+
+_ENCODINGS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of a file: its kind (details, raw or source), and its records as texts.
+
+    The columns of a page of sources are those of one kernel's instructions; `kernel` is its name. Those of a raw page
+    are what it says of launches; its `cells` are their metrics.
+    """
+
+    kind: str
+    rows: pl.DataFrame
+    kernel: str = ""
+    cells: Cells | None = None
+
+
+@dataclass(frozen=True)
+class PagesFile:
+    """What is in one file: its pages, what ncu warned of around them, whether it is cut off, and ncu's errors."""
+
+    path: Path
+    pages: tuple[Page, ...]
+    warnings: tuple[str, ...] = ()
+    cut: bool = False
+    errors: tuple[str, ...] = ()
+
+    def of(self, kind: str) -> list[Page]:
+        """The pages of one kind, in their order."""
+        return [page for page in self.pages if page.kind == kind]
+
+
+def looks_like_ncu(text: bytes) -> bool:
+    """Whether a file's content, or its beginning, is a page or a log of ncu."""
+    return any(_starts_line(text, beginning) for beginning in _BEGINNINGS) or _OWN.search(text) is not None
+
+
+def content(path: Path) -> bytes:
+    """The file at `path` as UTF-8 with plain line ends.
+
+    Raises:
+        UnreadableReportError: The operating system does not let us read it.
+    """
+    with readable(path):
+        text = regular(path).read_bytes()
+    for mark, encoding in _ENCODINGS:  # what PowerShell makes of `ncu … > file`
+        if text.startswith(mark):
+            text = text.decode(encoding, errors="replace").encode()
+            break
+    return text.replace(b"\r\n", b"\n") if b"\r" in text else text
+
+
+def pages_in(path: Path) -> PagesFile:
+    """The pages of the file at `path`.
+
+    Raises:
+        UnknownFormatError: It has none: it is something else, or a log of a run that profiled nothing, and why.
+        DamagedReportError: A page is no CSV.
+        UnreadableReportError: The operating system does not let us read it.
+    """
+    return pages_of(path, content(path))
+
+
+def pages_of(path: Path, text: bytes) -> PagesFile:
+    """The pages in a `text` that was printed of the report at `path`; errors as there."""
+    found: list[Page] = []
+    cut = False
+    pages = _records_of_pages(text)
+    for records in pages:
+        if records.count(b'"') % 2:  # the last one has no end
+            found += _page(path, records[: records.rfind(b'\n"') + 1])
+            cut = True
+        else:
+            found += _page(path, records)
+    if not any(page.rows.height for page in found):
+        raise _without_kernels(path, text)
+    warnings, errors = ((), ()) if pages[0] is text else (_said(_WARNING, text), _said(_ERROR, text))
+    return PagesFile(path, tuple(found), warnings, cut, errors)
+
+
+def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:
+    """What lines of ncu's own say, each once."""
+    return tuple(dict.fromkeys(line.decode(errors="replace").strip() for line in pattern.findall(text)))
+
+
+def _starts_line(text: bytes, beginning: bytes) -> bool:
+    return text.startswith(beginning) or b"\n" + beginning in text
+
+
+def _records_of_pages(text: bytes) -> list[bytes]:
+    """The records of each page; a page goes from its headings to those of the next one."""
+    odd = _NO_RECORD.search(text)
+    if text.startswith(_LAUNCHES) and (odd is None or odd.end() == len(text)):
+        return [text]  # one page, and nothing else
+    lines = text.split(b"\n")
+    # a page of launches has no further line that begins like this, since an ID is a number
+    starts = [number for number, line in enumerate(lines) if line.startswith(_BEGINNINGS)]
+    return [_records(lines[start:end]) for start, end in pairwise([*starts, len(lines)])]
+
+
+def _records(lines: Sequence[bytes]) -> bytes:
+    """The records of a page, without the lines of others after or between them."""
+    kept = [line for line in lines if line.startswith(b'"')]
+    if len(kept) + (not lines[-1]) < len(lines):  # not records of one line each
+        kept, within = [], False
+        for line in lines:
+            if within or line.startswith(b'"'):
+                kept.append(line)
+                within ^= bool(line.count(b'"') % 2)
+    return b"\n".join([*kept, b""])
+
+
+def _page(path: Path, records: bytes) -> list[Page]:
+    if records.startswith(_SOURCE):
+        first, _, rest = records.partition(b"\n")
+        return [Page("source", _read(path, rest), _read_line(path, first))] if rest.strip() else []
+    if records.find(b'"Metric Name"', 0, records.find(b"\n")) >= 0:
+        return [Page("details", _read(path, records))]
+    rows, cells = ncu_wide.split(records) or ncu_wide.of_frame(_read(path, records))
+    return [Page("raw", rows, cells=cells)]
+
+
+def _read(path: Path, records: bytes) -> pl.DataFrame:
+    """Records as texts; polars reads them."""
+    try:
+        rows = pl.read_csv(records, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
+    except pl.exceptions.PolarsError as error:
+        raise ncu_errors.damaged(path, "a page of CSV", str(error).splitlines()[0]) from error
+    unnamed = [name for name in rows.columns if name == "" or name.startswith("_duplicated_")]
+    return rows.drop(unnamed) if unnamed else rows
+
+
+def _read_line(path: Path, line: bytes) -> str:
+    """The second field of a line."""
+    row = _read(path, b'"a","b"\n' + line.rstrip(b",") + b"\n")
+    return str(row.item(0, "b"))
+
+
+def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
+    """Why a file has no kernels in it."""
+    if NO_PERMISSION.encode() in text:
+        found = "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)"
+        return UnknownFormatError.of(path, found, PERMISSION)
+    if b"No kernels were profiled" in text or any(_starts_line(text, beginning) for beginning in _BEGINNINGS):
+        return UnknownFormatError.of(path, "a log of ncu, which profiled no kernel", _NOTHING)
+    errors = _said(_ERROR, text)
+    if errors:
+        said = "; ".join(line.rstrip(".") for line in errors[:_SHOWN])  # the first ones are the cause
+        remedy = "Do what it says, and run ncu again."
+        return UnknownFormatError.of(path, f"a log of ncu, which failed ({said})", remedy)
+    if _OWN.search(text):
+        remedy = "Give the page that `ncu --import REPORT --csv --page details` prints, or the .ncu-rep file."
+        return UnknownFormatError.of(path, "a log of ncu without a page in CSV", remedy)
+    return UnknownFormatError.of(path, "no page of ncu")

@@ -1,0 +1,79 @@
+"""The ncu that is installed here, where there is no module: it prints a report as the pages that are read then."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from glob import glob
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from kanalyze.readers.ncu import errors as ncu_errors
+from kanalyze.readers.nsys.program import newest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Runner = Callable[[Sequence[str], IO[bytes], IO[bytes]], int]
+
+#: Where ncu is when it is not on PATH.
+_USUAL: Final = (
+    "/opt/nvidia/nsight-compute/*/ncu",
+    "/usr/local/cuda*/bin/ncu",
+    "/usr/local/cuda*/nsight-compute-*/ncu",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Compute/ncu",
+    "/usr/lib/nsight-compute/ncu",
+)
+
+#: The pages that are read.
+PAGES: Final = ("raw", "details", "source")
+
+#: Names as other tools print them, and not made shorter; older versions do not know the option, and do not shorten.
+_WHOLE_NAMES: Final = ("--rename-kernels", "off")
+
+
+def find() -> Path | None:
+    """The ncu on PATH, else the newest in one of the usual folders; None where there is none."""
+    on_path = shutil.which("ncu")
+    if on_path:
+        return Path(on_path)
+    return newest([path for pattern in _USUAL for path in glob(pattern) if shutil.which(path)])  # noqa: PTH207 - absolute
+
+
+def run(command: Sequence[str], said: IO[bytes], errors: IO[bytes]) -> int:
+    """Run a program to its end; its exit status.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
+        list(command), stdin=subprocess.DEVNULL, stdout=said, stderr=errors, check=False
+    ).returncode
+
+
+def printed(path: Path, page: str, program: Path, runner: Runner = run) -> bytes:
+    """What `program` prints as one page of the report at `path`, in base units.
+
+    Raises:
+        ExportError: It cannot read the report, or not be started.
+    """
+    options = ("--import", str(path.absolute()), "--csv", "--page", page, "--print-units", "base")
+    status, text, errors = _said((str(program), *options, *_WHOLE_NAMES), path, runner)
+    if status and b"rename-kernels" in errors + text:
+        status, text, errors = _said((str(program), *options), path, runner)
+    if status:
+        lines = (errors + text).decode(errors="replace").splitlines()
+        raise ncu_errors.refused(path, str(program), lines)
+    return text
+
+
+def _said(command: Sequence[str], path: Path, runner: Runner) -> tuple[int, bytes, bytes]:
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+        try:
+            status = runner(command, said, errors)
+        except OSError as error:
+            raise ncu_errors.refused(path, command[0], [error.strerror or str(error)]) from error
+        said.seek(0)
+        errors.seek(0)
+        return status, said.read(), errors.read()

@@ -1,0 +1,244 @@
+"""Which files belong to one run of ncu, and the report of one run or several.
+
+``kanalyze collect`` writes a report ``NAME.ncu-rep`` and its pages ``NAME.details.csv``, ``NAME.raw.csv`` and
+``NAME.source.csv``; of a program that it had to run again for other kernels, the same as ``NAME-2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.counter_model import LAUNCH_NUMBERS
+from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
+from kanalyze.readers.ncu import csv as ncu_csv
+from kanalyze.readers.ncu import errors as ncu_errors
+from kanalyze.readers.ncu import module as ncu_module
+from kanalyze.readers.ncu import program as ncu_program
+from kanalyze.readers.ncu import source as ncu_source
+from kanalyze.readers.ncu.module_process import instructions_apart
+from kanalyze.readers.ncu.pages import content, pages_in, pages_of
+from kanalyze.readers.ncu.printed_names import names_of_sources, with_whole_names
+from kanalyze.readers.ncu.tables import Measured, NcuTables
+from kanalyze.readers.shared.regular_files import regular
+from kanalyze.report import Meta, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from types import ModuleType
+
+    from kanalyze.readers import Progress
+    from kanalyze.readers.ncu.asked_launches import Selection
+    from kanalyze.readers.ncu.pages import PagesFile
+    from kanalyze.readers.ncu.program import Runner
+
+REPORT: Final = ".ncu-rep"
+_SOURCE: Final = ".source.csv"
+_PAGES: Final = {"details": ".details.csv", "raw": ".raw.csv"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of one run: its report, its pages by kind, and how all of them are called but for their endings."""
+
+    report: Path | None = None
+    pages: dict[str, Path] = field(default_factory=dict)
+    name: str = ""
+
+
+def runs_in(folder: Path, beginning: str = "") -> list[Run]:
+    """The runs whose files are in `folder` and begin so, in the order of their names."""
+    found: dict[str, Run] = {}
+    for path in sorted(folder.glob(f"{beginning}*")):
+        endings = {REPORT: None, **{ending: kind for kind, ending in _PAGES.items()}}
+        ending = next((ending for ending in endings if path.name.endswith(ending)), None)
+        if ending is None:
+            continue
+        name, kind = path.name.removesuffix(ending), endings[ending]
+        known = found.get(name, Run(name=name))
+        found[name] = replace(known, **({"report": path} if kind is None else {"pages": {**known.pages, kind: path}}))
+    return [found[name] for name in sorted(found, key=lambda name: (len(name), name))]
+
+
+def report_of(
+    path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
+) -> Report:
+    """The report of all `runs`, one after the other, given as `path`.
+
+    `asked` has what each was to profile, by name, where they are of a capture.
+
+    Raises:
+        ExportError: One is in ncu's own format, which nothing here can read.
+        UnknownFormatError: One has no kernels.
+        DamagedReportError: The pages of one are not of one run, or make no sense.
+    """
+    found = [with_numbers(measured(run, progress), (asked or {}).get(run.name)) for run in runs]
+    capture = path if asked is not None else None
+    return Report(Meta(path, "ncu", capture=capture), NcuTables(path, _joined(found)))
+
+
+def with_numbers(found: Measured, asked: Selection | None) -> Measured:
+    """With which launches of the program the kernels of a run are."""
+    if asked is None or found.launches.get_column("process_id").n_unique() > 1:
+        return found
+    numbers = asked.numbers_of(found.launches.get_column("name").to_list())
+    numbered = found.launches.select("event_id", number=pl.Series(numbers, dtype=pl.Int64)).drop_nulls()
+    symbols = pl.lit(list(asked.symbols), dtype=pl.List(pl.String))
+    return replace(found, numbers=LAUNCH_NUMBERS.select(numbered.with_columns(symbols=symbols)))
+
+
+def measured(run: Run, progress: Progress) -> Measured:
+    """What the files of one run hold; its report tells more than its pages, where something can read it."""
+    library = None
+    if run.report:
+        regular(run.report)
+        library = ncu_module.module()
+    if run.report and library:
+        try:
+            return _through_module(run.report, library)
+        except ExportError as error:
+            if not run.pages:
+                raise
+            found = _of_pages(run.pages)
+            return replace(found, notes=[*found.notes, ("report left out", 1, None, f"its pages are read: {error}")])
+    if run.pages:
+        return _of_pages(run.pages)
+    assert run.report is not None, "a run has a file"  # noqa: S101 - runs_in and the readers give one
+    return through_program(run.report, progress)
+
+
+def _through_module(path: Path, library: ModuleType) -> Measured:
+    opened, cut = ncu_module.actions(path, library)
+    return replace(
+        ncu_module.measured(path, library, opened, cut=cut),
+        instructions=lambda: instructions_apart(path, opened),
+        files=lambda: ncu_source.files_of_actions(path, opened),
+    )
+
+
+def _of_pages(pages: Mapping[str, Path]) -> Measured:
+    """What the pages of one run hold, by kind, with what its page of sources adds."""
+    files = {kind: pages_in(path) for kind, path in pages.items()}
+    found = ncu_csv.measured(files.get("details"), files.get("raw"))
+    kind, page = next(iter(pages.items()))
+    return _named(found, page.with_name(page.name.removesuffix(_PAGES[kind]) + _SOURCE))
+
+
+def through_program(path: Path, progress: Progress, runner: Runner = ncu_program.run) -> Measured:
+    """What the ncu that is installed here prints of the report at `path`.
+
+    Raises:
+        ExportError: There is none, or it cannot read the report.
+    """
+    program = ncu_program.find()
+    if program is None:
+        raise ncu_errors.unreadable_here(path)
+    files: dict[str, PagesFile] = {}
+    for number, kind in enumerate(_PAGES):
+        progress(f"reading {path.name} with {program}", number / len(_PAGES))
+        files[kind] = pages_of(path, ncu_program.printed(path, kind, program, runner))
+    progress(f"reading {path.name} with {program}", 1.0)
+    return ncu_csv.measured(files["details"], files["raw"])
+
+
+def pages_of_report(path: Path) -> dict[str, Path]:
+    """The pages that were printed of the report at `path` and have its name."""
+    name = path.name.removesuffix(REPORT)
+    every = {kind: path.with_name(name + ending) for kind, ending in _PAGES.items()}
+    return {kind: page for kind, page in every.items() if page.is_file()}
+
+
+def pages_beside(path: Path) -> dict[str, Path]:
+    """The page at `path`, if it is called as one, and those of the same name beside it."""
+    ending = next((ending for ending in _PAGES.values() if path.name.endswith(ending)), None)
+    if ending is None:
+        return {}
+    name = path.name.removesuffix(ending)
+    every = {kind: path.with_name(name + other) for kind, other in _PAGES.items()}
+    return {kind: page for kind, page in every.items() if page.is_file()}
+
+
+def report_of_page(path: Path) -> Report:
+    """The report of the page at `path`, and of those beside it where they are of the same run.
+
+    Raises:
+        UnknownFormatError: It has no kernels.
+        DamagedReportError: It makes no sense.
+    """
+    if path.name.endswith(_SOURCE):
+        return _beside_source(path)
+    given = pages_in(path)
+    files = {kind: given for kind in _PAGES if given.of(kind)}
+    if not files:
+        remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
+        raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
+    others = {kind: page for kind, page in pages_beside(path).items() if kind not in files}
+    try:
+        more = {kind: pages_in(page) for kind, page in others.items()}
+        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files, **more})
+    except DamagedReportError as error:
+        if not others:
+            raise
+        found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
+        note = ("page beside it left out", len(others), None, str(error))
+        found = replace(found, notes=[*found.notes, note])
+    stem = next((path.name.removesuffix(ending) for ending in _PAGES.values() if path.name.endswith(ending)), None)
+    if stem is not None:
+        found = _named(found, path.with_name(stem + _SOURCE))
+    return Report(Meta(path, "ncu"), NcuTables(path, found))
+
+
+def _named(found: Measured, source: Path) -> Measured:
+    """With whole names and instructions, where the page at `source` has them."""
+    if not source.is_file():
+        return found
+    launches = with_whole_names(found.launches, names_of_sources(content(source)))
+    names = launches.get_column("name").to_list()
+    return replace(found, launches=launches, instructions=lambda: ncu_source.instructions_of_page(source, names))
+
+
+def _beside_source(path: Path) -> Report:
+    """The report of the pages beside the page of sources at `path`, which says nothing of launches."""
+    name = path.name.removesuffix(_SOURCE)
+    beside = [page for ending in _PAGES.values() if (page := path.with_name(name + ending)).is_file()]
+    if not beside:
+        remedy = "Give the details page or the raw page with it: `ncu --import REPORT --csv --page details`."
+        raise UnknownFormatError.of(path, "ncu's page of sources, which tells no counters of kernels", remedy)
+    found = report_of_page(beside[0])
+    return replace(found, meta=replace(found.meta, path=path, read_from=beside[0]))
+
+
+def _joined(found: Sequence[Measured]) -> Measured:
+    """Several runs as one: the kernels of the later ones follow those of the earlier ones."""
+    if len(found) == 1:
+        return found[0]
+    first, launches, metrics, rules, numbers = 0, [], [], [], []
+    for one in found:
+        moved = (pl.col("event_id") + first).alias("event_id")
+        launches.append(one.launches.with_columns(moved))
+        metrics.append(one.metrics.with_columns(moved))
+        rules.append(one.rules.with_columns(moved))
+        numbers.append(one.numbers.with_columns(moved))
+        first += one.launches.height
+    notes = [note for one in found for note in one.notes]
+    return Measured(
+        pl.concat(launches),
+        pl.concat(metrics),
+        pl.concat(rules),
+        list(dict.fromkeys(notes)),
+        instructions=lambda: _instructions(found),
+        files=lambda: pl.concat([one.files() for one in found]).unique("file", keep="first", maintain_order=True),
+        numbers=pl.concat(numbers),
+    )
+
+
+def _instructions(found: Sequence[Measured]) -> pl.DataFrame:
+    """Those of several runs, the kernels numbered through."""
+    first, parts = 0, []
+    for one in found:
+        parts.append(one.instructions().with_columns(pl.col("event_id") + first))
+        first += one.launches.height
+    return pl.concat(parts)

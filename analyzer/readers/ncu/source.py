@@ -1,0 +1,151 @@
+"""The instructions of kernels and their sources, of a report of ncu through its module, or of its page of sources."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.counter_model import INSTRUCTIONS, SOURCE_FILES
+from kanalyze.readers.ncu import errors as ncu_errors
+from kanalyze.readers.ncu.damage import DAMAGE, count, text
+from kanalyze.readers.ncu.pages import content, pages_of
+from kanalyze.readers.ncu.printed_names import names_of_sources, places
+from kanalyze.readers.ncu.printed_numbers import POINT, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from kanalyze.readers.ncu.pages import Page
+
+#: Columns, with the metric that has a value per instruction, and the heading of the page.
+_COUNTED: Final = {
+    "samples": ("smsp__pcsamp_sample_count", "# Samples"),
+    "instructions": ("inst_executed", "Instructions Executed"),
+    "thread_instructions": ("thread_inst_executed_true", "Predicated-On Thread Instructions Executed"),
+    "sectors": ("memory_l2_theoretical_sectors_global", "L2 Theoretical Sectors Global"),
+    "ideal_sectors": ("memory_l2_theoretical_sectors_global_ideal", "L2 Theoretical Sectors Global Ideal"),
+}
+_STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
+#: What every page of sources says of an instruction.
+_TOLD: Final = ("number", "event_id", "sass")
+
+#: Of a static analysis of the assembly: in some versions' pages, and in none of the module's metrics.
+_LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
+
+_STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
+
+
+def instructions_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
+    """The instructions of every kernel of the report at `path`, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
+
+    Args:
+        path: For messages.
+        opened: The kernels that :func:`kanalyze.readers.ncu.module.actions` gives.
+
+    Raises:
+        DamagedReportError: They make no sense.
+    """
+    try:
+        rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
+    except DAMAGE as error:
+        raise ncu_errors.damaged(path, "the instructions of a kernel", text(error)) from error
+    return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))
+
+
+def files_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
+    """The sources in a report, as :data:`kanalyze.counter_model.SOURCE_FILES`, of its kernels; all else as above."""
+    found: dict[str, str] = {}
+    try:
+        for action in opened:
+            found |= {text(name): text(source) for name, source in dict(action.source_files()).items() if source}
+    except DAMAGE as error:
+        raise ncu_errors.damaged(path, "its sources", text(error)) from error
+    return pl.DataFrame([*found.items()], schema=SOURCE_FILES.schema, orient="row")
+
+
+def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
+    """Rows of one kernel."""
+    counted = {column: _by_address(action, metric) for column, (metric, _) in _COUNTED.items()}
+    stalled: dict[int, int] = {}
+    for metric in filter(_STALLED.match, action.metric_names()):
+        for address, value in _by_address(action, metric).items():
+            stalled[address] = stalled.get(address, 0) + value
+    for number, (address, sass) in enumerate(_sass(action, sorted(counted["instructions"] or counted["samples"]))):
+        place = action.source_info(address)
+        yield {
+            "event_id": event_id,
+            "number": number,
+            "sass": sass,
+            "ptx": text(action.ptx_by_pc(address)).strip() or None,
+            "file": text(place.file_name()) if place and place.file_name() else None,
+            "line": count(int(place.line())) if place and place.file_name() else None,
+            "stalled_samples": count(stalled.get(address, 0)) if stalled else None,
+            **{column: count(values.get(address, 0)) if values else None for column, values in counted.items()},
+            "live_registers": None,
+        }
+
+
+def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa: ANN401 - as above
+    """All instructions of a kernel with their addresses, also those behind its end, of which nothing is counted."""
+    if len(counted) > 1:
+        step = min(after - before for before, after in pairwise(counted))
+        address = counted[0]
+        while sass := action.sass_by_pc(address):
+            yield address, text(sass).strip()
+            address += step
+
+
+def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as above
+    """The values of a metric by the address of their instruction; none where it was not collected."""
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
+        return {}
+    places = metric.correlation_ids()
+    return {int(places.as_uint64(i)): int(metric.as_uint64(i)) for i in range(metric.num_instances())}
+
+
+def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
+    """The instructions of the kernels called `names` on the page of sources at `path`.
+
+    Empty where the page does not have these kernels in this order.
+
+    Raises:
+        UnknownFormatError: It is no such page.
+        DamagedReportError: It is no CSV.
+    """
+    page = content(path)
+    blocks = pages_of(path, page).of("source")
+    found = places(names, names_of_sources(page))
+    if found is None:
+        return INSTRUCTIONS.empty()
+    parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(found)]
+    return pl.concat([INSTRUCTIONS.empty(), *parts])
+
+
+def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
+    if "Source" not in page.rows.columns:
+        raise ncu_errors.damaged(path, f"the page of {page.kernel or 'a kernel'}", "no column 'Source'")
+    headings = {column: heading for column, (_, heading) in _COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
+    known = {
+        column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
+        for column, heading in headings.items()
+        if heading in page.rows.columns
+    }
+    live = next((heading for heading in _LIVE_HEADINGS if heading in page.rows.columns), None)
+    if live is not None:
+        known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
+    unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, *_TOLD)}
+    rows = page.rows.with_row_index("number")
+    return INSTRUCTIONS.select(
+        rows.select(
+            "number",
+            event_id=pl.lit(event_id),
+            sass=pl.col("Source").fill_null("").str.strip_chars(),
+            **known,
+            **unknown,
+        )
+    )

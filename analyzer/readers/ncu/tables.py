@@ -1,0 +1,256 @@
+"""The tables of a report of ncu, of what its readers found: launches, their metrics, and what its rules say.
+
+Where ncu measured a kernel, it ran it again and again, alone: the duration is that of one such run, and when the kernel
+began in the program is not known. The kernels of `events` begin one after the other, each where the one before it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
+from kanalyze.errors import CannotTellError
+from kanalyze.model import COMPILED_KERNELS, DEVICES, EVENTS, KERNEL_CONFIG, NOTES, PROCESSES, READER_TABLES
+from kanalyze.readers.ncu.labels import SECTION_OF
+from kanalyze.readers.ncu.plausible import sound_launches, sound_metrics, sound_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+#: One launch: what ncu's pages say before the metrics.
+LAUNCHES: Final[dict[str, type[pl.DataType]]] = {
+    "event_id": pl.Int64,
+    "name": pl.String,
+    "process_id": pl.Int64,
+    "process_name": pl.String,
+    "device": pl.Int64,
+    "context_id": pl.Int64,
+    "stream": pl.Int64,
+    "compute_capability": pl.String,
+    **dict.fromkeys(("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"), pl.Int64),
+}
+
+_DURATION: Final = "gpu__time_duration.sum"
+
+#: What most of the page is made of: sections of ncu, with a metric that each has, and what is unknown without it.
+_BASIC: Final = {
+    "SpeedOfLight": (_DURATION, "how long they ran, and what holds them back, is unknown"),
+    "LaunchStats": ("launch__registers_per_thread", "registers and shared memory are unknown"),
+}
+
+_SMS: Final = "launch__sm_count"
+
+_CONFIG: Final = {
+    "registers_per_thread": "launch__registers_per_thread",
+    "static_shared_bytes": "launch__shared_mem_per_block_static",
+    "dynamic_shared_bytes": "launch__shared_mem_per_block_dynamic",
+    "shared_config_bytes": "launch__shared_mem_config_size",
+}
+
+_ATTRIBUTE: Final = "device__attribute_"
+_DEVICE: Final = {
+    "sm_count": "multiprocessor_count",
+    "memory_bytes": "total_memory",
+    "l2_bytes": "l2_cache_size",
+    "max_warps_per_sm": "max_warps_per_multiprocessor",
+    "max_blocks_per_sm": "max_blocks_per_multiprocessor",
+    "max_threads_per_block": "max_threads_per_block",
+    "registers_per_sm": "max_registers_per_multiprocessor",
+    "shared_per_sm_bytes": "max_shared_memory_per_multiprocessor",
+    "shared_per_block_bytes": "max_shared_memory_per_block_optin",
+    "threads_per_warp": "warp_size",
+}
+
+#: Transfers of a memory clock, for memory of which the clock is told and not the rate.
+_DOUBLE_RATE: Final = 2
+_BITS: Final = 8
+_KILO: Final = 1000
+_MOST: Final = 1 << 62
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a reader found in a report.
+
+    Attributes:
+        launches: A row per kernel, :data:`LAUNCHES`, in the order of the report; event_id counts them.
+        metrics: :data:`kanalyze.counter_model.METRICS`.
+        rules: :data:`kanalyze.counter_model.RULE_RESULTS`.
+        notes: What could not be told, rows of :data:`kanalyze.model.NOTES`.
+        instructions: Gives :data:`kanalyze.counter_model.INSTRUCTIONS`, which takes longer than all else.
+        files: Gives :data:`kanalyze.counter_model.SOURCE_FILES`.
+        numbers: :data:`kanalyze.counter_model.LAUNCH_NUMBERS`; empty where nothing says which launches these are.
+    """
+
+    launches: pl.DataFrame
+    metrics: pl.DataFrame
+    rules: pl.DataFrame
+    notes: Sequence[tuple[str, int | None, int | None, str]] = field(default=())
+    instructions: Callable[[], pl.DataFrame] = INSTRUCTIONS.empty
+    files: Callable[[], pl.DataFrame] = SOURCE_FILES.empty
+    numbers: pl.DataFrame = field(default_factory=LAUNCH_NUMBERS.empty)
+
+
+class NcuTables:
+    """The tables of a report of ncu; see :class:`kanalyze.source.Source`."""
+
+    #: The kinds of events that ncu records.
+    kinds: tuple[str, ...] = ("kernel",)
+
+    def __init__(self, path: Path, measured: Measured) -> None:
+        """The tables of what was `measured`, found at `path`."""
+        self._path, self._measured = path, _sound(measured)
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The kernels; nothing else."""
+        if kind not in self.kinds:
+            return EVENTS.empty()
+        rows = self._measured.launches.join(self._values(_DURATION), on="event_id", how="left", maintain_order="left")
+        duration = (pl.col(_DURATION) + 0.5).floor().cast(pl.Int64, strict=False)
+        found = rows.with_columns(
+            dur_ns=duration,
+            kind=pl.lit("kernel"),
+            **{name: pl.lit(None) for name in ("thread_id", "correlation_id", "parent_id")},
+        )
+        ends = pl.col("dur_ns").fill_null(0).cum_sum()
+        return EVENTS.select(found.with_columns(start_ns=ends - pl.col("dur_ns").fill_null(0)))
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
+        tables: dict[str, Callable[[], pl.DataFrame]] = {
+            "kernel_config": self._kernel_config,
+            "devices": lambda: self._devices,
+            "processes": self._processes,
+            "metrics": lambda: self._measured.metrics,
+            "rule_results": lambda: self._measured.rules,
+            "instructions": self._measured.instructions,
+            "source_files": self._measured.files,
+            "launch_numbers": lambda: self._measured.numbers,
+            "notes": self._notes,
+            COMPILED_KERNELS.name: self._no_capture,
+        }
+        return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def close(self) -> None:
+        """Let go of the report that instructions and source files would be read from."""
+        self._measured = replace(self._measured, instructions=INSTRUCTIONS.empty, files=SOURCE_FILES.empty)
+
+    def _no_capture(self) -> pl.DataFrame:
+        raise CannotTellError.without_capture("compiled", self._path)
+
+    def _values(self, *metrics: str) -> pl.DataFrame:
+        """A row per kernel that has any of `metrics`, with a column for each; null where it was not collected."""
+        found = self._measured.metrics.filter(pl.col("metric").is_in(metrics))
+        return found.group_by("event_id").agg(
+            pl.col("value").filter(pl.col("metric") == metric).first().alias(metric) for metric in metrics
+        )
+
+    def _kernel_config(self) -> pl.DataFrame:
+        rows = self._measured.launches.join(
+            self._values(*_CONFIG.values()), on="event_id", how="left", maintain_order="left"
+        )
+        sizes = pl.col(r"^(grid|block)_[xyz]$")
+        rows = rows.with_columns(sizes.cast(pl.Int32, strict=False))  # what is larger cannot be right
+        known = rows.filter(pl.all_horizontal(sizes.is_not_null()))
+        unknown = dict.fromkeys(("local_per_thread_bytes", "graph_exec_id", "graph_node_id"))
+        columns = {
+            ours: pl.col(theirs).cast(KERNEL_CONFIG.schema[ours], strict=False) for ours, theirs in _CONFIG.items()
+        }
+        return KERNEL_CONFIG.select(known.with_columns(**columns, **{name: pl.lit(None) for name in unknown}))
+
+    @cached_property
+    def _devices(self) -> pl.DataFrame:
+        """Every GPU that a kernel ran on, as the first of its kernels that tells of it."""
+        attributes = self._measured.metrics.filter(pl.col("metric").str.starts_with(_ATTRIBUTE))
+        of_device = attributes.join(self._measured.launches.select("event_id", "device"), on="event_id")
+        first = of_device.group_by("device", pl.col("metric").str.strip_prefix(_ATTRIBUTE)).agg(
+            pl.col("value").first(), pl.col("text").first()
+        )
+        told = {device: {"multiprocessor_count": sms} for device, sms in self._sms().iter_rows()}
+        names: dict[int, str] = {}
+        for device, metric, value, text in first.drop_nulls("device").iter_rows():
+            told.setdefault(device, {})[metric] = value
+            if metric == "display_name":
+                names[device] = text
+        ran = self._measured.launches.drop_nulls("device").unique("device", keep="first").sort("device")
+        rows = [
+            _device_row(device, capability, names.get(device), told.get(device, {}))
+            for device, capability in ran.select("device", "compute_capability").iter_rows()
+        ]
+        return DEVICES.check(pl.DataFrame(rows, schema=DEVICES.schema, orient="row"))
+
+    def _sms(self) -> pl.DataFrame:
+        """Columns device and sms: what a launch tells of its GPU, which also the details page has."""
+        rows = self._measured.launches.select("event_id", "device").join(self._values(_SMS), on="event_id")
+        return rows.drop_nulls(["device", _SMS]).group_by("device").agg(pl.col(_SMS).first())
+
+    def _processes(self) -> pl.DataFrame:
+        rows = self._measured.launches.drop_nulls("process_id").unique(["process_id", "device"], maintain_order=True)
+        found = rows.with_columns(name=pl.col("process_name"), cuda_ordinal=pl.lit(None))
+        return PROCESSES.select(found)
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """All notes: everything was read at once."""
+        return self._notes()
+
+    def _notes(self) -> pl.DataFrame:
+        notes = [*self._measured.notes, *self._missing_sections()]
+        return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
+
+    def _missing_sections(self) -> Iterator[tuple[str, int | None, int | None, str]]:
+        """What was not collected of all kernels, and what cannot be told therefore."""
+        every = self._measured.launches.height
+        for section, (metric, effect) in _BASIC.items():
+            lacking = every - self._values(metric).height
+            if lacking:
+                told = f"{metric} was not collected of {lacking:,} of {every:,} kernels: {effect}"
+                yield f"kernels without {section}", lacking, None, f"{told}; record them with `ncu --section {section}`"
+
+
+def _sound(found: Measured) -> Measured:
+    """What was found, without what cannot be."""
+    launches, of_launches = sound_launches(found.launches)
+    metrics, of_metrics = sound_metrics(found.metrics)
+    rules, of_rules = sound_rules(found.rules)
+    notes = [*found.notes, *of_launches, *of_metrics, *of_rules]
+    return replace(found, launches=launches, metrics=metrics, rules=rules, notes=notes)
+
+
+def _device_row(
+    device: int, capability: str | None, name: str | None, told: dict[str, float]
+) -> tuple[int | str | None, ...]:
+    """A row of :data:`kanalyze.model.DEVICES` of what ncu tells of a GPU."""
+    row: dict[str, int | str | None] = {ours: _whole(told.get(theirs)) for ours, theirs in _DEVICE.items()}
+    clock, width, memory_clock = (
+        told.get(key) for key in ("max_gpu_frequency_khz", "global_memory_bus_width", "max_mem_frequency_khz")
+    )
+    if width is not None and memory_clock is not None:
+        row["memory_bandwidth_bytes_per_s"] = _whole(memory_clock * _KILO * _DOUBLE_RATE * width / _BITS)
+    row["clock_hz"] = None if clock is None else _whole(clock * _KILO)
+    major, minor = told.get("compute_capability_major"), told.get("compute_capability_minor")
+    if major is not None and minor is not None:
+        capability = f"{major:.0f}.{minor:.0f}"
+    row |= {"device": device, "name": name, "compute_capability": capability}
+    return tuple(row.get(column) for column in DEVICES.schema)
+
+
+def _whole(value: float | None) -> int | None:
+    """A count; what no table can hold cannot be right."""
+    return None if value is None or abs(value) >= _MOST else int(value)
+
+
+def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
+    """:data:`kanalyze.counter_model.METRICS` of columns event_id, metric, value, text, unit and perhaps section.
+
+    Sorted by kernel and metric; a section that is known wins over the one that is given.
+    """
+    given = pl.col("section") if "section" in found.columns else pl.lit(None, dtype=pl.String)
+    known = pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String)
+    unit = pl.when(pl.col("unit") != "").then("unit")
+    every = found.with_columns(section=pl.coalesce(known, given), unit=unit)
+    return METRICS.select(every.unique(["event_id", "metric"], keep="first").sort("event_id", "metric"))

@@ -1,0 +1,1 @@
+"""Reports of Nsight Systems: SQLite, folders of tables, .nsys-rep."""

@@ -1,0 +1,362 @@
+"""Which of nsys' tables holds which kind of event, and under what names: the only place that knows them.
+
+Source: the column comments that `nsys export` writes into the schema (EXPORT_SCHEMA_VERSION 3.20), and the SQL of
+the reports that nsys itself ships (``cuda_gpu_kern_sum.py`` and others). Columns come and go between versions: one
+that is absent reads as null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+#: A globalTid holds the thread in its low 24 bits and the process in the next 24; globalPid is the same without thread.
+_THREAD_MASK: Final = 0xFFFFFF
+_PROCESS_MASK: Final = 0xFFFFFF000000
+_PROCESS_UNIT: Final = 1 << 24
+
+
+@dataclass(frozen=True)
+class Named:
+    """Where an event's name comes from: an integer column, the table that spells it out, and a template for it.
+
+    A table without a column (``column == ""``) gives every event the same name, the template.
+    """
+
+    column: str = ""
+    table: str = "StringIds"
+    template: str = "{}"
+
+
+@dataclass(frozen=True)
+class EventTable:
+    """One of nsys' tables and the kind of event that its rows are.
+
+    With `only`, those rows that have this value. An `instant` has no end.
+    """
+
+    kind: str
+    table: str
+    named: Named
+    only: tuple[str, int] | None = None
+    instant: bool = False
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The integer columns that an event is made of, as far as this table has them."""
+        fixed = (
+            "start",
+            "end",
+            "globalTid",
+            "globalPid",
+            "deviceId",
+            "contextId",
+            "streamId",
+            "correlationId",
+        )
+        more = (self.named.column, self.only[0] if self.only else "")
+        return (*fixed, *(column for column in more if column))
+
+
+#: The columns with the two names of a kernel's function.
+KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
+
+EVENT_TABLES: Final = (
+    EventTable("kernel", "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL_NAME),
+    EventTable("graph", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", Named("graphId", "", "[CUDA graph {}]")),
+    EventTable("memcpy", "CUPTI_ACTIVITY_KIND_MEMCPY", Named("copyKind", "ENUM_CUDA_MEMCPY_OPER", "[CUDA memcpy {}]")),
+    EventTable("memset", "CUPTI_ACTIVITY_KIND_MEMSET", Named("", "", "[CUDA memset]")),
+    EventTable("api", "CUPTI_ACTIVITY_KIND_RUNTIME", Named("nameId")),
+    EventTable("sync", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", Named("syncType", "ENUM_CUPTI_SYNC_TYPE")),
+    EventTable("range", "NVTX_EVENTS", Named("textId")),
+    EventTable("overhead", "PROFILER_OVERHEAD", Named("nameId")),
+    EventTable("fault", "CUDA_UM_CPU_PAGE_FAULT_EVENTS", Named("", "", "CPU page fault"), instant=True),
+    EventTable("fault", "CUDA_UM_GPU_PAGE_FAULT_EVENTS", Named("", "", "GPU page faults")),
+    EventTable(
+        "memory",
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER"),
+        instant=True,
+    ),
+    EventTable("osrt", "OSRT_API", Named("nameId"), only=("eventClass", 27)),  # others are marks of its own
+    EventTable("library", "CUBLAS_EVENTS", Named("nameId")),
+    EventTable("library", "CUDNN_EVENTS", Named("nameId")),
+)
+
+#: NVTX ranges by event type: push/pop (59, and 70 from imported logs) and start/end (60 and 71). Text may be inline.
+RANGE_STYLES: Final = {59: "PushPop", 60: "StartEnd", 70: "PushPop", 71: "StartEnd"}
+
+#: The event type of the row that names an NVTX domain.
+DOMAIN_CREATED: Final = 75
+
+#: The columns of NVTX_EVENTS that ranges are made of, but for the inline text.
+RANGE_COLUMNS: Final = (
+    "start",
+    "end",
+    "eventType",
+    "textId",
+    "globalTid",
+    "endGlobalTid",
+    "domainId",
+    "category",
+)
+
+#: nsys' tables of recorded CUDA events and of the nodes of CUDA graphs.
+EVENT_RECORDS: Final = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+EVENT_RECORD_COLUMNS: Final = (
+    "globalTid",
+    "globalPid",
+    "deviceId",
+    "contextId",
+    "streamId",
+    "correlationId",
+    "eventId",
+    "eventSyncId",
+)
+
+#: The tables that name the nodes of graphs: in exports of before 2024 it was the one of graphs.
+GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+
+#: What is recorded together: nsys' own setting, and the kinds that are known once it was on.
+TRACES: Final = {
+    "COLLECT_CUDA_TRACE": ("kernel", "graph", "memcpy", "memset", "api"),
+    "COLLECT_NVTX_TRACE": ("range",),
+    "COLLECT_GPU_MEMORY_USAGE": ("memory",),
+    "COLLECT_UVM_CPU_PAGE_FAULTS": ("fault",),
+    "COLLECT_UVM_GPU_PAGE_FAULTS": ("fault",),
+    "COLLECT_CUBLAS_TRACE": ("library",),
+    "COLLECT_CUDNN_TRACE": ("library",),
+    "COLLECT_OSRT_TRACE": ("osrt",),
+}
+
+#: The devices table's columns and nsys' names for them in TARGET_INFO_GPU.
+DEVICE_COLUMNS: Final = {
+    "device": "id",
+    "name": "name",
+    "sm_count": "smCount",
+    "memory_bytes": "totalMemory",
+    "memory_bandwidth_bytes_per_s": "memoryBandwidth",
+    "l2_bytes": "l2CacheSize",
+    "clock_hz": "clockRate",
+    "max_warps_per_sm": "maxWarpsPerSm",
+    "max_blocks_per_sm": "maxBlocksPerSm",
+    "max_threads_per_block": "maxThreadsPerBlock",
+    "registers_per_sm": "maxRegistersPerSm",
+    "shared_per_sm_bytes": "maxShmemPerSm",
+    "shared_per_block_bytes": "maxShmemPerBlockOptin",
+    "threads_per_warp": "threadsPerWarp",
+}
+
+#: What CUPTI calls the directions of copies, for files whose enumeration table is missing (CUpti_ActivityMemcpyKind).
+_FALLBACK_LABELS: Final = {
+    "ENUM_CUDA_MEMCPY_OPER": (
+        "Unknown",
+        "Host-to-Device",
+        "Device-to-Host",
+        "Host-to-Array",
+        "Array-to-Host",
+        "Array-to-Array",
+        "Array-to-Device",
+        "Device-to-Array",
+        "Device-to-Device",
+        "Host-to-Host",
+        "Peer-to-Peer",
+        "Unified Host-to-Device",
+        "Unified Device-to-Host",
+        "Unified Device-to-Device",
+    ),
+    "ENUM_CUDA_MEM_KIND": (
+        "Pageable",
+        "Pinned",
+        "Device",
+        "Array",
+        "Managed",
+        "Device Static",
+        "Managed Static",
+        "Unknown",
+    ),
+    "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
+    "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
+    "ENUM_CUDA_UNIF_MEM_MIGRATION": (
+        "Unknown",
+        "User prefetch",
+        "Page fault",
+        "Speculative prefecth",  # as nsys writes it
+        "Eviction",
+        "Access counters",
+    ),
+    "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE": ("Unknown", "Read", "Write", "Atomic", "Prefetch"),
+}
+
+
+def fallback_labels(table: str) -> dict[int, str]:
+    """The labels of an enumeration that the file lacks; empty where CUPTI's own are not known either."""
+    return dict(enumerate(_FALLBACK_LABELS.get(table, ())))
+
+
+def process_of(column: str) -> pl.Expr:
+    """The process id in a globalTid or globalPid; null where the id is missing (null, or 0 in old files)."""
+    number = (pl.col(column) & _PROCESS_MASK) // _PROCESS_UNIT
+    return pl.when(pl.col(column) != 0).then(number)
+
+
+def thread_of(column: str) -> pl.Expr:
+    """The thread id in a globalTid."""
+    return pl.when(pl.col(column) != 0).then(pl.col(column) & _THREAD_MASK)
+
+
+def absent_as_null(column: str) -> pl.Expr:
+    """An id whose 0 means that there is none, as in files of old versions."""
+    return pl.when(pl.col(column) != 0).then(pl.col(column))
+
+
+#: Columns of `events`, the nsys columns that each needs one of, and how it is made from raw rows.
+EVENT_COLUMNS: Final = {
+    "start_ns": (("start",), pl.col("start")),
+    "dur_ns": (("start",), pl.col("end") - pl.col("start")),
+    "process_id": (("globalTid", "globalPid"), pl.coalesce(process_of("globalTid"), process_of("globalPid"))),
+    "thread_id": (("globalTid",), thread_of("globalTid")),
+    "device": (("deviceId",), pl.col("device")),
+    "context_id": (("contextId",), absent_as_null("contextId")),
+    "stream": (("streamId",), absent_as_null("streamId")),
+    "correlation_id": (("correlationId",), absent_as_null("correlationId")),
+}
+
+
+# What nsys records beside an event's name and times: the side tables keyed by event_id, and from which columns.
+#
+# Source: as in :mod:`kanalyze.readers.nsys.events`. A column that a file lacks reads as null.
+
+#: CUPTI's word for "no such id".
+NO_ID: Final = 0xFFFFFFFF
+
+#: A node's id holds the graph that it belongs to above its number there.
+_NODES_OF_A_GRAPH: Final = 1 << 32
+
+
+def known_id(column: str) -> pl.Expr:
+    """An id; null where CUPTI says that there is none."""
+    return pl.when(pl.col(column) != NO_ID).then(pl.col(column))
+
+
+def graph_of_node(column: str) -> pl.Expr:
+    """The graph that a node's id names; null where there is none, or where the id names no graph."""
+    found = pl.col(column) // _NODES_OF_A_GRAPH
+    return pl.when(found != 0).then(found)
+
+
+#: The graph of a kernel, copy or memset.
+_OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_id": absent_as_null("graphNodeId")}
+
+
+@dataclass(frozen=True)
+class Details:
+    """The side table of one of nsys' tables.
+
+    Attributes:
+        source: nsys' table.
+        columns: Each column as an expression over that table's integer columns.
+        labels: Columns of text: the integer column and the table that spells it out.
+    """
+
+    source: str
+    columns: Mapping[str, pl.Expr]
+    labels: Mapping[str, Named] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The integer columns that are read."""
+        plain = [name for made in self.columns.values() for name in made.meta.root_names()]
+        return tuple(dict.fromkeys([*plain, *(named.column for named in self.labels.values())]))
+
+
+def _copy(source: str) -> Details:
+    return Details(
+        source,
+        {
+            "size_bytes": pl.col("bytes"),
+            "source_device": pl.col("srcDeviceId"),
+            "target_device": pl.col("dstDeviceId"),
+            "address": pl.col("virtualAddress"),
+            **_OF_GRAPH,
+        },
+        {
+            "direction": Named("copyKind", "ENUM_CUDA_MEMCPY_OPER"),
+            "source_memory": Named("srcKind", "ENUM_CUDA_MEM_KIND"),
+            "target_memory": Named("dstKind", "ENUM_CUDA_MEM_KIND"),
+            "migration_cause": Named("migrationCause", "ENUM_CUDA_UNIF_MEM_MIGRATION"),
+        },
+    )
+
+
+#: The side tables by name, each with the tables of nsys that it is made of.
+DETAILS: Final = {
+    "kernel_config": (
+        Details(
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            {
+                "grid_x": pl.col("gridX"),
+                "grid_y": pl.col("gridY"),
+                "grid_z": pl.col("gridZ"),
+                "block_x": pl.col("blockX"),
+                "block_y": pl.col("blockY"),
+                "block_z": pl.col("blockZ"),
+                "registers_per_thread": pl.col("registersPerThread"),
+                "static_shared_bytes": pl.col("staticSharedMemory"),
+                "dynamic_shared_bytes": pl.col("dynamicSharedMemory"),
+                "shared_config_bytes": absent_as_null("sharedMemoryExecuted"),
+                "local_per_thread_bytes": pl.col("localMemoryPerThread"),
+                **_OF_GRAPH,
+            },
+        ),
+    ),
+    "copy_detail": (_copy("CUPTI_ACTIVITY_KIND_MEMCPY"), _copy("CUPTI_ACTIVITY_KIND_MEMSET")),
+    "sync_detail": (
+        Details(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            {"cuda_event_id": known_id("eventId"), "record_id": known_id("eventSyncId")},
+        ),
+    ),
+    "fault_detail": (
+        Details(
+            "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
+            {
+                "side": pl.lit("CPU"),
+                "address": pl.col("address"),
+                "faults": pl.lit(1),
+                "source_line": absent_as_null("sourceLine"),
+            },
+            {"function": Named("CpuInstruction"), "module": Named("module"), "source_file": Named("sourceFile")},
+        ),
+        Details(
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
+            {"side": pl.lit("GPU"), "address": pl.col("address"), "faults": pl.col("numberOfPageFaults")},
+            {"access": Named("faultAccessType", "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE")},
+        ),
+    ),
+    "memory_detail": (
+        Details(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            {
+                "address": pl.col("address"),
+                "size_bytes": pl.col("bytes"),
+                "pool": absent_as_null("localMemoryPoolAddress"),
+                "pool_size_bytes": pl.col("localMemoryPoolSize"),
+                "pool_used_bytes": pl.col("localMemoryPoolUtilizedSize"),
+            },
+            {"memory": Named("memKind", "ENUM_CUDA_MEM_KIND")},
+        ),
+    ),
+    "graph_detail": (
+        Details(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            {"graph_id": absent_as_null("graphId"), "graph_exec_id": absent_as_null("graphExecId")},
+        ),
+    ),
+}

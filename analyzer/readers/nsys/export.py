@@ -1,0 +1,131 @@
+"""Reports in NVIDIA's own format, exported once through the nsys that is installed, into the user's cache.
+
+An export is named for the report (:mod:`kanalyze.readers.shared.user_cache`) and for the nsys that made it, so that it
+is never out of date, and for its own checksum. Two processes that export the same report at once each make one, and the
+later one stays.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
+from kanalyze.readers.nsys import program as nsys_program
+from kanalyze.readers.nsys.report import shows_nsys
+from kanalyze.readers.shared.checksums import checksum
+from kanalyze.readers.shared.user_cache import alone, cache_folder, digest, kept, make_room, name_of, scratch
+from kanalyze.readers.storage.sqlite_file import SqliteFile
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kanalyze.readers import Progress
+    from kanalyze.readers.nsys.program import Starter
+
+
+def exported(
+    path: Path, progress: Progress, starter: Starter = nsys_program.start, *, cache: bool = True
+) -> SqliteFile:
+    """The SQLite export of the report at `path`: the one beside it, or one from the cache, or made now.
+
+    Args:
+        path: A report in NVIDIA's own format.
+        progress: Told how much of the export is done.
+        starter: Starts nsys.
+        cache: Whether an export that was made before will do.
+
+    Raises:
+        ExportError: There is no nsys, it cannot export the report, or the export cannot be written.
+        UnreadableReportError: The report changes while it is exported.
+    """
+    beside = _beside(path) if cache else None
+    if beside is not None:
+        return beside
+    folder, program = cache_folder(), nsys_program.find()
+    name = name_of(path)
+    known = f"{name}-{_fingerprint(program)}" if program else None
+    made = sorted(folder.glob(f"{known or f'{name}-*'}.*.sqlite"))
+    for candidate in made if cache else []:
+        found = _kept(candidate)
+        if found is not None:
+            return found
+    if program is None or known is None:
+        older = path.with_suffix(".sqlite")
+        raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
+    try:
+        made_now = _export(path, known, program, progress, starter)
+    except OSError as error:
+        raise ExportError.unwritable(path, folder, error.strerror or str(error)) from error
+    if name_of(path) != name:
+        raise UnreadableReportError.because(path, "it changed while it was exported")
+    return SqliteFile(made_now)
+
+
+def _beside(path: Path) -> SqliteFile | None:
+    """The export with the report's name and the ending .sqlite, if it is newer and whole; nsys stats uses it too."""
+    candidate = path.with_suffix(".sqlite")
+    try:
+        if candidate == path or candidate.stat().st_mtime_ns < path.stat().st_mtime_ns:
+            return None
+        if candidate.with_name(candidate.name + "-journal").exists():  # nsys is still writing it
+            return None
+    except OSError:
+        return None
+    return _opened(candidate)
+
+
+def _kept(path: Path) -> SqliteFile | None:
+    """The export at `path` in the cache; None where there is none, or it is not as it was written."""
+    try:
+        if not kept(path) or not path.is_file() or path.suffixes[:1] != [f".{checksum(path)}"]:
+            return None
+        os.utime(path)
+    except OSError:
+        return None
+    return _opened(path)
+
+
+def _opened(path: Path) -> SqliteFile | None:
+    """The export at `path`; None where there is none, or it is not whole."""
+    try:
+        database = SqliteFile(path) if path.is_file() else None
+    except KanalyzeError:
+        return None
+    return database if database is not None and shows_nsys(database.tables) else None
+
+
+def _fingerprint(program: Path) -> str:
+    """What tells a version of nsys from every other, without a run of it."""
+    found = program.stat()
+    return digest(os.fsencode(program.resolve()) + f" {found.st_size} {found.st_mtime_ns}".encode())
+
+
+def _export(path: Path, name: str, program: Path, progress: Progress, starter: Starter) -> Path:
+    """Make an export of the report at `path`, called `name`, and remove those of what the report was before.
+
+    Raises:
+        OSError: The cache cannot be written, or the program not be started.
+    """
+    cache = cache_folder()
+    with scratch(cache) as folder:
+        made = folder / "export.sqlite"
+        what = f"exporting {path.name} with {program}"
+        progress(what, 0.0)
+        command = [str(program), "export", "--type=sqlite", f"--output={made}", str(path.absolute())]
+        log = folder / "said"
+        try:
+            status, said = nsys_program.run(command, log, lambda share: progress(what, share), starter)
+        except OSError as error:
+            if error.filename == str(log):
+                raise
+            raise ExportError.failed(path, str(program), 0, [error.strerror or str(error)]) from error
+        if status or _opened(made) is None:
+            raise ExportError.failed(path, f"nsys {nsys_program.version(program)}".strip(), status, said)
+        made.chmod(0o600)
+        target = cache / f"{name}.{checksum(made)}.sqlite"
+        with alone(cache):
+            make_room(cache, name.partition("-")[0])
+            made.replace(target)
+    progress(what, 1.0)
+    return target

@@ -1,0 +1,327 @@
+"""The report in what ``nsys export`` writes, in whatever form (:mod:`kanalyze.readers.storage.table_file`).
+
+Facts about the tables: docs/formats.md. Tables exist only if there was data; no table is required but one that says
+that nsys wrote the file.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.counter_model import SYMBOLS
+from kanalyze.errors import CannotTellError
+from kanalyze.model import (
+    COMPILED_KERNELS,
+    EVENT_RECORDS,
+    EVENTS,
+    GRAPH_NODES,
+    KINDS,
+    RANGE_DETAIL,
+    READER_TABLES,
+)
+from kanalyze.readers.nsys import events as nsys
+from kanalyze.readers.nsys.events import DETAILS, graph_of_node, known_id
+from kanalyze.readers.nsys.labels import Labels, lookup
+from kanalyze.readers.nsys.machine import Machine, streams
+from kanalyze.readers.nsys.notes import notes
+from kanalyze.report import Meta, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
+
+    from kanalyze.readers.nsys.events import Details
+    from kanalyze.readers.storage.table_file import TableFile
+    from kanalyze.schema import Table
+
+#: A tenth of what 64 bits hold: some 29 years.
+_LATEST_NS: Final = (1 << 63) // 10
+
+#: What nsys says of the export; the second name is that of 2022.
+_EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+
+#: Any of these tables shows that nsys wrote the database.
+_SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
+
+
+def shows_nsys(tables: AbstractSet[str]) -> bool:
+    """Whether `tables`, all that a file has, are those of nsys."""
+    return not tables.isdisjoint(_SIGNS)
+
+
+def report_of(database: TableFile) -> Report:
+    """The report in an nsys export of any form; its tables are read as they are asked for."""
+    return Report(_meta(database), NsysTables(database))
+
+
+def _meta(database: TableFile) -> Meta:
+    pair = {"name": pl.String, "value": pl.String}
+    export = {name: value for table in _EXPORT for name, value in database.frame(table, pair).iter_rows()}
+    environment = dict(database.frame("TARGET_INFO_SYSTEM_ENV", pair).iter_rows())
+    started = database.frame("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": pl.Int64}).to_series()
+    spans = database.frame("ANALYSIS_DETAILS", {"duration": pl.Int64, "stopTime": pl.Int64})
+    version, driver = export.get("EXPORT_PRODUCT_VERSION"), environment.get("NvDriverVersion")
+    return Meta(
+        path=database.path,
+        tool="nsys",
+        tool_version=version.removesuffix(".0") if version else None,
+        schema_version=export.get("EXPORT_SCHEMA_VERSION"),
+        driver_version=_driver(driver),
+        origin_unix_ns=started.item(0) if len(started) else None,
+        duration_ns=spans.item(0, "duration") if spans.height else None,
+        end_ns=spans.select(pl.max_horizontal("duration", "stopTime")).item(0, 0) if spans.height else None,
+    )
+
+
+def _driver(told: str | None) -> str | None:
+    """The driver's version; nsys of 2022 wrote 530.30.02 as 5303002, and all write 0 where the machine has no GPU."""
+    run_together = re.fullmatch(r"(\d{3})(\d\d)(\d\d)", told or "")
+    return ".".join(run_together.groups()) if run_together else told if told != "0" else None
+
+
+class NsysTables:
+    """The tables of one nsys export; see :class:`kanalyze.source.Source`."""
+
+    def __init__(self, database: TableFile) -> None:
+        """Read from `database`, table by table as they are asked for."""
+        self._database = database
+        self._labels = Labels(database)
+        self._machine = Machine(database)
+        self._endless: dict[str, int] = {}
+
+    def close(self) -> None:
+        """Close the export."""
+        self._database.close()
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that were recorded.
+
+        nsys leaves a table out when it has no rows, or (`--lazy=false`) writes all tables, most of them empty. So one
+        without rows means "none" if the trace was on (what META_DATA_CAPTURE says, or rows of the same trace), and
+        "not recorded" otherwise.
+        """
+        found = {spec.kind for spec in nsys.EVENT_TABLES if self._database.last_row(spec.table)}
+        settings = dict(self._database.frame("META_DATA_CAPTURE", {"name": pl.String, "value": pl.String}).iter_rows())
+        for trace, kinds in nsys.TRACES.items():
+            if found.intersection(kinds) or settings.get(f"PROCESS_0:{trace}") == "true":
+                found.update(kinds)
+        return tuple(kind for kind in KINDS if kind in found)
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
+        specs = [spec for spec in nsys.EVENT_TABLES if spec.kind == kind and spec.table in self._database.tables]
+        frames = [self._ranges(spec) if kind == "range" else self._events_of(spec) for spec in specs]
+        return pl.concat(frames) if frames else EVENTS.empty()
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
+        tables: dict[str, Callable[[], pl.DataFrame]] = {
+            **{side: partial(self._side_table, READER_TABLES[side]) for side in DETAILS},
+            "range_detail": self._range_detail,
+            "event_records": self._event_records,
+            "graph_nodes": self._graph_nodes,
+            "streams": partial(streams, self._database),
+            "devices": self._machine.devices,
+            "processes": self._machine.processes,
+            "symbols": self._symbols,
+            COMPILED_KERNELS.name: self._no_capture,
+            "notes": lambda: notes(self._database, self._endless),
+        }
+        return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes on tables that were read or are small."""
+        return notes(self._database, self._endless, of_read=True)
+
+    def _no_capture(self) -> pl.DataFrame:
+        raise CannotTellError.without_capture("compiled", self._database.path)
+
+    @cached_property
+    def _first_ids(self) -> dict[str, int]:
+        """The event id of each table's first row: the tables one after the other, in the order of EVENT_TABLES."""
+        first, ids = 0, {}
+        for spec in nsys.EVENT_TABLES:
+            ids[spec.table] = first
+            first += self._database.last_row(spec.table)
+        return ids
+
+    def _numbered(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """`frame`, the rows of `source` in order, with their event ids."""
+        first = self._first_ids[source]
+        numbered = frame.with_columns(pl.int_range(first, first + frame.height).alias("event_id"))
+        return self._as_declared(table, source, numbered)
+
+    def _as_declared(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """`frame` as `table`, or the error that `source` lacks what every row must have."""
+        for column in table.columns:
+            missing = 0 if column.nullable else frame.get_column(column.name).null_count()
+            if missing:
+                raise self._database.damaged(source, f"{missing:,} rows have no {column.name}")
+        if table is EVENTS and frame.height:
+            self._check_times(source, frame)
+        try:
+            return table.select(frame)
+        except pl.exceptions.PolarsError as error:
+            raise self._database.damaged(source, "a number is out of all bounds") from error
+
+    def _check_times(self, source: str, events: pl.DataFrame) -> None:
+        """Refuse times of another age, with which no sum and no difference would be right."""
+        for name in ("start_ns", "dur_ns"):
+            low, high = events.select(low=pl.col(name).min(), high=pl.col(name).max()).row(0)
+            if low is not None and max(-low, high) > _LATEST_NS:
+                raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
+
+    def _events_of(self, spec: nsys.EventTable) -> pl.DataFrame:
+        have = {*self._database.columns(spec.table)}
+        made = {name: made for name, (source, made) in nsys.EVENT_COLUMNS.items() if have.intersection(source)}
+        name, to_gpu = self._labels.namer(spec.named), self._machine.to_gpu
+        if spec.instant:
+            made["dur_ns"] = pl.lit(0)
+
+        def transform(raw: pl.DataFrame) -> pl.DataFrame:
+            if spec.only:
+                column, value = spec.only
+                raw = raw.filter((pl.col(column) == value).fill_null(value=True))
+            if "device" in made:
+                raw = to_gpu(raw)
+            return raw.select(name(raw).alias("name"), *(made[column].alias(column) for column in made))
+
+        frame = self._database.integers(spec.table, spec.wanted, transform)
+        self._endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in made else 0
+        if self._endless[spec.table]:
+            frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
+        return self._numbered(EVENTS, spec.table, _completed(frame, spec.kind))
+
+    def _ranges(self, spec: nsys.EventTable) -> pl.DataFrame:
+        raw = self._range_rows
+        return self._as_declared(EVENTS, spec.table, _completed(raw.select(*_RANGE_EVENT), spec.kind))
+
+    @cached_property
+    def _range_rows(self) -> pl.DataFrame:
+        """The rows of NVTX_EVENTS that are ranges, with event_id, name and domain beside nsys' own columns."""
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
+        raw = self._database.integers(source, nsys.RANGE_COLUMNS, lambda part: part)
+        text = self._database.texts(source, "text")
+        if len(text) != raw.height:
+            raise self._database.damaged(source, "its rows cannot be counted")
+        registered = lookup(self._labels.of("StringIds"))(raw.get_column("textId")).cast(pl.String)
+        first, is_domain = self._first_ids[source], pl.col("eventType") == nsys.DOMAIN_CREATED
+        named = raw.with_columns(
+            pl.int_range(first, first + raw.height).alias("event_id"),
+            text.zip_with(text.is_not_null(), registered).alias("name"),
+            nsys.process_of("globalTid").alias("process_id"),
+            pl.when(pl.col("end").is_null())
+            .then(pl.max_horizontal(pl.col("start").max(), pl.col("end").max()))
+            .alias("open_until_ns"),
+        )
+        domains = named.filter(is_domain).sort("start").unique(["process_id", "domainId"], keep="first")
+        domains = domains.select("process_id", "domainId", domain="name").drop_nulls()
+        ranges = named.filter(pl.col("eventType").is_in(list(nsys.RANGE_STYLES)))
+        return ranges.join(domains, on=["process_id", "domainId"], how="left", maintain_order="left")
+
+    def _range_detail(self) -> pl.DataFrame:
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
+        if source not in self._database.tables:
+            return RANGE_DETAIL.empty()
+        other = pl.col("endGlobalTid") != pl.col("globalTid")
+        detail = self._range_rows.select(
+            "event_id",
+            "domain",
+            pl.col("eventType").replace_strict(nsys.RANGE_STYLES, return_dtype=pl.String).alias("style"),
+            pl.when(other).then(nsys.thread_of("endGlobalTid")).alias("end_thread_id"),
+            nsys.absent_as_null("category").alias("category"),
+            "open_until_ns",
+        )
+        return self._as_declared(RANGE_DETAIL, source, detail)
+
+    def _event_records(self) -> pl.DataFrame:
+        source = nsys.EVENT_RECORDS
+        if source not in self._database.tables:
+            return EVENT_RECORDS.empty()
+        to_gpu = self._machine.to_gpu
+        raw = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, to_gpu)
+        made = raw.select(nsys.process_of("globalPid").alias("process_id"), *_EVENT_RECORD)
+        return self._as_declared(EVENT_RECORDS, source, made)
+
+    def _graph_nodes(self) -> pl.DataFrame:
+        """The nodes of executable graphs: those that nsys names with the node that they were made from."""
+        tables = (table for table in nsys.GRAPH_NODES if "graphNodeId" in self._database.columns(table))
+        source = next(tables, None)
+        if source is None:
+            return GRAPH_NODES.empty()
+        raw = self._database.integers(source, ("globalTid", "graphNodeId", "originalGraphNodeId"), lambda part: part)
+        nodes = raw.drop_nulls().select(
+            nsys.process_of("globalTid").alias("process_id"),
+            graph_of_node("graphNodeId").alias("graph_exec_id"),
+            "graphNodeId",
+            graph_of_node("originalGraphNodeId").alias("graph_id"),
+            "originalGraphNodeId",
+        )
+        nodes = nodes.rename({"graphNodeId": "graph_node_id", "originalGraphNodeId": "original_node_id"})
+        return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
+
+    def _symbols(self) -> pl.DataFrame:
+        """The functions of kernels, by the names that nsys has for them."""
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "kernel")
+        if nsys.SYMBOL.column not in self._database.columns(source):
+            return SYMBOLS.empty()
+        name, symbol = (self._labels.namer(named) for named in (nsys.KERNEL_NAME, nsys.SYMBOL))
+        wanted = (nsys.KERNEL_NAME.column, nsys.SYMBOL.column)
+        pairs = self._database.integers(source, wanted, lambda part: part.unique()).unique(maintain_order=True)
+        named = pairs.select(name(pairs).cast(pl.String).alias("name"), symbol(pairs).cast(pl.String).alias("symbol"))
+        return SYMBOLS.select(named.drop_nulls().unique()).sort(*SYMBOLS.schema)
+
+    def _side_table(self, table: Table) -> pl.DataFrame:
+        present = [part for part in DETAILS[table.name] if part.source in self._database.tables]
+        return pl.concat([table.empty(), *(self._details(table, part) for part in present)])
+
+    def _details(self, table: Table, part: Details) -> pl.DataFrame:
+        labels = {name: self._labels.namer(named) for name, named in part.labels.items()}
+        made = [made.cast(table.schema[name]).alias(name) for name, made in part.columns.items()]
+
+        def transform(raw: pl.DataFrame) -> pl.DataFrame:
+            return raw.with_columns(namer(raw).alias(name) for name, namer in labels.items()).select(*made, *labels)
+
+        try:
+            frame = self._database.integers(part.source, part.wanted, transform)
+        except pl.exceptions.PolarsError as error:
+            raise self._database.damaged(part.source, "a number is out of all bounds") from error
+        absent = [name for name in table.schema if name not in (*part.columns, *labels, "event_id")]
+        frame = frame.with_columns(pl.lit(None, dtype=table.schema[name]).alias(name) for name in absent)
+        return self._numbered(table, part.source, frame)
+
+
+#: An event of kind range, from the rows of NVTX_EVENTS.
+_RANGE_EVENT: Final = (
+    "event_id",
+    pl.col("name").cast(pl.Categorical),
+    pl.col("start").alias("start_ns"),
+    (pl.col("end") - pl.col("start")).alias("dur_ns"),
+    "process_id",
+    nsys.thread_of("globalTid").alias("thread_id"),
+)
+
+#: A row of `event_records` but for its process, with the GPU as Machine.to_gpu adds it.
+_EVENT_RECORD: Final = (
+    "device",
+    nsys.absent_as_null("contextId").alias("context_id"),
+    nsys.absent_as_null("streamId").alias("stream"),
+    nsys.absent_as_null("correlationId").alias("correlation_id"),
+    pl.col("eventId").alias("cuda_event_id"),
+    known_id("eventSyncId").alias("record_id"),
+)
+
+
+def _completed(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """`frame` with its kind, and nulls for the columns that this kind does not have.
+
+    Made last, because a constant column of a whole frame takes no memory.
+    """
+    missing = {column.name: None for column in EVENTS.columns if column.name not in frame.columns}
+    values = {**missing, "kind": kind}
+    return frame.with_columns(pl.lit(value, dtype=EVENTS.schema[name]).alias(name) for name, value in values.items())

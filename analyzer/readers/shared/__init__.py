@@ -1,0 +1,1 @@
+"""What all readers share: the cache of the user, checksums, files that are regular."""

@@ -1,0 +1,169 @@
+"""The user's cache: what takes long to make of a report, kept under a name that no other state of the file has.
+
+A name is made of the file's path and of its state (size, times of change and inode), so that what is kept is never out
+of date: who puts another file in its place, or only sets its times back, finds nothing here. Things are written under
+another name and moved when they are whole, and have their checksums with them
+(:mod:`kanalyze.readers.shared.checksums`): what is not as it was written is made again.
+
+A folder that is a link, that somebody else owns, or that others may write to is not used: what lies there is anybody's.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Folders of programs that were killed while they wrote are removed when they are this old.
+_FORGOTTEN_S: Final = 24 * 3600
+
+#: What is kept of all reports together; of more, those go that were not looked at for the longest time.
+MOST_BYTES: Final = 8 << 30
+
+#: What things are called that count: compiled workloads are kept in the same folder, by those who compile them.
+_OURS: Final = re.compile(r"\.trace\d+$|\.sqlite$")
+
+#: What the name of a folder begins with while it is written.
+_SCRATCH: Final = ".exporting-"
+
+
+def cache_folder() -> Path:
+    """Where things are kept: ``$XDG_CACHE_HOME/kanalyze``, or ``~/.cache/kanalyze``."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "kanalyze"
+
+
+def name_of(path: Path) -> str:
+    """What tells a file, as it is now, from every other; the first part is the same whatever is in the file."""
+    found, place = path.stat(), os.fsencode(path.resolve())
+    state = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}".encode()
+    return f"{digest(place)}-{digest(state)}"
+
+
+def digest(data: bytes) -> str:
+    """A short name for some bytes."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+class UntrustedCacheError(OSError):
+    """The cache folder is not the user's alone."""
+
+
+def trusted(place: Path) -> bool:
+    """Whether nobody but the user can have made or changed what is at `place`, in a folder of which that holds.
+
+    Raises:
+        OSError: There is nothing.
+    """
+    found = place.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return False
+    own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+    return own and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _usable(cache: Path) -> None:
+    """Make the cache folder.
+
+    Raises:
+        OSError: It cannot be made, or is not the user's alone.
+    """
+    if not os.path.lexists(cache):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if cache.is_symlink():
+        raise UntrustedCacheError(errno.EPERM, "it is a link", str(cache))
+    if not cache.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(cache))
+    if not trusted(cache):
+        raise UntrustedCacheError(errno.EPERM, "somebody else owns it, or may write to it", str(cache))
+
+
+def kept(place: Path) -> bool:
+    """Whether something is kept at `place` in the cache, that nobody else can have put there."""
+    try:
+        return trusted(place.parent) and trusted(place)
+    except OSError:
+        return False
+
+
+@contextmanager
+def alone(cache: Path) -> Iterator[None]:
+    """Wait until no other process makes room in the `cache` or moves anything there, as far as the system can tell."""
+    with ExitStack() as at_end:
+        if fcntl is not None:
+            with suppress(OSError):
+                number = os.open(cache, os.O_RDONLY)
+                at_end.callback(os.close, number)
+                fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+
+
+def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
+    """Whether there is room for what is being written, after what is oldest of too much was removed.
+
+    What is called as `replaced` and a dash goes in any case: it was made of another state of the same file. What other
+    processes write at this moment counts, and stays. To be called :func:`alone`.
+    """
+    written, known = 0, list[tuple[int, Path, int]]()
+    for place in cache.iterdir():
+        with suppress(OSError):
+            size, changed = _bytes(place), place.lstat().st_mtime_ns
+            if place.name.startswith(_SCRATCH):
+                written += size
+            elif _OURS.search(place.name):
+                known.append((changed, place, size))
+    for _, place, size in sorted(known, reverse=True):
+        if written + size > most or place.name.startswith(f"{replaced}-"):
+            _remove(place)
+        else:
+            written += size
+    return written <= most
+
+
+def _remove(place: Path) -> None:
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            place.unlink()
+
+
+def _bytes(place: Path) -> int:
+    if place.is_symlink() or not place.is_dir():
+        return place.lstat().st_size
+    return sum(file.lstat().st_size for file in place.rglob("*"))
+
+
+@contextmanager
+def scratch(cache: Path) -> Iterator[Path]:
+    """A folder in the `cache` to write in, which is gone afterwards; what others left that were killed is, too.
+
+    Raises:
+        OSError: The cache cannot be written, or is not the user's alone.
+    """
+    _usable(cache)
+    for left in cache.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=cache))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,211 @@
+"""An SQLite file as columns: what is in it, and the integer columns of a table as polars frames.
+
+Small tables are stepped through with :mod:`sqlite3`; large ones are decoded page by page
+(:mod:`kanalyze.readers.storage.sqlite_pages`), which is what makes reports of gigabytes bearable.
+docs/reading-sqlite.md has the measurements behind that choice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, Final
+from weakref import finalize
+
+import polars as pl
+
+from kanalyze.errors import DamagedReportError
+from kanalyze.readers.shared.regular_files import readable, regular
+from kanalyze.readers.storage.sqlite_connection import SqliteConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from polars.datatypes import DataType, DataTypeClass
+
+#: Tables with more rows are decoded by pages: below, importing numpy costs more than it saves (see docs).
+PAGES_FROM_ROWS: Final = 40_000
+
+_HEADER_BYTES: Final = 100
+
+
+class SqliteFile:
+    """A database that is only read, and never locked or changed; closed at the latest when nobody holds it any more.
+
+    Raises:
+        DamagedReportError: From every method: the file is cut short, or a page cannot be what SQLite wrote.
+        UnreadableReportError: There is no file, or the operating system does not let us read it.
+        ClosedReportError: From every method that reads, after :meth:`close`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the database at `path` and look at its list of tables."""
+        self.path = path
+        self._check_length()
+        self._connection = SqliteConnection(path)
+        self._closed = finalize(self, self._connection.close)
+        self._columns: dict[str, tuple[str, ...]] = {}
+        self.rows_read: dict[str, int] = {}
+        self._checked: set[str] = set()
+        rows = self.query("SELECT name FROM sqlite_schema WHERE type = 'table'", where="the list of tables")
+        self.tables = frozenset(str(row[0]) for row in rows)
+
+    def close(self) -> None:
+        """Close the file; nothing can be read any more."""
+        self._closed()
+
+    def query(self, sql: str, where: str) -> list[tuple[Any, ...]]:
+        """All rows that `sql` gives; `where` names the part of the file for the error message."""
+        try:
+            return self._connection.rows(sql)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise DamagedReportError.at(self.path, where, str(error)) from error
+
+    def damaged(self, table: str, what: str) -> DamagedReportError:
+        """The error that a table of this file makes no sense."""
+        return DamagedReportError.at(self.path, f"table {table}", what)
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """The names of the table's columns; empty where there is no such table."""
+        if table not in self._columns:
+            found = self.query(f"PRAGMA table_info({quoted(table)})", where=f"table {table}")
+            self._columns[table] = tuple(str(row[1]) for row in found)
+        return self._columns[table]
+
+    def last_row(self, table: str) -> int:
+        """The highest row id of the table, which is its number of rows unless rows were lost; 0 without table."""
+        if table not in self.tables:
+            return 0
+        return int(self.query(f"SELECT max(rowid) FROM {quoted(table)}", where=f"table {table}")[0][0] or 0)
+
+    def row_span(self, table: str) -> int:
+        """How many row ids there are from the table's first to its last, or from 1 if that comes before the first."""
+        if table not in self.tables:
+            return 0
+        # each by itself is looked up in the index; both at once, SQLite goes through all rows
+        ends = (f"(SELECT {which}(rowid) FROM {quoted(table)})" for which in ("min", "max"))
+        first, last = self.query(f"SELECT {', '.join(ends)}", where=f"table {table}")[0]
+        return 0 if last is None else int(last) - min(int(first), 1) + 1
+
+    def row_count(self, table: str) -> int:
+        """How many rows the table has: as read before, or counted; 0 without table."""
+        if table not in self.rows_read and table in self.tables:
+            counted = self.query(f"SELECT count(*) FROM {quoted(table)}", where=f"table {table}")
+            self.rows_read[table] = int(counted[0][0])
+        return self.rows_read.get(table, 0)
+
+    def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """All rows of a table, in row order; a column that the table lacks is NULL. Empty without table."""
+        if table not in self.tables:
+            return []
+        self._check(table)
+        have = self.columns(table)
+        listed = ", ".join(quoted(name) if name in have else "NULL" for name in columns)
+        return self.query(f"SELECT {listed} FROM {quoted(table)}", where=f"table {table}")
+
+    def _check(self, table: str) -> None:
+        """Have SQLite itself look for pages of a table that stand twice, or where others should, once for each table.
+
+        It steps over them without a word: rows would stand twice and others nowhere. The check takes a twentieth of
+        the time of reading the table. What is decoded by pages is held to more.
+        """
+        if table in self._checked:
+            return
+        said = self.query(f"PRAGMA quick_check({quoted(table)})", where=f"table {table}")
+        wrong = [line for (text,) in said for line in str(text).splitlines() if not line.startswith("***")]
+        if wrong not in ([], ["ok"]):
+            raise self.damaged(table, wrong[0])
+        self._checked.add(table)
+
+    def integers(
+        self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> pl.DataFrame:
+        """Integer columns of a table, in row order, as `transform` makes them.
+
+        `transform` gets a part of the table with Int64 columns (null where the row or the whole table lacks a
+        value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere.
+
+        Raises:
+            DamagedReportError: Also when a column holds anything but integers and NULL.
+        """
+        heights: list[int] = []
+
+        def counted(raw: pl.DataFrame) -> pl.DataFrame:
+            heights.append(raw.height)
+            return transform(raw)
+
+        frame = self._decoded(table, columns, counted) if self.last_row(table) > PAGES_FROM_ROWS else None
+        if frame is None:
+            heights.clear()
+            frame = counted(self.frame(table, dict.fromkeys(columns, pl.Int64)))
+        self.rows_read[table] = sum(heights)
+        return frame
+
+    def _decoded(
+        self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> pl.DataFrame | None:
+        """What :meth:`integers` gives, decoded by pages; None where only SQLite can read the table."""
+        from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
+
+        have = [name for name in columns if name in self.columns(table)]
+        missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]
+        return read_blocks(
+            self.path, table, have, lambda raw: transform(raw.with_columns(missing)), self.row_span(table)
+        )
+
+    def texts(self, table: str, column: str) -> pl.Series:
+        """A column of text, in row order, as String; null where a value is none, or the table lacks the column."""
+        values = [row[0] for row in self.rows(table, (column,))]
+        return pl.Series(column, values, dtype=pl.String, strict=False)
+
+    def distinct(self, table: str, column: str) -> set[int]:
+        """The integers that a column holds; empty where the table lacks it."""
+        if column not in self.columns(table):
+            return set()
+        name = quoted(column)
+        sql = f"SELECT DISTINCT {name} FROM {quoted(table)} WHERE typeof({name}) = 'integer'"
+        return {row[0] for row in self.query(sql, where=f"table {table}")}
+
+    def count_missing(self, table: str, column: str, other: str = "", among: Collection[int] = ()) -> int:
+        """How many rows lack a value in `column`; with `other`, of those that have one of `among` in that column."""
+        have = self.columns(table)
+        if not have or (other and other not in have):
+            return 0
+        missing = f"{quoted(column)} IS NULL" if column in have else "TRUE"
+        listed = ", ".join(str(number) for number in among)
+        chosen = f"{quoted(other)} IN ({listed})" if other else "TRUE"
+        sql = f"SELECT count(*) FROM {quoted(table)} WHERE {missing} AND {chosen}"
+        return int(self.query(sql, where=f"table {table}")[0][0])
+
+    def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
+        """Columns of a table with the types of `schema`, in row order; a column that the table lacks is null.
+
+        Raises:
+            DamagedReportError: Also when a value is not of its column's type.
+        """
+        rows = self.rows(table, tuple(schema))
+        try:
+            return pl.DataFrame(rows, schema=dict(schema), orient="row")
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+            raise self.damaged(table, "a value is not of its column's type") from error
+
+    def _check_length(self) -> None:
+        """Refuse a file that is shorter than its own header says."""
+        with readable(self.path), regular(self.path).open("rb") as file:
+            head = file.read(_HEADER_BYTES)
+        if len(head) < _HEADER_BYTES:
+            raise DamagedReportError.at(self.path, "its header", f"the file ends after {len(head)} bytes")
+        page = int.from_bytes(head[16:18], "big")
+        page = 65536 if page == 1 else page
+        pages, valid = int.from_bytes(head[28:32], "big"), head[24:28] == head[92:96]
+        size = self.path.stat().st_size
+        if valid and size < pages * page:
+            what = f"the file ends after {size:,} of {pages * page:,} bytes"
+            raise DamagedReportError.at(
+                self.path, f"page {size // page + 1} of {pages}" if page else "its header", what
+            )
+
+
+def quoted(name: str) -> str:
+    """`name` as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,1 @@
+"""Large SQLite tables, read page by page: a sealed room behind :mod:`.blocks`."""

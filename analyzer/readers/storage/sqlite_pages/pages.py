@@ -1,0 +1,380 @@
+"""Reads integer columns of large SQLite tables straight from the pages of the file, in several threads.
+
+SQLite's own interface hands out a row at a time, which takes minutes for tens of millions of rows. The file
+format is public and fixed (https://sqlite.org/fileformat.html), so this module walks a table's b-tree to its
+leaf pages and decodes these in blocks (:mod:`kanalyze.readers.storage.sqlite_pages.records`). It is strict: what SQLite
+could not have written raises :class:`DamagedPageError`; what is sound but needs SQLite itself (a write-ahead
+log, rows longer than a page, other values than integers) raises :class:`NotDecodableError`. Text columns, and
+the schema, are read through :mod:`sqlite3`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
+
+import numpy as np
+
+from kanalyze.processors import workers
+from kanalyze.readers.storage.sqlite_pages.records import (
+    INTERIOR,
+    LEAF,
+    MOST_COLUMNS,
+    SLACK,
+    Block,
+    Column,
+    DamagedPageError,
+    Layout,
+    NotDecodableError,
+    Pages,
+    child_pages,
+    decode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+__all__ = ["Block", "Column", "DamagedPageError", "NotDecodableError", "PagesFile", "RowRange", "TableScan"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_REALS = ("REAL", "FLOA", "DOUB")
+_AFFINITIES = ("INT", "CHAR", "CLOB", "TEXT", "BLOB", *_REALS)  # the first of these in a type decides
+_BLOCK_BYTES = 4 << 20  # smaller blocks wait more for the interpreter's lock, larger ones leave the cache
+_DEEPEST = 20  # levels of a b-tree; SQLite refuses deeper ones (BTCURSOR_MAX_DEPTH)
+_FRACTIONS = bytes([64, 32, 32])
+_HEADER_BYTES = 100
+_HEAP_BYTES = 31 << 20
+_INDEX_KINDS = (2, 10)
+_LAYOUT = """
+    SELECT name, type, dflt_value, pk, hidden,
+        EXISTS (SELECT 1 FROM pragma_index_list(:table) WHERE origin = 'pk') FROM pragma_table_xinfo(:table)
+"""
+_MAGIC = b"SQLite format 3\0"
+_NEAR = 4  # pages at most so far apart are read in one go, with those between: nsys writes tables in turns
+_READ_PAGES = 128
+_ROOT = """
+    SELECT rootpage FROM sqlite_master
+    WHERE type = 'table' AND name = ? AND typeof(rootpage) = 'integer' AND rootpage > 0
+"""
+_SMALLEST_USABLE = 480
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What the first 100 bytes say: bytes per page, how many of them SQLite uses, and the number of pages."""
+
+    page_size: int
+    usable: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """The rows seen of a table.
+
+    Attributes:
+        rows: How many.
+        first_rowid: The smallest rowid; 0 where there are no rows.
+        last_rowid: The largest rowid; -1 where there are no rows.
+    """
+
+    rows: int = 0
+    first_rowid: int = 0
+    last_rowid: int = -1
+
+    @property
+    def gaps(self) -> int:
+        """How many rowids between the first and the last have no row: rows deleted, or lost."""
+        return self.last_rowid - self.first_rowid + 1 - self.rows
+
+    def followed_by(self, other: RowRange) -> RowRange:
+        """This range and `other`, which is not empty and lies behind it."""
+        first = self.first_rowid if self.rows else other.first_rowid
+        return RowRange(self.rows + other.rows, first, other.last_rowid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded(Generic[T]):
+    """One block's outcome: the number of its first page, its rows, and what the caller made of them."""
+
+    page: int
+    range: RowRange
+    result: T
+
+
+class TableScan(Generic[T]):
+    """The results of one scan of a table, in rowid order; can be iterated once.
+
+    Attributes:
+        range: The rows of the results handed out so far; the table's once the iteration is over.
+    """
+
+    def __init__(self, blocks: Generator[_Decoded[T], None, None]) -> None:
+        """Hand out the results of `blocks`."""
+        self._blocks = blocks
+        self.range = RowRange()
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield each block's result.
+
+        Raises:
+            DamagedPageError: SQLite could not have written one of the table's pages.
+            NotDecodableError: Only SQLite can read the wanted columns.
+        """
+        with closing(self._blocks):
+            for block in self._blocks:
+                if self.range.rows and block.range.first_rowid <= self.range.last_rowid:
+                    raise DamagedPageError(block.page, "rowids do not increase")
+                self.range = self.range.followed_by(block.range)
+                yield block.result
+
+
+class PagesFile:
+    """An SQLite database, open for reading its pages; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the database at `path` and check its header.
+
+        Raises:
+            OSError: The file cannot be opened.
+            DamagedPageError: The header is not one that SQLite writes, or the file is shorter than it says.
+            NotDecodableError: There is a journal beside the file, or the header asks for one.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        with ExitStack() as refused:
+            self._file = refused.enter_context(path.open("rb", buffering=0))
+            size = os.fstat(self._file.fileno()).st_size
+            self._header = _parse_header(self._file.read(_HEADER_BYTES), size)
+            _refuse_journals(path)
+            refused.pop_all()  # it stays open
+
+    def __enter__(self) -> Self:
+        """Close the file when the block ends."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; no scan may be under way."""
+        self._file.close()
+
+    def scan(
+        self,
+        table: str,
+        columns: Sequence[str],
+        transform: Callable[[Block], T],
+        *,
+        threads: int | None = None,
+        block_bytes: int = _BLOCK_BYTES,
+    ) -> TableScan[T]:
+        """Decode integer `columns` of `table`, both spelled as in the schema.
+
+        Args:
+            table: Name of the table.
+            columns: Names of the wanted columns.
+            transform: Called in a worker thread with each block, which is dropped when it returns.
+            threads: How many workers; as many as :func:`workers` says where None. At most
+                one block more than that is in memory.
+            block_bytes: How much of the file makes a block.
+
+        Raises:
+            DamagedPageError: The schema, or an interior page of the table, is damaged. The scan itself raises
+                the same for leaf pages.
+            NotDecodableError: There are no such table and columns, or only SQLite can read them.
+        """
+        layout = _read_layout(self._path, table, columns)
+        leaves = self._leaf_pages(layout.root)
+        runs = _split(leaves, max(1, block_bytes // self._header.page_size))
+
+        def work(numbers: Ints) -> _Decoded[T]:
+            block = decode(self._read(numbers), layout, columns)
+            rowids = block.rowids
+            seen = RowRange(len(rowids), int(rowids[0]), int(rowids[-1]))
+            return _Decoded(int(numbers[0]), seen, transform(block))
+
+        _keep_freed_memory()
+        return TableScan(_in_order(work, runs, min(threads or workers(), len(runs))))
+
+    def _leaf_pages(self, root: int) -> Ints:
+        """The numbers of the leaf pages under `root` from left to right, int64; none for an empty table."""
+        level = np.array([root], dtype=np.int64)
+        seen = np.zeros(self._header.pages + 1, dtype=np.bool_)
+        for depth in range(_DEEPEST):
+            self._mark(level, seen)
+            head = self._read(level[:1]).rows[0]
+            if depth == 0 and head[0] in _INDEX_KINDS:
+                raise NotDecodableError("an index for a table: it is WITHOUT ROWID, or damaged")
+            if head[0] != INTERIOR:
+                return level[:0] if depth == 0 and self._is_empty(root, head) else level
+            runs = _split(level, max(1, _BLOCK_BYTES // self._header.page_size))
+            level = np.concatenate([child_pages(self._read(run)) for run in runs])
+        raise DamagedPageError(root, "the table's tree is deeper than any that SQLite makes")
+
+    def _mark(self, level: Ints, seen: npt.NDArray[np.bool_]) -> None:
+        """Check the page numbers of one `level`, int64, and mark them in `seen`, bool[pages + 1]."""
+        numbers, counts = np.unique(level, return_counts=True)
+        if numbers[0] < 2 or numbers[-1] > self._header.pages:  # noqa: PLR2004 # page 1 holds the schema
+            page = int(numbers[0] if numbers[0] < 2 else numbers[-1])  # noqa: PLR2004
+            raise DamagedPageError(page, "a table's page that is not in the file")
+        twice = numbers[(counts > 1) | seen[numbers]]
+        if twice.size:
+            raise DamagedPageError(int(twice[0]), "a page that is twice in a table")
+        seen[numbers] = True
+
+    def _is_empty(self, root: int, head: npt.NDArray[np.uint8]) -> bool:
+        """Whether the table whose only page is `root`, a leaf with the bytes `head`, is empty."""
+        if head[3:5].any() or head[0] != LEAF:
+            return False
+        if int.from_bytes(head[5:7].tobytes(), "big") != self._header.usable % (1 << 16):
+            raise DamagedPageError(root, "an empty page with bytes in use")
+        return True
+
+    def _read(self, numbers: Ints) -> Pages:
+        """Read the pages of these `numbers`, int64, which are in the file."""
+        size = self._header.page_size
+        data = np.empty(len(numbers) * size + SLACK, dtype=np.uint8)
+        data[-SLACK:] = 0
+        rows = data[:-SLACK].reshape(-1, size)
+        breaks = np.flatnonzero((np.diff(numbers) < 1) | (np.diff(numbers) > _NEAR)) + 1
+        for run in pairwise([0, *breaks.tolist(), len(numbers)]):
+            for first in range(*run, _READ_PAGES):
+                some = numbers[first : min(first + _READ_PAGES, run[1])]
+                self._read_near(some, rows[first : first + len(some)])
+        return Pages(data, numbers, size, self._header.usable)
+
+    def _read_near(self, numbers: Ints, rows: npt.NDArray[np.uint8]) -> None:
+        """Read the pages of these rising `numbers`, with the few that lie between, at once into `rows`."""
+        size = self._header.page_size
+        offset = (int(numbers[0]) - 1) * size
+        span = int(numbers[-1] - numbers[0]) + 1
+        together = rows if span == len(numbers) else np.empty((span, size), dtype=np.uint8)
+        self._fill(together.reshape(-1).data, offset)
+        if together is not rows:
+            np.take(together, numbers - numbers[0], axis=0, out=rows, mode="clip")
+
+    def _fill(self, view: memoryview, offset: int) -> None:
+        """Fill `view` with the file's bytes from `offset` on; safe in threads."""
+        while view:
+            if hasattr(os, "preadv"):
+                count = os.preadv(self._file.fileno(), [view], offset)
+            else:
+                with self._lock:
+                    self._file.seek(offset)
+                    count = self._file.readinto(view)
+            if not count:
+                raise DamagedPageError(offset // self._header.page_size + 1, "the file ends before it")
+            view = view[count:]
+            offset += count
+
+
+def _parse_header(header: bytes, file_bytes: int) -> _Header:
+    """Parse the file's first 100 bytes (fileformat.html, section 1.3); the file has `file_bytes`.
+
+    Raises:
+        DamagedPageError: SQLite does not write such a header, or the file is shorter than it says.
+        NotDecodableError: The database has a write-ahead log, or a format from the future.
+    """
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        raise DamagedPageError(1, "no SQLite header")
+    page_size = int.from_bytes(header[16:18], "big")
+    page_size = 1 << 16 if page_size == 1 else page_size
+    usable = page_size - header[20]
+    sound = page_size.bit_count() == 1 and usable >= _SMALLEST_USABLE and header[21:24] == _FRACTIONS
+    if not sound:
+        raise DamagedPageError(1, "a header that makes no sense")
+    if header[18:20] != b"\1\1":
+        raise NotDecodableError("the database has a write-ahead log, or is of a newer format")
+    pages = int.from_bytes(header[28:32], "big")
+    if not pages or header[24:28] != header[92:96]:
+        pages = file_bytes // page_size
+    if pages * page_size > file_bytes:
+        raise DamagedPageError(file_bytes // page_size + 1, f"the file ends before it, of {pages} pages")
+    return _Header(page_size, usable, pages)
+
+
+def _refuse_journals(path: Path) -> None:
+    """Raise NotDecodableError where the database at `path` is only whole with a journal beside it."""
+    for suffix in ("-wal", "-journal"):
+        journal = path.with_name(path.name + suffix)
+        if journal.exists() and journal.stat().st_size:
+            raise NotDecodableError(f"{journal.name} beside the database may hold part of it")
+
+
+def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
+    """Read what the schema of the database at `path` says about `table` and its columns `wanted`.
+
+    Raises:
+        DamagedPageError: SQLite cannot read the schema.
+        NotDecodableError: There is no such table of its own, or it has generated columns or too many; or a
+            column is not there, or of REAL affinity, which has whole numbers stored as integers.
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            root = connection.execute(_ROOT, (table,)).fetchone()
+            columns = connection.execute(_LAYOUT, {"table": table}).fetchall()
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where an error quotes what is damaged
+        raise DamagedPageError(1, f"SQLite cannot read the schema: {error}") from error
+    if root is None or not 0 < len(columns) <= MOST_COLUMNS or any(column[4] for column in columns):
+        raise NotDecodableError(f"no table {table} of up to {MOST_COLUMNS} columns, none of them generated")
+    for name in set(wanted).difference(column[0] for column in columns if not _is_real(column[1])):
+        raise NotDecodableError(f"no column {name}, or one of real numbers")
+    keys = [index for index, column in enumerate(columns) if column[3]]
+    # An INTEGER PRIMARY KEY is the one kind of key that a rowid table holds without an index.
+    alias = keys[0] if len(keys) == 1 and not columns[0][5] else None
+    filled = frozenset(i for i, column in enumerate(columns) if (column[2] or "NULL").upper() != "NULL")
+    return Layout(root[0], tuple(column[0] for column in columns), alias, filled)
+
+
+def _is_real(declared: str) -> bool:
+    """Whether a column `declared` so has REAL affinity (https://sqlite.org/datatype3.html, section 3.1)."""
+    return next((word for word in _AFFINITIES if word in declared.upper()), "") in _REALS
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep the memory that one block frees for the next, not return it to the system.
+
+    glibc returns what lies over twice the largest chunk it saw freed, if under 32 MiB (M_MMAP_THRESHOLD in
+    mallopt(3)); to get it back page by page is 40 % of a scan's time. This chunk is never written to.
+    """
+    np.empty(_HEAP_BYTES, dtype=np.uint8)
+
+
+def _split(numbers: Ints, step: int) -> list[Ints]:
+    """Cut `numbers` into runs of `step`, the last one shorter."""
+    return [numbers[first : first + step] for first in range(0, len(numbers), step)]
+
+
+def _in_order(work: Callable[[Ints], R], jobs: Sequence[Ints], threads: int) -> Generator[R, None, None]:
+    """Yield ``work(job)`` for each of `jobs` in their order, computed by `threads` at most one job ahead."""
+    if threads <= 1:
+        yield from map(work, jobs)
+        return
+    waiting: deque[Future[R]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for job in jobs:
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(work, job))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)

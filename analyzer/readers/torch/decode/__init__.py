@@ -1,0 +1,1 @@
+"""Chrome traces decoded into columns, in processes of their own where they are large."""

@@ -1,0 +1,289 @@
+"""Events of a Chrome trace as columns: a piece of the text in, arrays out.
+
+The text is decoded by type, so that only what the tables hold becomes anything at all. Where a piece does not fit the
+types (a category that nobody knows, text where a number was expected) its events are decoded one by one, and what
+still does not fit is taken field by field. Nothing is lost in silence: :attr:`Columns.counts` tells what was left out.
+
+Imports neither polars nor numpy: it also runs in processes of its own (:mod:`kanalyze.readers.torch.decode.worker`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Union
+
+import msgspec
+
+from kanalyze.readers.torch.decode import events as of
+from kanalyze.readers.torch.decode.kinds import ARGS, EMPTY_ARGS, MEANT, OLD_OP, modern
+from kanalyze.readers.torch.decode.old_forms import as_event, in_ns, number, repaired, whole_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Times up to this many microseconds are exact to a nanosecond as a float: its steps are then 2⁻¹⁰ µs, and less than
+#: half a step from three decimals.
+EXACT_US: Final = float(1 << 43)
+
+#: Whole microseconds up to this many are exact as a float, and a 64-bit number of nanoseconds.
+_WHOLE_US: Final = float((1 << 62) // 1000)
+
+#: A time with decimals, and one with three.
+_DECIMAL: Final = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d+[.eE]')
+_THREE_DECIMALS: Final = re.compile(rb'("ts"\s*:\s*-?\d+)\.(\d{3})(?![\deE])')
+
+_COLLECTIVE: Final = f'"{of.COLLECTIVE["collective"]}"'.encode()
+
+#: What entries are counted as that are no events of a trace.
+_NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})
+
+#: What stands before the first event of a piece.
+_BEFORE: Final = re.compile(rb"[, \t\r\n]*+")
+_AROUND: Final = b", \t\r\n"
+
+Block = dict[str, "array[Any]"]
+
+
+@dataclass
+class Columns:
+    """What one piece of a trace holds.
+
+    Attributes:
+        blocks: For each kind of event (by the name of its class in :mod:`.events`) its columns: numbers as int64
+            (:data:`~.events.MISSING` where absent), times as µs in float64 or as ns in int64, texts as codes.
+        counts: By a word, how many events there were that no table holds, and what was repaired; ``entries`` are all
+            that stand in the list.
+        collectives: The collectives: kind of the event, its place in its block, and its fields as a JSON object.
+        meta: Events that tell names of processes and threads, as dicts.
+        widest_us: The largest of the times that are floats, whatever its sign.
+    """
+
+    blocks: dict[str, Block] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    collectives: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    meta: list[dict[str, Any]] = field(default_factory=list)
+    widest_us: float = 0.0
+
+    @property
+    def hollow(self) -> bool:
+        """Whether nothing in the piece was an event: it may be no part of the list at all."""
+        return not self.blocks and _NO_EVENTS.issuperset(self.counts)
+
+
+class Texts(dict[Any, int]):
+    """Codes of texts, in the order of their first use; absent text is code 0."""
+
+    def __init__(self) -> None:
+        """No texts but the empty one."""
+        super().__init__({b"": 0, "": 0})
+        self.known: list[str] = [""]
+
+    def __missing__(self, text: Any) -> int:  # noqa: ANN401 - str, or the bytes of a JSON value
+        """Give a text that is new the next code."""
+        code = len(self.known)
+        self.known.append(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+        self[text] = code
+        return code
+
+
+class Decoder:
+    """Turns pieces of a trace into columns; keeps the texts that it has seen."""
+
+    def __init__(self) -> None:
+        """With no texts yet."""
+        self.texts = Texts()
+        self._typed = msgspec.json.Decoder(list[_events(float)])  # type: ignore[misc]
+        self._exact = msgspec.json.Decoder(list[_events(int)])  # type: ignore[misc]
+        self._single = msgspec.json.Decoder(_events(float))
+        self._raw = msgspec.json.Decoder(list[msgspec.Raw])
+
+    def columns(self, piece: bytes) -> Columns:
+        """The columns of the events in `piece`: whole JSON objects, with commas between them.
+
+        Raises:
+            msgspec.DecodeError: It is not that, also after what can be repaired was.
+            RecursionError: Something in it is nested deeper than anything that makes sense.
+        """
+        text = _listed(piece)
+        try:
+            events: list[Any] = self._typed.decode(text)
+        except (msgspec.ValidationError, RecursionError):
+            return self._one_by_one(self._raw.decode(text))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            text, repairs = repaired(text)
+            found = self._one_by_one(self._raw.decode(text))
+            found.counts["repaired"] += repairs
+            return found
+        found = self._filled(events, text)
+        return found if found.widest_us < EXACT_US else self._of_epoch(text, found)
+
+    def _of_epoch(self, text: bytes, found: Columns) -> Columns:
+        """The columns of a piece with times that are too long for a float: microseconds of an epoch, mostly.
+
+        `found` is what floats give.
+        """
+        if found.widest_us < _WHOLE_US and _DECIMAL.search(text) is None:
+            return found
+        # with three decimals everywhere, the text without its points says nanoseconds
+        whole, changed = _THREE_DECIMALS.subn(rb"\1\2", text)
+        if changed == text.count(b'"ts"'):
+            try:
+                better = self._filled(self._exact.decode(whole), text)
+            except (msgspec.DecodeError, OverflowError):  # a time below 1 has no digits before its point but 0
+                pass
+            else:
+                if better.widest_us < EXACT_US:
+                    return better
+        return self._one_by_one(self._raw.decode(text))
+
+    def salvaged(self, piece: bytes) -> Columns:
+        """The columns of the events that can be read of a damaged `piece`."""
+        objects: list[msgspec.Raw] = []
+        text, repairs = repaired(piece)
+        lost = Counter({"repaired": repairs})
+        for part in whole_objects(text):
+            if isinstance(part, bytes):
+                objects.append(msgspec.Raw(part))
+            else:
+                lost += part
+        found = self._one_by_one(objects)
+        found.counts += lost
+        return found
+
+    def _one_by_one(self, objects: Sequence[msgspec.Raw]) -> Columns:
+        """The columns of a piece of which some events do not fit their types, or no float can hold their times."""
+        found, events = Columns(), list[Any]()
+        for raw in objects:
+            try:
+                event = self._single.decode(raw)
+                fits = in_ns(event, EXACT_US) or (not _DECIMAL.search(raw) and in_ns(event, _WHOLE_US))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                fits = False
+            if not fits:
+                event = as_event(raw, found.meta)
+                if isinstance(event, str):
+                    found.counts[event] += 1
+                    event = None
+            events.append(event)
+        return self._filled(events, b"".join(objects), objects, found)
+
+    def _filled(
+        self, events: list[Any], text: bytes, objects: Sequence[msgspec.Raw] = (), into: Columns | None = None
+    ) -> Columns:
+        """The columns of `events`, None standing for what none is; `text` and `objects` are what they were read of."""
+        found = into or Columns()
+        found.counts["entries"] += len(events)
+        kinds = _by_kind(events)
+        if OLD_OP in kinds:
+            events = [modern(event) for event in events]
+            kinds = _by_kind(events)
+        merged: defaultdict[type, list[Any]] = defaultdict(list)
+        for kind, some in kinds.items():
+            merged[MEANT[kind]] += some
+        flows = merged.pop(of.Flow, ())
+        if flows:
+            found.counts["flow"] += len(flows)
+        collective = False
+        for kind, some in merged.items():
+            columns = self._values(kind, some)
+            told = columns.pop("collective", ())
+            collective |= told.count(of.NOTHING) < len(told)
+            found.blocks[kind.__name__] = self._block(columns, found)
+        if collective:
+            _find_collectives(objects or self._raw.decode(text), events, found)
+        return found
+
+    def _values(self, kind: type, events: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+        """The events of one kind, field by field, with those of their arguments."""
+        names = kind.__struct_fields__  # type: ignore[attr-defined]
+        fields = dict(zip(names, zip(*map(msgspec.structs.astuple, events), strict=True), strict=True))
+        args = fields.pop("args", None)
+        if args is not None:
+            empty = EMPTY_ARGS[kind]
+            try:
+                rows = list(map(msgspec.structs.astuple, args))
+            except TypeError:  # some event has no arguments
+                rows = [msgspec.structs.astuple(one or empty) for one in args]
+            fields |= zip(empty.__struct_fields__, zip(*rows, strict=True), strict=True)
+        return fields
+
+    def _block(self, fields: dict[str, tuple[Any, ...]], found: Columns) -> Block:
+        """Fields as columns; how wide their times are goes to `found`."""
+        for times in (fields[name] for name in ("ts", "dur") if name in fields):
+            if isinstance(times[0], float):
+                found.widest_us = max(found.widest_us, _widest(times))
+        return {name: self._column(name, values) for name, values in fields.items()}
+
+    def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
+        if name in {"ts", "dur"}:  # integers of nanoseconds where each event was looked at
+            return array("q" if isinstance(values[0], int) else "d", values)
+        if isinstance(values[0], msgspec.Raw):
+            return array("I", map(self.texts.__getitem__, map(bytes, values)))
+        if name in {"name", "ph"}:
+            return array("I", map(self.texts.__getitem__, values))
+        try:
+            return array("q", values)
+        except (TypeError, OverflowError):
+            return array("q", map(number, values))
+
+
+def _events(times: type) -> Any:  # noqa: ANN401 - a type that is made at run time
+    """Any event, its start being a float of microseconds or an int of nanoseconds."""
+    kinds: list[Any] = list(MEANT)
+    return Union[tuple(kind if issubclass(kind, of.Flow) else kind[times] for kind in kinds)]  # noqa: UP007 - see above
+
+
+def _listed(piece: bytes) -> bytes:
+    """The events of a piece as a JSON list; a piece is long, and so copied once."""
+    before = _BEFORE.match(piece)
+    begin, end = before.end() if before else 0, len(piece)
+    while end > begin and piece[end - 1] in _AROUND:
+        end -= 1
+    return b"".join((b"[", memoryview(piece)[begin:end], b"]"))
+
+
+def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
+    """The events by their classes, without None."""
+    kinds: defaultdict[type, list[Any]] = defaultdict(list)
+    for event in events:
+        kinds[type(event)].append(event)
+    kinds.pop(type(None), None)
+    return kinds
+
+
+def _widest(times: Sequence[float]) -> float:
+    """The largest of some times, whatever its sign; NaN is none."""
+    low, high = min(times), max(times)
+    if low != low or high != high:  # noqa: PLR0124 - NaN at the beginning hides all others
+        known = [time for time in times if time == time] or [0.0]  # noqa: PLR0124
+        low, high = min(known), max(known)
+    return max(-low, high)
+
+
+def _find_collectives(objects: Iterable[msgspec.Raw], events: Sequence[Any], found: Columns) -> None:
+    """Note the fields of collectives, which few events have, and only those that belong to an operator."""
+    places: Counter[str] = Counter()
+    for raw, event in zip(objects, events, strict=True):
+        if event is None:
+            continue
+        meant = MEANT[type(event)]
+        kind = meant.__name__
+        if issubclass(ARGS.get(meant, msgspec.Struct), of.Linked) and _COLLECTIVE in bytes(raw):
+            args = _args(bytes(raw))
+            fields = {name: args[key] for name, key in of.COLLECTIVE.items() if args.get(key) is not None}
+            if "collective" in fields:
+                found.collectives.append((kind, places[kind], fields))
+        places[kind] += 1
+
+
+def _args(raw: bytes) -> dict[str, Any]:
+    """All arguments of an event."""
+    try:
+        args = json.loads(raw.decode("utf-8", "replace"), strict=False).get("args")
+    except (ValueError, RecursionError):  # in what the types skip: a number without end, brackets without end
+        return {}
+    return args if isinstance(args, dict) else {}

@@ -1,0 +1,327 @@
+"""Events of a trace that do not fit their types, taken field by field; and text that is no JSON, repaired.
+
+For old versions, for what other tools made of a trace, and for damaged files: a few microseconds for each event.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from kanalyze.readers.torch.decode import events as of
+from kanalyze.readers.torch.decode.kinds import ARGS, KIND_OF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+#: What stands for a category in the traces of the first profilers, which have none, by what they call the process.
+_WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
+
+#: Allocations have no category in torch 1.9 and 1.10.
+_MEMORY: Final = "[memory]"
+
+#: Longer than any recording, in nanoseconds: some 146 years on either side of the epoch.
+_LATEST_NS: Final = 1 << 62
+
+#: No time has as many digits, and no number that fits 64 bits.
+_DIGITS: Final = 20
+_WHOLE: Final = re.compile(rf"(?:stream )?\s*(-?\d{{1,{_DIGITS}}}|0[xX][0-9a-fA-F]{{1,16}})\s*", re.ASCII)
+
+#: The line with the name of an event as Kineto wrote it until 2026, when quotes in it were not escaped.
+_NAME: Final = re.compile(
+    rb'(\n[^\S\n]*+(?:"ph": "X", "cat": "[^"\n]*", )?"name": ")([^\n]*)'
+    rb'(",(?: "pid": -?\d+, "tid": "?[^"\n]*"?,[^\S\n]*+\n|[^\S\n]*+\n\s*+"pid": -?\d))'
+)
+
+#: Words that some writers have for numbers that JSON does not know.
+_NO_NUMBER: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"?|(?<=[:\[,\s])[-+]?(?:nan|inf(?:inity)?|n/a|none)\b', re.IGNORECASE | re.DOTALL
+)
+_SUSPECT: Final = re.compile(rb"[:\[,]\s*[-+]?(?:nan|inf|n/a|none)", re.IGNORECASE)
+
+#: Backslashes that JSON does not know, and halves of characters without the other one.
+_ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|)', re.DOTALL)
+_HALF: Final = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\\\"
+)
+
+#: Characters that a JSON text may not hold as they are, but for those between its values.
+_CONTROLS: Final = bytes(range(32))
+_SPACES: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
+
+#: How an event begins.
+_BEGIN: Final = re.compile(r'\{\s{0,99}"[^"\\]{0,99}"\s{0,99}:')
+
+#: So often, at most, a damaged text is read again from another place in it; then what was read is given up.
+_AGAIN: Final = 4
+_AGAIN_AT_LEAST: Final = 1 << 16
+
+#: So deep an object may be nested, in characters that are read in vain.
+_DEEP: Final = 2000
+
+#: What the parts of an object stand in: numbers need not be made of their digits.
+_SCANNER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
+
+_BLANK: Final = ", \t\r\n"
+
+
+class _Chars(str):
+    """Text in which errors do not say their line: that would be looked for from the beginning each time."""
+
+    __slots__ = ()
+
+    def count(self, *_: Any) -> int:  # noqa: ANN401
+        return 0
+
+    def rfind(self, *_: Any) -> int:  # noqa: ANN401
+        return 0
+
+
+def _decimal(text: str) -> Decimal | None:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of twenty digits
+        return None
+
+
+_DECODER: Final = msgspec.json.Decoder(float_hook=_decimal)
+
+
+#: The fields of an object as they are written; of a field that stands twice the last, as above.
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_VALUES: Final = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
+
+
+def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN401 - of any kind
+    """The event in a JSON object, its times in nanoseconds; or a word on why it is none.
+
+    What tells the names of processes and threads goes to `meta`.
+    """
+    try:
+        event = _DECODER.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return "unreadable"
+    if not isinstance(event, dict):
+        return "no object"
+    if event.get("ph") == "M":
+        meta.append(event)
+        return "name"
+    category = event.get("cat", _category_of(event))
+    if not isinstance(category, str):
+        return _uncategorised(event)
+    kind = KIND_OF.get(category)
+    if kind is None:
+        return f"category {category}" if "ts" in event else "no time"
+    return _of_kind(kind, event, raw)
+
+
+def _category_of(event: Mapping[str, Any]) -> str | None:
+    """The category of an event that has none."""
+    if event.get("ph") == "X":
+        pid = event.get("pid")
+        return _WITHOUT_CATEGORY.get(pid) if isinstance(pid, str) else None
+    return "cpu_instant_event" if event.get("name") == _MEMORY and event.get("ph") in {"i", "I"} else None
+
+
+def _uncategorised(event: Mapping[str, Any]) -> str:
+    phase = event.get("ph")
+    if not isinstance(phase, str):
+        return "no event"
+    return "mark" if phase in {"i", "I"} else "no category"
+
+
+def in_ns(event: Any, limit_us: float) -> bool:  # noqa: ANN401 - of any kind
+    """Give the event's times, floats of microseconds, in nanoseconds; False where one is not below the limit."""
+    if isinstance(event, of.Flow):
+        return True
+    names = ("ts", "dur") if isinstance(event, of.Timed) else ("ts",)
+    times = [getattr(event, name) for name in names]
+    if any(abs(us) >= limit_us for us in times):
+        return False
+    for name, us in zip(names, times, strict=True):
+        if us != us:  # noqa: PLR0124 - NaN: absent
+            setattr(event, name, of.MISSING)
+        else:
+            whole = math.floor(us)
+            setattr(event, name, whole * 1000 + int((us - whole) * 1000 + 0.5))
+    return True
+
+
+def _of_kind(kind: Any, event: Mapping[str, Any], raw: msgspec.Raw) -> Any:  # noqa: ANN401
+    """The event, which is of this kind and was decoded of `raw`; or the word that it has no time."""
+    if kind is of.Flow:
+        return of.Flow()
+    ts = _ns(event.get("ts"))
+    if ts is None:
+        return "no time"
+    fields: dict[str, Any] = {"ts": ts, "pid": _whole(event.get("pid")), "tid": _whole(event.get("tid"))}
+    if issubclass(kind, of.Link):
+        return kind(**fields, ph=str(event.get("ph")), id=_whole(event.get("id")))
+    dur = _ns(event.get("dur"))
+    fields["dur"] = of.MISSING if dur is None else dur
+    name = event.get("name")
+    fields["name"] = name if isinstance(name, str) else "" if name is None else str(name)
+    if kind in ARGS:
+        given = event.get("args")
+        fields["args"] = _args(ARGS[kind], given if isinstance(given, dict) else {}, raw)
+    if kind is of.Kernel and event.get("pid") == "CUDA functions":  # the thread is the device there
+        fields["args"] = of.KernelArgs(device=fields["tid"])
+    return kind(**fields)
+
+
+def _args(kind: type[msgspec.Struct], given: Mapping[str, Any], raw: msgspec.Raw) -> msgspec.Struct:
+    """The arguments `given` in the event `raw`, also where they are spelled a little differently."""
+    values: dict[str, Any] = {}
+    spelled = {key.lower().replace("_", " "): key for key in given}
+    texts: dict[str, msgspec.Raw] | None = None
+    for name, key, empty in zip(
+        kind.__struct_fields__, kind.__struct_encode_fields__, kind.__struct_defaults__, strict=True
+    ):
+        own = key if key in given else spelled.get(key.lower(), key)
+        value = given.get(own)
+        if value is None:
+            continue
+        if isinstance(empty, msgspec.Raw):
+            texts = _FIELDS.decode(_FIELDS.decode(raw)["args"]) if texts is None else texts
+            values[name] = texts[own]
+        else:
+            values[name] = _whole(value)
+    return kind(**values)
+
+
+def _whole(value: object) -> object:
+    """A number that may have been written with decimals, where those say nothing; anything else as it is."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _DIGITS:
+        return int(value) if value == value.to_integral_value() else None
+    return value if isinstance(value, int | str) else None
+
+
+def number(value: object) -> int:
+    """A whole number of 64 bits, also where it was written as text; missing where there is none."""
+    if isinstance(value, str):
+        found = _WHOLE.fullmatch(value)
+        value = int(found[1], 16 if found[1][:2] in {"0x", "0X"} else 10) if found else None
+    return value if isinstance(value, int) and abs(value) < -of.MISSING else of.MISSING
+
+
+def _ns(value: object) -> int | None:
+    """A time of so many microseconds in nanoseconds, exactly; None for what is no time."""
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+        return None
+    try:
+        us = Decimal(value)
+    except (InvalidOperation, ValueError):
+        return None
+    if not us.is_finite() or us.adjusted() >= _DIGITS:
+        return None
+    ns = int((us * 1000).to_integral_value(ROUND_HALF_EVEN))
+    return ns if abs(ns) < _LATEST_NS else None
+
+
+def repaired(text: bytes) -> tuple[bytes, int]:
+    """`text` with what no JSON may hold replaced, and how many places that were.
+
+    Control characters become spaces, bytes that are no UTF-8 become U+FFFD, as do halves of characters, NaN, inf and
+    N/A become null, and backslashes and quotes that should have been escaped are.
+    """
+    count = 0
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        better = text.decode("utf-8", "replace")
+        count += better.count("\N{REPLACEMENT CHARACTER}") - text.count("\N{REPLACEMENT CHARACTER}".encode())
+        text = better.encode()
+    # names first, while lines tell where they are; then quotes tell what is text
+    for mend in (_names_mended, _numbers_mended, _escapes_mended, _controls_mended):
+        if _is_json(text):
+            break
+        text, found = mend(text)
+        count += found
+    return text, count
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _VALUES.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _replaced(pattern: re.Pattern[bytes], text: bytes, by: Callable[[re.Match[bytes]], bytes]) -> tuple[bytes, int]:
+    """`text` with what `by` makes of each match, and how many of them it changed."""
+    parts: list[bytes] = []
+    at = 0
+    for match in pattern.finditer(text):
+        better = by(match)
+        if better != match[0]:
+            parts += [text[at : match.start()], better]
+            at = match.end()
+    return b"".join([*parts, text[at:]]), len(parts) // 2
+
+
+def _numbers_mended(text: bytes) -> tuple[bytes, int]:
+    if not _SUSPECT.search(text):
+        return text, 0
+    return _replaced(_NO_NUMBER, text, lambda match: match[0] if match[0].startswith(b'"') else b"null")
+
+
+def _controls_mended(text: bytes) -> tuple[bytes, int]:
+    count = sum(text.count(_CONTROLS[i : i + 1]) for i in range(32) if i not in b"\t\n\r")
+    better = text.translate(_SPACES)
+    return better, count or int(_is_json(better))  # a line's end or a tab, which may also stand between values
+
+
+def _escapes_mended(text: bytes) -> tuple[bytes, int]:
+    if text.count(b"\\") > max(1000, len(text) // 8):
+        return text, 0  # that is no text that anybody wrote
+    text, count = _replaced(_ESCAPE, text, lambda match: b"\\\\" if match[0] == b"\\" else match[0])
+    text, halves = _replaced(_HALF, text, lambda match: b"\\ufffd" if len(match[0]) == len(b"\\ud800") else match[0])
+    return text, count + halves
+
+
+def _names_mended(text: bytes) -> tuple[bytes, int]:
+    return _replaced(
+        _NAME, text, lambda match: match[1] + match[2].replace(b'\\"', b'"').replace(b'"', b'\\"') + match[3]
+    )
+
+
+def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
+    """The events that can be read of a damaged `text`, and between them what cannot be: events and bytes."""
+    chars = _Chars(text.decode("utf-8", "replace"))
+    at, behind, budget = 0, 0, _AGAIN * len(chars) + _AGAIN_AT_LEAST
+    while (found := _BEGIN.search(chars, at)) is not None:
+        begin = found.start()
+        try:
+            value, end = _SCANNER.raw_decode(chars, begin)
+        except json.JSONDecodeError as error:
+            # text without end was read to the end
+            stop = len(chars) if error.msg.startswith("Unterminated") else error.pos
+        except RecursionError:
+            stop = begin + _DEEP
+        else:
+            if "ph" in value or "cat" in value:
+                yield from _lost(chars[behind:begin])
+                yield chars[begin:end].encode()
+                at = behind = end
+                continue
+            stop = end
+        budget -= stop - begin
+        at = begin + 1 if budget > 0 else max(begin + 1, min(stop, begin + _DEEP))
+    yield from _lost(chars[behind:])
+
+
+def _lost(chars: str) -> Iterator[Counter[str]]:
+    """What is lost between two events that can be read."""
+    rest = chars.strip(_BLANK)
+    if rest:
+        events = max(1, rest.count('"ph"'))
+        yield Counter({"entries": events, "unreadable": events, "unreadable bytes": len(rest.encode())})

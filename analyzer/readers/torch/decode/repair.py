@@ -1,0 +1,150 @@
+"""Pieces of a trace that cannot be decoded: put together again where an event was cut, or salvaged where it is damaged.
+
+A cut between two events was only looked for, and may lie in a list inside an event, or in its text. Then neither of the
+pieces beside it is whole. The list of events may also end earlier than it was looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import DecodeError
+
+from kanalyze.readers.torch.decode.columns import Decoder
+from kanalyze.readers.torch.decode.text import LONGEST_BYTES, is_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from kanalyze.readers.torch.decode.columns import Columns
+    from kanalyze.readers.torch.decode.text import Around, Piece
+
+#: What tells how deep a place is: texts, which may not end, and brackets.
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]++|[\]}]++', re.DOTALL)
+
+#: So many places are looked at that may be the end of the list, though events seem to follow.
+_ENDS: Final = 3
+
+
+class Part(NamedTuple):
+    """The columns of one piece.
+
+    Attributes:
+        columns: The columns; None where the piece cannot be decoded as it is.
+        texts: What the codes in them stand for; grows while the trace is read.
+        piece: The piece, where it cannot be decoded, or nothing in it was an event.
+    """
+
+    columns: Columns | None
+    texts: list[str]
+    piece: Piece
+
+
+def part_of(columns: Columns | None, texts: list[str], piece: Piece) -> Part:
+    """The part that was made of a `piece`, which is kept only where it may be needed."""
+    return Part(columns, texts, piece if columns is None or columns.hollow else b"")
+
+
+def columns_of(decoder: Decoder, piece: bytes) -> Columns | None:
+    """The columns of a piece; None where it cannot be decoded."""
+    try:
+        return decoder.columns(piece)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around) -> Iterator[Part]:
+    """All `parts` in order, those that could not be decoded put together with their neighbours, or salvaged.
+
+    `read` gives the text of a piece. Behind the last one `around` has everything that stands around the events.
+    """
+    decoder, run, size = Decoder(), list[bytes](), 0
+    for part in parts:
+        if part.columns is not None and not (run and part.columns.hollow):
+            yield from _whole(decoder, run)
+            yield part
+        else:
+            run.append(read(part.piece))
+            size += len(run[-1])
+            if size < LONGEST_BYTES:
+                continue
+            yield from _whole(decoder, run)
+        run, size = [], 0
+    run, cut = _ended(run, around)
+    yield from _whole(decoder, run, cut=cut)
+    if around.tail is None:
+        around.damage.append("missing end of the list of events")
+    else:
+        around.add_tail(around.tail)
+
+
+def _ended(run: list[bytes], around: Around) -> tuple[list[bytes], bool]:
+    """The last pieces of a file, which could not be decoded, up to where the list ends; and whether they were cut."""
+    text = b"".join(run)
+    if around.tail is not None:
+        text += b"]" + around.tail
+    end = next((at for at in outline(text, ())[1] if is_tail(text[at + 1 :])), None) if run else None
+    if end is None:
+        return run, False
+    around.tail = text[end + 1 :]
+    begins = accumulate(map(len, run), initial=0)
+    return [piece[: end - begin] for piece, begin in zip(run, begins, strict=False) if begin < end], True
+
+
+def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iterator[Part]:
+    """The parts of pieces beside each other that could not be decoded, unless they were `cut` since.
+
+    Where something is damaged, brackets and quotes tell little of where events begin. So what is salvaged is all that
+    stands between what can be decoded.
+    """
+    if not run:
+        return
+    text, places = b"".join(run), list(accumulate(map(len, run)))
+    tried = set() if cut else set(pairwise([0, *places]))
+    damaged = b""
+    for span in pairwise([0, *outline(text, places)[0]]):
+        piece = text[slice(*span)]
+        columns = None if span in tried else columns_of(decoder, piece)
+        if columns is None:
+            damaged += piece
+            continue
+        yield from _salvaged(decoder, damaged)
+        yield Part(columns, decoder.texts.known, b"")
+        damaged = b""
+    yield from _salvaged(decoder, damaged)
+
+
+def _salvaged(decoder: Decoder, text: bytes) -> Iterator[Part]:
+    if text:
+        yield Part(decoder.salvaged(text), decoder.texts.known, b"")
+
+
+def outline(text: bytes, places: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Where a list's text can be cut, and where the list may end.
+
+    Returns:
+        Of the `places` those between two of the list's values, and the last one; and where a bracket closes that none
+        opened, but of these only the first ones, and the first behind all events.
+    """
+    between: list[int] = []
+    ends: list[int] = []
+    depth, waiting, last = 0, deque(places), text.rfind(b'"ph"')
+    for found in _TOKEN.finditer(text):
+        at, token = found.start(), found[0]
+        while waiting and waiting[0] <= at:
+            place = waiting.popleft()
+            if depth == 0:
+                between.append(place)
+        if token.startswith(b'"'):
+            while waiting and waiting[0] < found.end():
+                waiting.popleft()
+        elif token[0] in b"[{":
+            depth += len(token)
+        else:
+            if depth < len(token) and (len(ends) < _ENDS or ends[-1] < last < at):
+                ends.append(at + depth)
+            depth = max(0, depth - len(token))
+    return [*(place for place in between if place < len(text)), len(text)], ends

@@ -1,0 +1,357 @@
+"""The text of a Chrome trace: its events in pieces that can be decoded on their own, and what stands around them.
+
+A trace is ``{…, "traceEvents": [ … ], …}`` or only the list. A piece ends between two events: where a bracket closes,
+a comma follows, and then what the first event of the file begins with. That place is looked for, not parsed for; pieces
+that cannot be decoded because of it are put together again (:mod:`kanalyze.readers.torch.decode.repair`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kanalyze.errors import UnknownFormatError
+from kanalyze.readers.torch.decode.old_forms import repaired
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import BinaryIO
+
+#: Text that is decoded together: enough that a piece costs little, few enough for little memory.
+PIECE_BYTES: Final = 1 << 20
+
+#: No event is longer than this, and nothing that stands before all of them.
+LONGEST_BYTES: Final = 1 << 26
+
+#: Bytes of a piece or the piece's place in the file: its beginning and end.
+Piece = bytes | tuple[int, int]
+
+_Look = Callable[[int, int], bytes]
+
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_BITS: Final = zlib.MAX_WBITS | 16
+
+_MARK: Final = b"\xef\xbb\xbf"
+_JSON: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+_LIST: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
+
+#: Between two events, in any style; also between two objects of a list inside an event.
+_BETWEEN: Final = re.compile(rb"\}(?=\s*,\s*\{)")
+
+#: How the first event begins: its first key and, where that is the kind of event, what follows.
+_OPENING: Final = re.compile(rb'\s*\{(\s*)"([^"\\]*)"')
+_OPENING_BYTES: Final = 4096
+
+#: Properties that are looked for where what stands around the events is damaged.
+_NEEDED: Final = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "distributedInfo")
+
+#: So much is read at a time.
+_READ_BYTES: Final = 1 << 20
+
+#: So much is looked through for a place between two events at a time, and so much of that again the next time.
+_LOOK_BYTES: Final = 1 << 16
+_AGAIN_BYTES: Final = 1 << 12
+
+#: Events that are tried as the last one, and the text that they are looked for in.
+_LAST: Final = 3
+_LAST_BYTES: Final = 1 << 16
+
+#: Reads objects that have control characters in their texts; numbers need not be made of their digits.
+_LENIENT: Final = json.JSONDecoder(strict=False)
+_SHALLOW: Final = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
+
+
+@dataclass
+class Around:
+    """What stands around the events.
+
+    Attributes:
+        bare: Whether nothing does: the file is only a list.
+        tail: What seems to stand behind the end of the list; None where no end was seen. It is the end of another list
+            where the last piece does not begin between two events.
+        properties: The trace's own properties, such as deviceProperties and baseTimeNanoseconds.
+        damage: What was found wrong with the text as a whole, a sentence each.
+    """
+
+    bare: bool = False
+    tail: bytes | None = None
+    properties: dict[str, Any] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+
+    def add_head(self, text: bytes) -> None:
+        """Add the properties before the events: an object that ends with a comma, or a list's beginning."""
+        self._add(text.removeprefix(_MARK).lstrip().removeprefix(b"{"), "before")
+
+    def add_tail(self, text: bytes) -> None:
+        """Add the properties after the events: what stands behind their list's end."""
+        self._add(text.rstrip(b"\0 \t\r\n").removesuffix(b"}"), "after")
+
+    def _add(self, inside: bytes, where: str) -> None:
+        found = _properties(inside)
+        if found is None:
+            text = inside.decode("utf-8", "replace")
+            found = {name: value for name in _NEEDED if (value := _value(text, name)) is not None}
+            self.damage.append(f"unreadable properties {where} the events")
+        self.properties |= found
+
+
+def _properties(inside: bytes) -> dict[str, Any] | None:
+    """The object between whose brackets this stands, with commas around; None where there is none."""
+    text = b"{" + inside.strip(b", \t\r\n") + b"}"
+    # until 2026 Kineto wrote the quotes in metadata as /", where JSON has \"
+    mends: tuple[Callable[[bytes], bytes], ...] = (bytes, _repaired, lambda given: given.replace(b'/"', b'\\"'))
+    for mended in mends:
+        try:
+            found: dict[str, Any] = _LENIENT.decode(mended(text).decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            continue
+        return found
+    return None
+
+
+def _repaired(text: bytes) -> bytes:
+    return repaired(text)[0]
+
+
+def _value(text: str, name: str) -> object:
+    """The value of a property in a text that is no JSON as a whole; None where there is none."""
+    found = re.search(f'"{name}"\\s*:\\s*', text)
+    try:
+        return _LENIENT.raw_decode(text, found.end())[0] if found else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_tail(text: bytes) -> bool:
+    """Whether `text` may stand behind the end of the list of events: properties, whole or damaged, but no event."""
+    return b'"ph"' not in text or _is_whole_tail(text)
+
+
+def _is_whole_tail(text: bytes) -> bool:
+    return _properties(text.rstrip(b"\0 \t\r\n").removesuffix(b"}")) is not None
+
+
+def between(opening: bytes) -> re.Pattern[bytes]:
+    """What stands between two events, for a list that begins with `opening`: ends with the first one's bracket."""
+    match = _OPENING.match(opening)
+    if match is None:
+        return _BETWEEN
+    space, key = match.groups()
+    if b"\n" in space:  # no text of JSON has a line's end in it, and what is inside an event is indented further
+        line = re.escape(opening[: match.start(1) - 1].rpartition(b"\n")[2])
+        return re.compile(rb"\n" + line + rb"\}(?=\s*,\s*\n" + line + rb"\{)")
+    return re.compile(rb"\}(?=\s*,\s*\{\s*\"" + re.escape(key) + rb"\"\s*:)")
+
+
+#: So many blanks in a row are as good as one.
+_BLANKS: Final = 1 << 16
+
+
+class Text(Protocol):
+    """The text of a trace."""
+
+    path: Path
+    around: Around
+
+    def pieces(self) -> Iterator[Piece]:
+        """The pieces, in order; what stands around the events is known when all have been taken."""
+
+    @property
+    def share(self) -> float:
+        """Which share of the file the pieces so far are."""
+
+
+class PlainText:
+    """A trace that is not compressed: its pieces are looked for where they lie, and not read."""
+
+    def __init__(self, path: Path) -> None:
+        """Find the events in the file at `path`.
+
+        Raises:
+            UnknownFormatError: It is no trace.
+        """
+        self.path = path
+        self.around = Around()
+        self.share = 0.0
+        with path.open("rb") as file:
+            self._start = _begin(path, _look_in(file), self.around)
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Where the pieces begin and end in the file."""
+        size = max(1, self.path.stat().st_size)
+        with self.path.open("rb") as file:
+            for start, stop in _spans(_look_in(file), self._start, self.around):
+                self.share = min(1.0, stop / size)
+                yield start, stop
+
+
+class GzipText:
+    """A compressed trace, read from its beginning to its end."""
+
+    def __init__(self, path: Path) -> None:
+        """Find the events in the file at `path`.
+
+        Raises:
+            UnknownFormatError: It holds no trace, or no text at all.
+        """
+        self.path = path
+        self.around = Around()
+        self.share = 0.0
+        self._parts = self._decompressed()
+        self._text, self._at = bytearray(), 0
+        self._start = _begin(path, self._look, self.around)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The pieces themselves; they can be taken once."""
+        for start, stop in _spans(self._look, self._start, self.around):
+            piece = self._look(start, stop - start)
+            del self._text[: stop - self._at]
+            self._at = stop
+            yield piece
+
+    def _look(self, start: int, size: int) -> bytes:
+        """Text that was not yet taken."""
+        begin = start - self._at
+        missing = begin + size - len(self._text)
+        while missing > 0 and (part := next(self._parts, None)) is not None:
+            self._text += part  # in place: what is there already is not copied again
+            missing -= len(part)
+        with memoryview(self._text) as text:
+            return bytes(text[begin : begin + size])
+
+    def _decompressed(self) -> Iterator[bytes]:
+        """The text of the file, part by part, as far as it can be read."""
+        inflater, begun = zlib.decompressobj(wbits=_GZIP_BITS), False
+        size = max(1, self.path.stat().st_size)
+        with self.path.open("rb") as file:
+            while data := file.read(_READ_BYTES):
+                self.share = min(1.0, file.tell() / size)
+                while data:
+                    saved = inflater.copy()
+                    try:
+                        part = inflater.decompress(data, _READ_BYTES)
+                    except zlib.error as error:
+                        where = f"before byte {file.tell():,} ({error})"
+                        self.around.damage.append(f"damage in the compressed data {where}")
+                        yield from _until_error(saved, data)
+                        return
+                    begun, data = not inflater.eof, inflater.unconsumed_tail or inflater.unused_data
+                    if inflater.eof:  # another member may follow, or zeros that fill a block
+                        inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
+                    if part:
+                        # a file of 2 MB may hold gigabytes of blanks, which say nothing
+                        yield part[:1] if part.isspace() and len(part) >= _BLANKS else part
+        while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
+            yield part
+        if begun and not inflater.eof:
+            self.around.damage.append("early end of the compressed data")
+
+
+def open_text(path: Path) -> PlainText | GzipText:
+    """The text of the trace at `path`, compressed or not.
+
+    Raises:
+        UnknownFormatError: It is no trace.
+    """
+    with path.open("rb") as file:
+        compressed = file.read(len(_GZIP)) == _GZIP
+    return GzipText(path) if compressed else PlainText(path)
+
+
+def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
+    """What can be had of compressed `data` before the place where it is damaged, almost to the byte."""
+    for step in (4096, 64, 1):
+        for at in range(0, len(data), step):
+            saved = inflater.copy()
+            try:
+                yield inflater.decompress(data[at : at + step])
+            except zlib.error:
+                inflater, data = saved, data[at : at + step]
+                break
+
+
+def _look_in(file: BinaryIO) -> _Look:
+    """What reads from a file; a file that has become shorter just ends there."""
+
+    def look(start: int, size: int) -> bytes:
+        file.seek(start)
+        return file.read(size)
+
+    return look
+
+
+def _begin(path: Path, look: _Look, around: Around) -> int:
+    """Where the events begin; what stands before them goes to `around`."""
+    text = look(0, _READ_BYTES)
+    if _JSON.match(text) is None:
+        raise UnknownFormatError.of(path, "compressed data that is no JSON" if text else "nothing that can be read")
+    bare = _LIST.match(text)
+    if bare:
+        around.bare = True
+        return bare.end()
+    at = 0
+    while (found := _EVENTS.search(text, at)) is None:
+        # the words may stand across the end of what was looked at
+        at, size = max(0, len(text) - _AGAIN_BYTES), len(text)
+        text = look(0, min(4 * size, LONGEST_BYTES))
+        if len(text) == size:
+            raise UnknownFormatError.no_trace(path)
+    around.add_head(text[: found.start()])
+    return found.end()
+
+
+def _spans(look: _Look, start: int, around: Around) -> Iterator[tuple[int, int]]:
+    """Where the pieces begin and end; what stands behind the events goes to `around`."""
+    at, pattern = start, between(look(start, _OPENING_BYTES))
+    while (end := _cut(look, at, pattern)) is not None:
+        yield at, end
+        at = end
+    rest = look(at, LONGEST_BYTES)
+    events, around.tail = split_tail(rest, pattern)
+    yield at, at + len(events)
+
+
+def _cut(look: _Look, at: int, pattern: re.Pattern[bytes]) -> int | None:
+    """Where the piece ends that begins at `at`; None where there is no more than that piece."""
+    begin = at + PIECE_BYTES
+    for known, far in ((pattern, begin + 4 * PIECE_BYTES), (_BETWEEN, at + LONGEST_BYTES)):
+        for place in range(begin, far, _LOOK_BYTES):
+            text = look(place, _LOOK_BYTES + _AGAIN_BYTES)
+            found = known.search(text)
+            if found is not None:
+                return place + found.end()
+            if len(text) < _LOOK_BYTES + _AGAIN_BYTES:
+                break
+    return at + LONGEST_BYTES if look(at + LONGEST_BYTES, 1) else None
+
+
+def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | None]:
+    """The events in the end of a trace, and what follows their list; None where its end is not found like this.
+
+    What follows may hold lists of objects, too. So the last event is read, behind the last place where one ends.
+    """
+    ends = [match.end() for match in pattern.finditer(text, max(0, len(text) - _LAST_BYTES))]
+    for at in [*reversed(ends[-_LAST:]), 0]:
+        end = _after_object(text, at)
+        if end is not None and _is_whole_tail(tail := text[end:].lstrip()[1:]):
+            return text[:end], tail
+    return text, None
+
+
+def _after_object(text: bytes, at: int) -> int | None:
+    """Where the one event behind `at` ends, if the list ends there; or where the list does, if it holds none."""
+    rest = text[at:].decode("utf-8", "surrogateescape")
+    begin = len(rest) - len(rest.lstrip(", \t\r\n"))
+    try:
+        end = begin if rest.startswith("]", begin) else _SHALLOW.raw_decode(rest, begin)[1]
+    except (ValueError, RecursionError):
+        return None
+    if not rest[end:].lstrip(", \t\r\n").startswith("]"):
+        return None
+    behind = len(rest[end:]) - len(rest[end:].lstrip(", \t\r\n"))
+    return at + len(rest[: end + behind].encode("utf-8", "surrogateescape"))

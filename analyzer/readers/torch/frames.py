@@ -1,0 +1,247 @@
+"""The columns of a decoded trace as one frame for each kind of event: times in ns, missing numbers null, texts read.
+
+These frames are what a trace is kept as (:mod:`kanalyze.readers.torch.cache`); :mod:`kanalyze.readers.torch.report`
+makes the tables of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.freed_memory import give_back
+from kanalyze.readers.torch.decode.events import MISSING
+from kanalyze.readers.torch.decode.old_forms import number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.readers.torch.decode.repair import Part
+
+
+#: Columns of codes that stand for texts.
+_TEXTS: Final = frozenset(
+    {"name", "ph", "grid", "block", "input_shapes", "input_types", "input_strides"},
+)
+
+#: Arrays of so many pieces together are worth giving back.
+_MANY_PARTS: Final = 256
+
+#: Columns of this many values are made with numpy, which takes longer to import than fewer take without it.
+_MANY: Final = 1 << 16
+
+#: The fields of a collective, as its frame has them, beside the row of the event in the frame of its kind.
+_COLLECTIVE: Final = {
+    "kind": pl.String,
+    "row": pl.Int64,
+    "collective": pl.String,
+    "type": pl.String,
+    "in_elements": pl.Int64,
+    "out_elements": pl.Int64,
+    "group_size": pl.Int64,
+    "group": pl.String,
+    "group_description": pl.String,
+    "ranks": pl.String,
+}
+
+
+@dataclass
+class Frames:
+    """All that is kept of a trace.
+
+    Attributes:
+        events: By the name of a kind (the classes of :mod:`kanalyze.readers.torch.decode.events`) its events, sorted by
+            `start_ns`; columns as the class has them, but for times, which are `start_ns` and `dur_ns`.
+        collectives: Kind, row in that frame, and fields of each collective.
+        properties: The trace's own properties.
+        names: What processes and threads are called: (process id, thread id or None, name).
+        counts: How many events there were that no frame holds, and what was repaired, by a word.
+        damage: What was found wrong with the text as a whole, a sentence each.
+    """
+
+    events: dict[str, pl.DataFrame] = field(default_factory=dict)
+    collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COLLECTIVE))
+    properties: dict[str, Any] = field(default_factory=dict)
+    names: list[tuple[int, int | None, str]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+
+
+def frames_of(parts: list[Part]) -> Frames:
+    """The frames of decoded `parts`, which are emptied.
+
+    The collectives' places are those in the pieces, until :func:`_sorted` has moved them with their events.
+    """
+    found, counts = Frames(), Counter[str]()
+    words, offsets = _all_texts(parts)
+    kinds = list(dict.fromkeys(kind for part in parts if part.columns for kind in part.columns.blocks))
+    collectives = _collectives(parts)
+    for part in parts:
+        assert part.columns is not None  # noqa: S101 - the pool has mended what was damaged
+        counts.update(part.columns.counts)
+        found.names += _names(part.columns.meta)
+    found.names = list(dict.fromkeys(found.names))
+    for kind in kinds:
+        blocks = [
+            (part.columns.blocks.pop(kind), offset)
+            for part, offset in zip(parts, offsets, strict=True)
+            if part.columns and kind in part.columns.blocks
+        ]
+        frame = pl.DataFrame(_columns(blocks, words))
+        found.events[kind], order = _sorted(frame)
+        collectives = _moved(collectives, kind, order)
+    found.collectives = collectives.sort("kind", "row")
+    found.counts = {word: count for word, count in counts.items() if count}
+    if len(parts) > _MANY_PARTS:
+        give_back()
+    return found
+
+
+def _all_texts(parts: Sequence[Part]) -> tuple[pl.Series, list[int]]:
+    """All texts one after the other, null for the empty one, and where those of each part begin."""
+    lists = {id(part.texts): part.texts for part in parts}
+    begins, at = {}, 0
+    for key, texts in lists.items():
+        begins[key] = at
+        at += len(texts)
+    flat = [text or None for texts in lists.values() for text in texts]
+    return pl.Series(flat, dtype=pl.Categorical), [begins[id(part.texts)] for part in parts]
+
+
+def _columns(blocks: list[tuple[dict[str, array[Any]], int]], words: pl.Series) -> list[pl.Series]:
+    found = []
+    for name in list(blocks[0][0]):
+        values = [(block.pop(name), offset) for block, offset in blocks]
+        if name in _TEXTS:
+            codes = _joined([_shifted(codes, offset) for codes, offset in values])
+            column = words.gather(codes)
+        elif name in {"ts", "dur"}:
+            column = pl.concat(_times([one for one, _ in values]), rechunk=True)
+        else:
+            column = _known(_joined([one for one, _ in values]))
+        found.append(column.alias({"ts": "start_ns", "dur": "dur_ns"}.get(name, name)))
+    return found
+
+
+def _shifted(codes: array[Any], offset: int) -> array[Any]:
+    if not offset:
+        return codes
+    if len(codes) < _MANY >> 8:
+        return array(codes.typecode, [code + offset for code in codes])
+    import numpy as np  # noqa: PLC0415 - small traces need not wait for it
+
+    return array(codes.typecode, (np.frombuffer(codes, dtype=np.uint32) + np.uint32(offset)).tobytes())
+
+
+def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
+    """One series of arrays of one type, which are not needed any more."""
+    kind = arrays[0].typecode
+    if sum(map(len, arrays)) < _MANY:
+        whole = array(kind)
+        for one in arrays:
+            whole.extend(one)
+        types = {"I": pl.UInt32, "q": pl.Int64, "d": pl.Float64}
+        return pl.Series(whole.tolist(), dtype=types[kind])
+    import numpy as np  # noqa: PLC0415 - small traces need not wait for it
+
+    return pl.Series(np.frombuffer(b"".join(arrays), dtype={"I": np.uint32, "q": np.int64, "d": np.float64}[kind]))
+
+
+def _times(arrays: list[array[Any]]) -> list[pl.Series]:
+    """Times in nanoseconds; of floats of microseconds exactly what their three decimals say."""
+    return [_times_of(list(alike)) for _, alike in groupby(arrays, key=lambda one: one.typecode)]
+
+
+def _times_of(arrays: list[array[Any]]) -> pl.Series:
+    """The same of arrays of one type."""
+    values = _joined(arrays)
+    if values.dtype == pl.Int64:
+        return _known(values)
+    us = pl.col("us").fill_nan(None)
+    whole = us.floor()
+    ns = whole.cast(pl.Int64) * 1000 + ((us - whole) * 1000 + 0.5).floor().cast(pl.Int64)
+    return values.alias("us").to_frame().select(ns.alias("ns")).to_series()
+
+
+def _known(values: pl.Series) -> pl.Series:
+    """`values` with nulls for what is missing."""
+    return values.set(values == MISSING, None) if values.min() == MISSING else values
+
+
+def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
+    """The events by their start, and where each row was before, if any moved."""
+    if frame.get_column("start_ns").is_sorted():
+        return frame, None
+    moved = frame.with_row_index("row").sort("start_ns", maintain_order=True)
+    return moved.drop("row"), moved.get_column("row")
+
+
+def _collectives(parts: Sequence[Part]) -> pl.DataFrame:
+    """Every collective with the row of its event among all of its kind, in the order of the file."""
+    rows, begins = [], Counter[str]()
+    for part in parts:
+        if part.columns is None:
+            continue
+        for kind, place, fields in part.columns.collectives:
+            texts = {name: _as(fields.get(name), dtype) for name, dtype in _COLLECTIVE.items()}
+            rows.append({**texts, "kind": kind, "row": begins[kind] + place})
+        begins.update({kind: len(block["ts"]) for kind, block in part.columns.blocks.items()})
+    return pl.DataFrame(rows, schema=_COLLECTIVE)
+
+
+def _as(value: object, dtype: object) -> object:
+    if value is None:
+        return None
+    if dtype == pl.Int64:
+        return value if isinstance(value, int) else None
+    return value if isinstance(value, str) else str(value)
+
+
+def _moved(collectives: pl.DataFrame, kind: str, order: pl.Series | None) -> pl.DataFrame:
+    """The collectives with their rows after the frame of `kind` was sorted."""
+    if order is None or collectives.is_empty():
+        return collectives
+    places = pl.DataFrame({"row": order.cast(pl.Int64)}).with_row_index("now")
+    now = collectives.join(places, on="row", how="left", maintain_order="left").get_column("now").cast(pl.Int64)
+    own = collectives.get_column("kind") == kind
+    return collectives.with_columns(row=now.zip_with(own, collectives.get_column("row")))
+
+
+def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:
+    found: list[tuple[int, int | None, str]] = []
+    for event in meta:
+        args, pid, tid = event.get("args"), number(event.get("pid")), number(event.get("tid"))
+        name = args.get("name") if isinstance(args, dict) else None
+        if not isinstance(name, str) or pid == MISSING:
+            continue
+        if event.get("name") == "process_name":
+            found.append((pid, None, name))
+        elif event.get("name") == "thread_name" and tid != MISSING:
+            found.append((pid, tid, name))
+    return found
+
+
+# Which kind of event each frame of a trace holds (:class:`kanalyze.readers.torch.frames.Frames`).
+
+#: The kinds of :data:`kanalyze.model.EVENTS` by frame, in the order of event ids.
+FRAME_KINDS: Final = {
+    "Kernel": "kernel",
+    "Copy": "memcpy",
+    "Memset": "memset",
+    "Call": "api",
+    "Sync": "sync",
+    "Annotation": "range",
+    "Op": "op",
+    "Python": "python",
+    "Overhead": "overhead",
+    "Memory": "memory",
+}
+FRAME_OF: Final = {kind: frame for frame, kind in FRAME_KINDS.items()}
+
+#: The frames of what happens on a device.
+ON_DEVICE: Final = ("Kernel", "Copy", "Memset", "Sync")

@@ -1,0 +1,213 @@
+"""What made what in a trace: a call's operator, a Python function's caller, a backward operator's forward one.
+
+Everything here is told by event ids: the first of each frame, and so on row by row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.frames import constant, first_rows, telling
+from kanalyze.readers.torch.frames import FRAME_KINDS, ON_DEVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kanalyze.readers.torch.frames import Frames
+
+
+#: Where an event begins on the host.
+_PLACE: Final = ("pid", "tid", "start_ns")
+
+
+@dataclass(frozen=True)
+class Links:
+    """The links between the events of `frames`; device events belong to the processes that `owners` tells."""
+
+    frames: Frames
+    owners: Owners
+
+    @cached_property
+    def first_ids(self) -> dict[str, int]:
+        """The event id of the first row of each frame."""
+        first, ids = 0, {}
+        for name in FRAME_KINDS:
+            ids[name] = first
+            first += self._frame(name).height
+        return ids
+
+    def ids(self, name: str) -> pl.Expr:
+        """The event ids of a frame's rows."""
+        first = self.first_ids[name]
+        return pl.int_range(first, first + pl.len(), dtype=pl.Int64)
+
+    def parents(self, name: str) -> pl.Series:
+        """The event that each of a frame is part of: by External id the operator or range, by Python id the caller."""
+        frame = self._frame(name)
+        if name == "Python":
+            return self._callers(frame)
+        if name == "Kernel" and "Launch" in self.frames.events:
+            return self._launching(frame)
+        if name in {"Op", "Annotation"} or "external_id" not in frame.columns:
+            return _nothing(frame)
+        return self._makers(name, frame)
+
+    def _callers(self, frame: pl.DataFrame) -> pl.Series:
+        known = frame.select(caller="python_id", pid="pid", parent=self.ids("Python")).drop_nulls()
+        known = known.unique(["caller", "pid"], keep="first")
+        keys = frame.select("caller", "pid")
+        return keys.join(known, on=["caller", "pid"], how="left", maintain_order="left").get_column("parent")
+
+    def _makers(self, name: str, frame: pl.DataFrame) -> pl.Series:
+        """The operator or range that made each call or device event.
+
+        From torch 1.11 to 2.2 (2.5 where there was no operator) `External id` is the event's own correlation id, which
+        says nothing. Later versions leave it out where there was no operator; there the two are the same by chance,
+        but for synchronisations, of which it still is the event's own.
+        """
+        told = pl.col("external_id") != pl.col("correlation").fill_null(-1)
+        told = told | pl.lit(name != "Sync" and self._external_ids_may_lack)
+        pid = self.owners.processes(frame) if name in ON_DEVICE else frame.get_column("pid")
+        keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
+        known = self._by_external_id
+        if constant(known, "pid") and constant(keys, "pid") and known.item(0, "pid") == keys.item(0, "pid"):
+            rows = first_rows(known.get_column("external_id"), keys.get_column("external_id"))
+            return known.get_column("event_id").gather(rows)
+        known = known.unique(["external_id", "pid"], keep="first")
+        found = keys.join(known, on=["external_id", "pid"], how="left", maintain_order="left")
+        return found.get_column("event_id")
+
+    @cached_property
+    def _external_ids_may_lack(self) -> bool:
+        """Whether any call or device event has no `External id`, as where it was made in no operator."""
+        frames = (self._frame(name) for name in ("Call", "Kernel", "Copy", "Memset"))
+        return any(frame.get_column("external_id").has_nulls() for frame in frames if frame.height)
+
+    @cached_property
+    def _by_external_id(self) -> pl.DataFrame:
+        """The operators and ranges with External id and process; 0 is nobody's, and of equal ones the first counts."""
+        parts = [pl.DataFrame(schema={"external_id": pl.Int64, "pid": pl.Int64, "event_id": pl.Int64})]
+        for name in ("Op", "Annotation"):
+            frame = self._frame(name)
+            if frame.height:
+                parts.append(frame.select("external_id", "pid", event_id=self.ids(name)))
+        return pl.concat(parts).filter(pl.col("external_id") != 0)
+
+    def _launching(self, kernels: pl.DataFrame) -> pl.Series:
+        """The operator of each kernel in traces of the first profilers, which link a kernel to the operator's start.
+
+        The kernel bears the operator's name there, and stands for all that the operator ran on the device.
+        """
+        links = self.frames.events["Launch"]
+        ends = {ph: links.filter(pl.col("ph") == ph).select("id", "tid", "start_ns") for ph in ("s", "f")}
+        linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_op").drop("id")
+        ops = self._frame("Op").select("name", tid_op="tid", start_ns_op="start_ns", event_id=self.ids("Op"))
+        at = ["tid_op", "start_ns_op"]
+        ops = telling(ops.unique([*at, "name"], keep="last", maintain_order=True), at)
+        known = linked.join(ops, on=at).unique(["tid", "start_ns", "name"], keep="last")
+        keys = ["tid", "start_ns", "name"]
+        found = kernels.select(keys).join(known.select(*keys, "event_id"), on=keys, how="left", maintain_order="left")
+        return found.get_column("event_id")
+
+    def forwards(self) -> pl.Series:
+        """For each operator the one that the trace links it to as its forward operator; null for none."""
+        op, links = self._frame("Op"), self._frame("Link")
+        if links.is_empty():
+            return _nothing(op)
+        # of the operators that start together on a thread the innermost one, which is recorded last, has the link
+        linked_at = pl.col("start_ns").is_in(links.get_column("start_ns").unique().implode())
+        at = op.select(*_PLACE, event_id=self.ids("Op")).filter(linked_at).unique(_PLACE, keep="last")
+        ends = {ph: links.filter(pl.col("ph") == ph).select("id", *_PLACE) for ph in ("s", "f")}
+        linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_forward")
+        before = [f"{name}_forward" for name in _PLACE]
+        known = linked.join(at, left_on=before, right_on=_PLACE).select(*_PLACE, forward_id="event_id")
+        known = known.unique(_PLACE, keep="first").join(at, on=_PLACE).select("event_id", "forward_id")
+        rows = known.get_column("event_id") - self.first_ids["Op"]
+        return _nothing(op).alias("forward_id").scatter(rows, known.get_column("forward_id"))
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        return self.frames.events.get(name, pl.DataFrame())
+
+
+def _nothing(frame: pl.DataFrame) -> pl.Series:
+    return pl.Series([None], dtype=pl.Int64).new_from_index(0, frame.height)
+
+
+# Which process the device events of a trace belong to.
+#
+# A device event names the device where a host event names the process. In a trace of one process that is no question;
+# in several that were merged, a device event belongs to the process of the call with its correlation id. Processes
+# number their calls alike, so that most ids are those of several; then what the other events of the same device and
+# context belong to tells.
+
+#: What the events of one process on one device share.
+_GROUP: Final = ("pid", "device", "context")
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The processes that device events belong to.
+
+    Attributes:
+        main: The one that they belong to where nothing tells.
+        calls: The calls: correlation, process, called (their start); none where there is only one process.
+        groups: The process of most events of a device and context: pid, device, context, process.
+    """
+
+    main: int | None
+    calls: pl.DataFrame | None = None
+    groups: pl.DataFrame | None = None
+
+    @classmethod
+    def of(cls, main: int | None, calls: pl.DataFrame, work: Iterable[pl.DataFrame]) -> Owners:
+        """The owners of device events, judged by those in `work`, which some of `calls` made."""
+        if calls.is_empty() or calls.get_column("pid").n_unique() == 1:
+            return cls(main)
+        known = calls.select("correlation", process="pid", called="start_ns").drop_nulls()
+        known = known.filter(pl.col("correlation") > 0)
+        first = telling(known.group_by("correlation", "process").agg(pl.col("called").min()), ["correlation"])
+        pairs = [frame.select(*_GROUP, "correlation", "start_ns").join(first, on="correlation") for frame in work]
+        if not pairs:
+            return cls(main, known)
+        before = (pl.col("start_ns") < pl.col("called")).sum()
+        votes = pl.concat(pairs).group_by(*_GROUP, "process").agg(joined=pl.len(), before=before)
+        return cls(main, known, _elected(votes))
+
+    def processes(self, frame: pl.DataFrame) -> pl.Series:
+        """The process of each row of a frame of device events."""
+        if self.calls is None or self.groups is None or "correlation" not in frame.columns:
+            return pl.Series([self.main], dtype=pl.Int64).new_from_index(0, frame.height)
+        keys = frame.select(*_GROUP, "correlation")
+        own = self.calls.select("correlation", "process").unique()
+        usual = keys.join(self.groups, on=_GROUP, how="left", nulls_equal=True, maintain_order="left")
+        single = own.unique("correlation", keep="none").select("correlation", single="process")
+        usual = usual.join(single, on="correlation", how="left", maintain_order="left")
+        return usual.select(pl.coalesce("single", "process", pl.lit(self.main, dtype=pl.Int64))).to_series()
+
+
+def _elected(votes: pl.DataFrame) -> pl.DataFrame:
+    """The process of each group: one that made most of its events, and none before its call.
+
+    Where several did, it is one that no other group belongs to; and the first group belongs to the first process, as
+    ranks are started. `votes` has for each group and process how many events they share, and how many of these began
+    before their calls.
+    """
+    most = (pl.col("joined") == pl.col("joined").max()).over(_GROUP)
+    least = (pl.col("before") == pl.col("before").min()).over(_GROUP)
+    line = votes.filter(most).filter(least).sort(*_GROUP, "process")
+    able: dict[tuple[int | None, ...], list[int]] = {}
+    for *group, process in line.select(*_GROUP, "process").iter_rows():
+        able.setdefault(tuple(group), []).append(process)
+    found: dict[tuple[int | None, ...], int] = {}
+    while able:
+        taken = set(found.values())
+        free = {group: [one for one in some if one not in taken] or some for group, some in able.items()}
+        surest = min(free, key=lambda group: len(free[group]))
+        found[surest] = free[surest][0]
+        del able[surest]
+    rows = [(*group, process) for group, process in found.items()]
+    return pl.DataFrame(rows, schema={**dict.fromkeys(_GROUP, pl.Int64), "process": pl.Int64}, orient="row")

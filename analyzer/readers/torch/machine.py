@@ -1,0 +1,142 @@
+"""The machine in a trace of torch.profiler: its GPUs and processes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.capabilities import capabilities, memory_bandwidth_bytes_per_s
+from kanalyze.device_limits import impossible, plausible
+from kanalyze.model import DEVICES, PROCESSES
+from kanalyze.readers.torch.decode.events import MISSING
+from kanalyze.readers.torch.decode.old_forms import number
+from kanalyze.wording import amd_target, is_amd
+
+if TYPE_CHECKING:
+    from kanalyze.readers.torch.frames import Frames
+
+#: Limits as deviceProperties has them.
+_LIMITS: Final = {
+    "sm_count": "numSms",
+    "memory_bytes": "totalGlobalMem",
+    "max_threads_per_block": "maxThreadsPerBlock",
+    "registers_per_sm": "regsPerMultiprocessor",
+    "shared_per_sm_bytes": "sharedMemPerMultiprocessor",
+    "shared_per_block_bytes": "sharedMemPerBlockOptin",
+    "threads_per_warp": "warpSize",
+}
+
+#: Frames whose events say which process they happened in.
+_ON_HOST: Final = ("Call", "Op", "Annotation")
+
+#: What Kineto calls the process in which it draws what an accelerator of Meta's did.
+_ACCELERATOR: Final = re.compile(r"MTIA \d+")
+
+
+def without_echoes(frames: Frames) -> Frames:
+    """`frames` without the calls that are drawn once more on an accelerator's own line; they join what is not read."""
+    drawn = [pid for pid, thread, name in frames.names if thread is None and _ACCELERATOR.fullmatch(name)]
+    calls = frames.events.get("Call")
+    if not drawn or calls is None or calls.is_empty():
+        return frames
+    echo = pl.col("pid").is_in(drawn).fill_null(value=False)
+    apart = calls.filter(echo).select("start_ns", "dur_ns")
+    unread = frames.events.get("Unread", apart.clear())
+    events = {"Call": calls.filter(~echo), "Unread": pl.concat([unread, apart], how="diagonal_relaxed")}
+    return replace(frames, events={**frames.events, **events})
+
+
+def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
+    """The GPUs that did anything, as :data:`kanalyze.model.DEVICES`; all of the machine where none did.
+
+    `used` has the column device, of what happened on one.
+    """
+    told = frames.properties.get("deviceProperties")
+    known = {row["device"]: row for row in map(_device, told if isinstance(told, list) else []) if row}
+    active = used.get_column("device").drop_nulls().unique().sort()
+    usual = _model(known)
+    rows = [known.get(device, {**usual, "device": device}) for device in active] or list(known.values())
+    frame = pl.DataFrame(rows, schema=DEVICES.schema, orient="row")
+    limits = capabilities().select("compute_capability", blocks="max_blocks_per_sm")
+    joined = frame.join(limits, on="compute_capability", how="left", maintain_order="left")
+    return DEVICES.select(plausible(joined.with_columns(max_blocks_per_sm=pl.coalesce("max_blocks_per_sm", "blocks"))))
+
+
+def impossible_limits(frames: Frames) -> int:
+    """How many limits of GPUs the trace gives that cannot be."""
+    told = frames.properties.get("deviceProperties")
+    rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    given = [(name, one[key]) for one in rows for name, key in _LIMITS.items() if key in one]
+    # each alone: not every version gives all of them
+    return sum(impossible(pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64})) for name, value in given)
+
+
+def _model(known: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """What is known of a GPU that has no properties of its own: of AMD's, what all others have in common.
+
+    ROCm's tracer numbers a machine's processors, the CPUs first; the properties go by HIP's numbers, from 0 on.
+    """
+    models = [{**row, "device": None} for row in known.values()]
+    alike = bool(models) and all(model == models[0] for model in models)
+    return models[0] if alike and is_amd(models[0]["name"], models[0]["threads_per_warp"]) else {}
+
+
+def _device(told: Any) -> dict[str, Any] | None:  # noqa: ANN401 - what a file says
+    device = whole(told.get("id")) if isinstance(told, dict) else None
+    if device is None:
+        return None
+    row: dict[str, Any] = {name: _positive(told.get(key)) for name, key in _LIMITS.items()}
+    row["device"] = device
+    row["name"] = told["name"] if isinstance(told.get("name"), str) else None
+    row["memory_bandwidth_bytes_per_s"] = memory_bandwidth_bytes_per_s(row["name"])
+    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+    threads, warp = _positive(told.get("maxThreadsPerMultiprocessor")), row["threads_per_warp"]
+    if is_amd(row["name"], warp):
+        row["compute_capability"] = amd_target(row["name"], major, minor)
+    elif major is not None and minor is not None:
+        row["compute_capability"] = f"{major}.{minor}"
+    row["max_warps_per_sm"] = threads // warp if threads and warp else None
+    return row
+
+
+def whole(value: object) -> int | None:
+    """A whole number of 64 bits in a trace's properties, also where it was written as text or with decimals."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    found = MISSING if isinstance(value, bool) else number(value)
+    return None if found == MISSING else found
+
+
+def _positive(value: object) -> int | None:
+    found = whole(value)
+    return found if found is not None and found > 0 else None
+
+
+def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
+    """The processes of the trace and the GPUs that they used, as :data:`kanalyze.model.PROCESSES`.
+
+    `used` has the pairs of both: process_id and device.
+    """
+    found = (
+        used.drop_nulls()
+        .unique()
+        .sort("process_id", "device")
+        .select("process_id", cuda_ordinal="device", device="device")
+    )
+    named = pl.DataFrame(
+        [(pid, name) for pid, thread, name in frames.names if thread is None],
+        schema={"process_id": pl.Int64, "name": pl.String},
+        orient="row",
+    ).unique("process_id", keep="last")
+    hosts = [frames.events[name].select(process_id="pid") for name in _ON_HOST if name in frames.events]
+    every = (
+        pl.concat([found.select("process_id"), *hosts, used.select("process_id")])
+        .unique()
+        .drop_nulls()
+        .sort("process_id")
+    )
+    rows = every.join(found, on="process_id", how="left", maintain_order="left")
+    return PROCESSES.select(rows.join(named, on="process_id", how="left", maintain_order="left"))

@@ -1,0 +1,160 @@
+"""Chrome traces of other programs than torch.profiler: told by what they hold, and refused.
+
+The format is everybody's: browsers, compilers, converters and other frameworks write it. What torch's profilers write
+has a property or a category that only they have; a trace without any of these, but with events, is another program's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kanalyze.errors import UnknownFormatError
+from kanalyze.outlets import line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kanalyze.readers.torch.frames import Frames
+
+#: Properties that Kineto gives a trace.
+_PROPERTIES: Final = frozenset(
+    {
+        "baseTimeNanoseconds",
+        "deviceProperties",
+        "distributedInfo",
+        "profile_memory",
+        "record_shapes",
+        "schemaVersion",
+        "traceName",
+        "trace_id",
+        "with_flops",
+        "with_modules",
+        "with_stack",
+    }
+)
+
+#: Kinds of events that only torch's profilers have (:mod:`kanalyze.readers.torch.decode.events`).
+_KINDS: Final = frozenset(
+    {
+        "Annotation",
+        "Call",
+        "Copy",
+        "Kernel",
+        "Launch",
+        "Link",
+        "Memory",
+        "Memset",
+        "Op",
+        "Projection",
+        "Python",
+        "Record",
+        "Sync",
+    }
+)
+
+#: What the decoder counts of events that no table holds.
+_CATEGORY: Final = "category "
+_OTHER_EVENTS: Final = (_CATEGORY, "no category", "no time")
+
+#: So many categories are named.
+_NAMED: Final = 4
+_WIDE: Final = 40
+
+
+class _Other(NamedTuple):
+    """A program that writes Chrome traces.
+
+    Attributes:
+        what: What such a trace is, a noun phrase.
+        remedy: What to give or record instead.
+        categories: Any of these categories tells it.
+        properties: Any of these properties does.
+        processes: Any process whose name begins so does.
+        surely: Whether it is told also where events look like those of torch, whose names it has for other things.
+    """
+
+    what: str
+    remedy: str
+    categories: frozenset[str] = frozenset()
+    properties: frozenset[str] = frozenset()
+    processes: tuple[str, ...] = ()
+    surely: bool = False
+
+    def wrote(self, frames: Frames, categories: Iterable[str]) -> bool:
+        """Whether it wrote the trace with these frames, of which no table holds the events of these categories."""
+        return (
+            not self.categories.isdisjoint(categories)
+            or not self.properties.isdisjoint(frames.properties)
+            or any(name.startswith(self.processes) for _, thread, name in frames.names if thread is None)
+        )
+
+
+_NSYS: Final = "record the program with Nsight Systems and give that report: `nsys profile --trace=cuda,nvtx …`"
+
+_OTHERS: Final = (
+    _Other(
+        "a trace of VizTracer",
+        f"For the GPU's time, {_NSYS}.",
+        frozenset({"FEE"}),
+        frozenset({"viztracer_metadata"}),
+    ),
+    _Other(
+        "what torch.compile traced of its own work",
+        "Give a trace of torch.profiler of the compiled program: `prof.export_chrome_trace(...)`.",
+        frozenset({"dynamo_timed"}),
+    ),
+    _Other(
+        "a Chrome trace made of a report of Nsight Systems",
+        "Give the report itself, which holds more: the .nsys-rep, or its export (`nsys export --type=sqlite REPORT`).",
+        frozenset({"cuda", "nvtx", "nvtx-kernel", "CUDA", "NVTX", "osrt", "OSRT"}),
+    ),
+    _Other(
+        "a trace of XLA's profiler (JAX, TensorFlow)",
+        f"For a program on NVIDIA's GPUs, {_NSYS}.",
+        processes=("/device:", "/host:", "/task:", "/job:"),
+    ),
+    _Other(
+        "a profile of ONNX Runtime",
+        f"For the GPU's time, {_NSYS}.",
+        frozenset({"Session", "Node"}),
+        surely=True,
+    ),
+    _Other(
+        "a trace of Paddle's profiler",
+        f"For the GPU's time, {_NSYS}.",
+        frozenset({"CudaRuntime", "ProfileStep", "OperatorInner"}),
+        frozenset({"span_indx"}),
+        surely=True,
+    ),
+    _Other(
+        "a trace of a web browser",
+        "Give a trace of torch.profiler, or a report of nsys or ncu.",
+        frozenset({"blink", "blink.user_timing", "cc", "devtools.timeline", "loading", "toplevel", "v8"}),
+    ),
+    _Other(
+        "a trace of AMD's rocprof",
+        "Of a PyTorch program give a trace of torch.profiler, which records AMD's GPUs, too.",
+        frozenset({"hip_api", "hsa_api", "rocm"}),
+        processes=("COPY", "CPU HIP API", "CPU HSA API", "GPU0", "Markers and Ranges"),
+    ),
+)
+
+
+def refuse_others(path: Path, frames: Frames) -> None:
+    """Raise :class:`UnknownFormatError` if the trace at `path`, with these frames, is not of torch's profilers.
+
+    One without events is not told, nor one of which nothing but names is left.
+    """
+    counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
+    found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
+    categories = [word.removeprefix(_CATEGORY) for word in found]
+    single = {part for name in categories for part in name.split(",")}  # an event may be of several
+    of_torch = not _KINDS.isdisjoint(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
+    known = next((one for one in _OTHERS if (one.surely or not of_torch) and one.wrote(frames, single)), None)
+    if known is not None:
+        raise UnknownFormatError.of(path, known.what, known.remedy)
+    if counts and not of_torch:
+        told = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
+        more = f", with events of the categories {told}" if told else ", whose events have no categories"
+        raise UnknownFormatError.of(path, f"a Chrome trace of another program than torch.profiler{more}")

@@ -1,0 +1,325 @@
+"""The report of a trace of torch.profiler: its tables, and what is known of the trace as a whole."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from threading import RLock
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.errors import CannotTellError
+from kanalyze.model import (
+    COLLECTIVE_DETAIL,
+    COMPILED_KERNELS,
+    COPY_DETAIL,
+    EVENT_RECORDS,
+    EVENTS,
+    KERNEL_CONFIG,
+    KINDS,
+    MEMORY_DETAIL,
+    OP_DETAIL,
+    RANGE_DETAIL,
+    READER_TABLES,
+    SYNC_DETAIL,
+)
+from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE
+from kanalyze.readers.torch.labels import IN_WORK_ITEMS, copies_told, in_blocks, launch_shapes, memory_name
+from kanalyze.readers.torch.links import Links, Owners
+from kanalyze.readers.torch.machine import devices, processes, whole, without_echoes
+from kanalyze.readers.torch.notes import notes
+from kanalyze.readers.torch.syncs import event_records, known_id, sync_detail, sync_name
+from kanalyze.report import Meta, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from kanalyze.readers.torch.frames import Frames
+    from kanalyze.schema import Table
+
+
+def report_of(path: Path, frames: Frames) -> Report:
+    """The report that `frames` are, which were read from `path`."""
+    return Report(_meta(path, frames), TorchTables(path, without_echoes(frames)))
+
+
+def _meta(path: Path, frames: Frames) -> Meta:
+    told = frames.properties
+    schema, ranks = told.get("schemaVersion"), told.get("distributedInfo")
+    ranks = ranks if isinstance(ranks, dict) else {}
+    return Meta(
+        path=path,
+        tool="torch.profiler",
+        schema_version=None if schema is None else str(schema),
+        origin_unix_ns=whole(told.get("baseTimeNanoseconds")),
+        duration_ns=_length_ns(frames),
+        rank=whole(ranks.get("rank")),
+        world_size=whole(ranks.get("world_size")),
+    )
+
+
+def _length_ns(frames: Frames) -> int | None:
+    """How long the profiler recorded; where several did, the one that did for longest."""
+    spans = frames.events.get("Span")
+    lengths = None if spans is None else spans.get_column("dur_ns").drop_nulls()
+    return int(lengths.max()) if lengths is not None and len(lengths) else None  # type: ignore[arg-type]
+
+
+# The tables of a trace of torch.profiler, made of its frames (:mod:`kanalyze.readers.torch.frames`) when asked for.
+#
+# Facts about the format: docs/formats.md. A trace holds one process, or several that were merged; its device events
+# name the device where a host event names the process, so that a device event belongs to the process of the call with
+# its correlation id.
+
+#: Where one of these occurs, all of them were recorded. Calls tell nothing: they are recorded with the host, too.
+_TOGETHER: Final = (("kernel", "memcpy", "memset"), ("op", "range"))
+
+_USED: Final = {"process_id": pl.Int64, "device": pl.Int64}
+
+#: What `device_type` is in an allocation on a GPU, as c10::DeviceType numbers it: CUDA, HIP, XPU.
+_GPUS: Final = (1, 6, 12)
+
+
+class TorchTables:
+    """The tables of one trace; see :class:`kanalyze.source.Source`."""
+
+    def __init__(self, path: Path, frames: Frames) -> None:
+        """Make tables of `frames`, which were read from `path`."""
+        self._path = path
+        self._frames = frames
+        self._lock = RLock()  # most of what two tables need is the same
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that were recorded: those that occur, and those that are recorded together with them."""
+        found = {kind for frame, kind in FRAME_KINDS.items() if frame in self._frames.events}
+        for kinds in _TOGETHER:
+            if found.intersection(kinds):
+                found.update(kinds)
+        return tuple(kind for kind in KINDS if kind in found)
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
+        with self._lock:
+            return self._events(kind)
+
+    def _events(self, kind: str) -> pl.DataFrame:
+        frame = self._frames.events.get(FRAME_OF.get(kind, ""))
+        if frame is None or frame.is_empty():
+            return EVENTS.empty()
+        name = FRAME_OF[kind]
+        made = self._placed(name, frame)
+        own: dict[str, pl.Expr | pl.Series] = {
+            "event_id": self._ids(name),
+            "kind": pl.lit(kind),
+            "name": self._names(name, frame),
+            "dur_ns": pl.col("dur_ns").fill_null(0) if "dur_ns" in made.columns else pl.lit(0),
+            "correlation_id": _correlation() if "correlation" in made.columns else pl.lit(None),
+            "context_id": pl.col("context") if "context" in made.columns else pl.lit(None),
+            "parent_id": self._links.parents(name),
+        }
+        present = {column: pl.col(column) for column in made.columns if column in EVENTS.schema}
+        columns = {name: own.get(name, present.get(name, pl.lit(None))) for name in EVENTS.schema}
+        typed = made.with_columns(**columns)
+        return EVENTS.check(typed.select(pl.col(name).cast(dtype) for name, dtype in EVENTS.schema.items()))
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
+        tables: dict[str, Callable[[], pl.DataFrame]] = {
+            KERNEL_CONFIG.name: self._kernel_config,
+            COPY_DETAIL.name: self._copy_detail,
+            RANGE_DETAIL.name: self._range_detail,
+            SYNC_DETAIL.name: self._sync_detail,
+            EVENT_RECORDS.name: self._event_records,
+            MEMORY_DETAIL.name: self._memory_detail,
+            OP_DETAIL.name: self._op_detail,
+            COLLECTIVE_DETAIL.name: self._collective_detail,
+            COMPILED_KERNELS.name: self._no_capture,
+            "devices": lambda: devices(self._frames, self._used),
+            "processes": lambda: processes(self._frames, self._used),
+            "notes": lambda: notes(self._frames),
+        }
+        with self._lock:
+            return tables[name]() if name in tables else READER_TABLES[name].empty()
+
+    def close(self) -> None:
+        """Let go of the frames, of which no further table is made."""
+        with self._lock:
+            for name in ("_frames", "_links", "_owners"):
+                vars(self).pop(name, None)
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """All notes: the frames were read at once."""
+        return self.table("notes")
+
+    def _no_capture(self) -> pl.DataFrame:
+        raise CannotTellError.without_capture("compiled", self._path)
+
+    def _frame(self, name: str) -> pl.DataFrame:
+        return self._frames.events.get(name, pl.DataFrame())
+
+    def _ids(self, name: str) -> pl.Expr:
+        return self._links.ids(name)
+
+    def _placed(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """The events with `process_id` and, on the host, `thread_id`; on a device, `device` and `stream`."""
+        if name not in ON_DEVICE:
+            moved = frame.with_columns(process_id="pid", thread_id="tid")
+            return moved.with_columns(device=_device_of_memory()) if name == "Memory" else moved
+        device, stream = pl.coalesce("device", "pid"), known_id(pl.coalesce("stream", "tid"))
+        return frame.with_columns(process_id=self._owners.processes(frame), device=device, stream=stream)
+
+    @cached_property
+    def _process_of_devices(self) -> int | None:
+        """The process that device events belong to where no call tells: the one with the most calls, or operators."""
+        for name in ("Call", "Op", "Annotation", "Python"):
+            frame = self._frame(name)
+            pids = frame.get_column("pid").drop_nulls() if frame.height else pl.Series(dtype=pl.Int64)
+            if len(pids):
+                return int(pids.value_counts(sort=True).item(0, 0))
+        named = [pid for pid, _, _ in self._frames.names]
+        return max(named, default=None)
+
+    @cached_property
+    def _owners(self) -> Owners:
+        work = [frame for frame in map(self._frame, ON_DEVICE) if frame.height]
+        return Owners.of(self._process_of_devices, self._frame("Call"), work)
+
+    @property
+    def _used(self) -> pl.DataFrame:
+        """Which process used which device; the one that device events would belong to, where there are none."""
+        main = pl.DataFrame({"process_id": [self._process_of_devices], "device": None}, schema=_USED)
+        work = [
+            self._placed(name, self._frame(name)).select(pl.col(column).cast(pl.Int64) for column in _USED)
+            for name in ("Kernel", "Copy", "Memset")
+            if self._frame(name).height
+        ]
+        return pl.concat([main, *work])
+
+    @cached_property
+    def _links(self) -> Links:
+        return Links(self._frames, self._owners)
+
+    def _names(self, name: str, frame: pl.DataFrame) -> pl.Expr | pl.Series:
+        if name in {"Copy", "Memset"}:
+            texts = copies_told(frame.get_column("name"), memset=name == "Memset")
+            shown = texts.get_column("shown")
+            return shown.cast(pl.String).str.replace(r"^\[CUDA ", "[HIP ").cast(shown.dtype) if self._in_hip else shown
+        if name == "Memory":
+            return memory_name()
+        if name == "Sync":
+            return sync_name()
+        return pl.col("name")
+
+    def _kernel_config(self) -> pl.DataFrame:
+        frame = self._frame("Kernel")
+        if frame.is_empty():
+            return KERNEL_CONFIG.empty()
+        shapes = [*launch_shapes(frame.get_column("grid"), "grid"), *launch_shapes(frame.get_column("block"), "block")]
+        return _completed(
+            KERNEL_CONFIG,
+            self._in_blocks(frame.with_columns(*shapes)).with_columns(
+                event_id=self._ids("Kernel"),
+                registers_per_thread="registers",
+                static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
+                dynamic_shared_bytes="shared_bytes",
+                **_of_graph(),
+            ),
+        )
+
+    @cached_property
+    def _in_hip(self) -> bool:
+        """Whether the program's calls are HIP's."""
+        calls = self._frame("Call")
+        names = calls.get_column("name").unique().cast(pl.String) if calls.height else pl.Series(dtype=pl.String)
+        return bool(names.str.contains("^hip[A-Z]").any())
+
+    def _in_blocks(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Kernels with their grids in blocks, where the call that launched them was given work-items."""
+        calls = self._frame("Call")
+        if not {"correlation", "name"}.issubset(calls.columns) or "correlation" not in frame.columns:
+            return frame
+        in_items = calls.filter(pl.col("name").cast(pl.String) == IN_WORK_ITEMS).get_column("correlation")
+        return in_blocks(frame, pl.col("correlation").is_in(in_items.drop_nulls().unique().implode()))
+
+    def _copy_detail(self) -> pl.DataFrame:
+        found = [COPY_DETAIL.empty()]
+        for name in ("Copy", "Memset"):
+            frame = self._frame(name)
+            if frame.is_empty():
+                continue
+            told = copies_told(frame.get_column("name"), memset=name == "Memset").drop("shown")
+            made = frame.with_columns(event_id=self._ids(name), **_of_graph()).hstack(told)
+            found.append(_completed(COPY_DETAIL, made))
+        return pl.concat(found)
+
+    def _range_detail(self) -> pl.DataFrame:
+        frame = self._frame("Annotation")
+        if frame.is_empty():
+            return RANGE_DETAIL.empty()
+        return _completed(RANGE_DETAIL, frame.select(event_id=self._ids("Annotation"), style=pl.lit("PushPop")))
+
+    def _sync_detail(self) -> pl.DataFrame:
+        frame = self._frame("Sync")
+        return SYNC_DETAIL.empty() if frame.is_empty() else sync_detail(frame, self._ids("Sync"))
+
+    def _event_records(self) -> pl.DataFrame:
+        return event_records(self._frame("Sync"), self._frame("Record"), self._owners)
+
+    def _memory_detail(self) -> pl.DataFrame:
+        frame = self._frame("Memory")
+        if frame.is_empty():
+            return MEMORY_DETAIL.empty()
+        on_gpu = pl.col("device_type").is_in(_GPUS)
+        made = frame.select(
+            event_id=self._ids("Memory"),
+            memory=pl.when(on_gpu).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
+            address=pl.col("address").fill_null(0),
+            size_bytes=pl.col("size_bytes").abs().fill_null(0),
+            pool_size_bytes=pl.when(on_gpu).then("reserved_bytes"),
+            pool_used_bytes=pl.when(on_gpu).then("allocated_bytes"),
+        )
+        return _completed(MEMORY_DETAIL, made)
+
+    def _op_detail(self) -> pl.DataFrame:
+        found = [OP_DETAIL.empty()]
+        op, annotation = self._frame("Op"), self._frame("Annotation")
+        if annotation.height:
+            found.append(_completed(OP_DETAIL, annotation.with_columns(event_id=self._ids("Annotation"))))
+        if op.height:
+            numbered = pl.when(pl.col("sequence_number") >= 0).then("sequence_number")
+            made = op.with_columns(
+                event_id=self._ids("Op"), sequence_number=numbered, forward_id=self._links.forwards()
+            )
+            found.append(_completed(OP_DETAIL, made))
+        return pl.concat(found)
+
+    def _collective_detail(self) -> pl.DataFrame:
+        rows = self._frames.collectives
+        if rows.is_empty():
+            return COLLECTIVE_DETAIL.empty()
+        first = pl.col("kind").replace_strict(self._links.first_ids, default=None, return_dtype=pl.Int64)
+        made = rows.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
+        return _completed(COLLECTIVE_DETAIL, made)
+
+
+def _correlation() -> pl.Expr:
+    """What joins an event to others; CUPTI's 0 joins it to none."""
+    return pl.when(pl.col("correlation") > 0).then("correlation")
+
+
+def _device_of_memory() -> pl.Expr:
+    return pl.when(pl.col("device_type").is_in(_GPUS)).then("device")
+
+
+def _of_graph() -> dict[str, pl.Expr]:
+    """The graph that a device event was launched in; 0 is none."""
+    names = ("graph_exec_id", "graph_node_id")
+    return {name: pl.when(pl.col("graph_exec_id") > 0).then(name) for name in names}
+
+
+def _completed(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` as `table`: what it lacks is null."""
+    absent = [pl.lit(None).alias(name) for name in table.schema if name not in frame.columns]
+    return table.select(frame.with_columns(absent))

@@ -1,0 +1,159 @@
+"""The folder of a capture is read as its nsys report, with what was compiled beside it."""
+
+import json
+import shutil
+
+import pytest
+
+import kanalyze
+from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.readers.capture.reports import counters_at, every_report
+from kanalyze.readers.ncu import asked_launches as capture_manifest
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
+
+
+@pytest.fixture
+def capture(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(ADD, folder / "nsys.sqlite")
+    return folder
+
+
+def test_it_is_the_report_of_nsys_under_the_folder_s_name(capture):
+    report = kanalyze.read(capture)
+    assert (report.meta.path, report.meta.read_from) == (capture, capture / "nsys.sqlite")
+    assert kanalyze.kernels(report).equals(kanalyze.kernels(kanalyze.read(ADD)))
+    assert report.kinds == kanalyze.read(ADD).kinds
+
+
+def test_summarize_says_how_far_the_runs_of_a_repeated_pass_are_apart(capture):
+    once = run("summarize", capture)
+    for number in (2, 10):
+        shutil.copyfile(ADD, capture / f"nsys-{number}.sqlite")
+    shutil.copyfile(ADD_UM, capture / "nsys-3.sqlite")
+    ran = run("summarize", capture)
+    assert (ran.status, ran.error) == (0, "")
+    assert [line.split()[0] for line in ran.lines if "NVIDIA H200, sm_90" in line] == ["run"]
+    told = " ".join(ran.text.partition("WHERE")[0].split())
+    assert told.endswith(
+        "This is the first of 4 runs: their windows are 144.6 ms to 206.3 ms (median 144.6 ms, 42.7 % apart), and "
+        "their busy times 1.180 ms to 57.37 ms (median 1.180 ms, 4761.0 % apart)."
+    )
+    assert ran.text.partition("WHERE")[2] == once.text.partition("WHERE")[2]
+    same_page = json.loads(run("summarize", capture, "--format", "json").text)
+    assert same_page["answer"].endswith("apart).")
+
+
+def test_a_run_in_which_nothing_happened_is_told(capture):
+    shutil.copyfile(REPORTS / "empty.sqlite", capture / "nsys-2.sqlite")
+    told = " ".join(run("summarize", capture).text.partition("WHERE")[0].split())
+    assert told.endswith("This is the first of 2 runs; in 1 of them nothing that a GPU did was recorded.")
+
+
+def test_a_run_that_cannot_be_read_is_left_out_with_a_word(capture):
+    for name in ("nsys-3.sqlite", "nsys-4.sqlite"):
+        shutil.copyfile(ADD, capture / name)
+    (capture / "nsys-2.sqlite").write_text("garbage")
+    ran = run("summarize", capture)
+    assert (ran.status, ran.error.count("left out")) == (0, 1)
+    assert ran.error.startswith(f"kanalyze: left out: {capture / 'nsys-2.sqlite'}: ")
+    assert "This is the first of 3 runs" in " ".join(ran.text.split())
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_report_is_left_out_only_beside_another_and_where_somebody_is_told(capture, told):
+    """The first one that cannot be read is an error in any case, the others are where nobody hears of it."""
+    damaged = capture / "nsys-2.sqlite"
+    damaged.write_text("garbage")
+    heard = []
+    left_out = heard.append if told else None
+    if told:
+        assert [one.meta.path for one in every_report(capture, runs=True, left_out=left_out)] == [capture]
+        assert [str(error).partition(": ")[0] for error in heard] == [str(damaged)]
+        heard.clear()
+    else:
+        with pytest.raises(KanalyzeError, match=r"nsys-2\.sqlite"):
+            every_report(capture, runs=True)
+    (capture / "nsys.sqlite").write_text("garbage")
+    with pytest.raises(KanalyzeError):
+        every_report(capture, left_out=left_out)
+    assert heard == []
+
+
+def test_so_it_is_on_the_page_of_several_tools(capture):
+    (capture / "nsys-2.sqlite").write_text("garbage")
+    shutil.copy(SAMPLES / "add" / "ncu.details.csv", capture)
+    once = run("summarize", capture)
+    assert (once.status, once.error.count("left out")) == (0, 1)
+    assert "with ncu" in once.text
+    assert "of 2 runs" not in once.text
+
+
+def test_a_capture_without_report_of_nsys_is_told(capture):
+    (capture / "nsys.sqlite").unlink()
+    message, remedy = refused(run("summarize", capture))
+    assert message == f"{capture}: a capture without a report of nsys, not a report that kanalyze reads."
+    assert "kanalyze doctor" in remedy
+
+
+def test_a_manifest_is_read_once_for_what_ncu_measured(monkeypatch):
+    parsed, loads = [], json.loads
+    monkeypatch.setattr(capture_manifest.json, "loads", lambda text: parsed.append(text) or loads(text))
+    report = counters_at(SAMPLES / "streams")
+    assert report.table("launch_numbers").height
+    assert report.meta.selective
+    assert parsed == [(SAMPLES / "streams" / "manifest.json").read_text()]
+
+
+def test_of_ncu_alone_each_way_of_reading_tells_the_same(tmp_path):
+    for name in ("manifest.json", "ncu.details.csv", "ncu.raw.csv"):
+        shutil.copy(SAMPLES / "streams" / name, tmp_path)
+    report, same = kanalyze.read(tmp_path), counters_at(tmp_path)
+    assert report.meta == same.meta
+    assert report.meta.selective
+    numbers = report.table("launch_numbers")
+    assert numbers.equals(same.table("launch_numbers"))
+    assert numbers.height
+
+
+def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
+    with pytest.raises(CannotTellError, match="cannot tell compiled"):
+        kanalyze.compiled(kanalyze.read(capture))
+    with pytest.raises(CannotTellError, match="cannot tell compiled"):
+        kanalyze.compiled(kanalyze.read(ADD))
+
+
+def test_with_one_that_saw_nothing_the_table_is_empty(capture):
+    (capture / "torch-run.json").write_text("{}")
+    assert kanalyze.compiled(kanalyze.read(capture)).is_empty()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "[]",
+            '{"kernels": 1}',
+            '{"kernels": [1]}',
+            '{"kernels": [{"name": null}]}',
+            '{"kernels": [{"name": "a"}]}',
+        ),
+        json.dumps({"kernels": [{"name": "a", "source": "b", "hash": "c", "registers": "many"}]}),
+    ],
+)
+def test_a_damaged_list_of_compiled_kernels_is_told(capture, text):
+    (capture / "compiled.json").write_text(text)
+    message, remedy = refused(run("show", "compiled", capture))
+    assert message.startswith(f"{capture / 'compiled.json'}: damaged at the rows of kernels")
+    assert remedy.endswith("[report-damaged]")
+
+
+def test_a_capture_of_torch_alone_is_read_as_its_trace(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"schema": 1}')
+    trace = shutil.copy(SAMPLES / "mlp_train" / "torch.json.gz", tmp_path)
+    report = kanalyze.read(tmp_path)
+    assert (report.meta.path, report.meta.capture, str(report.meta.read_from)) == (tmp_path, tmp_path, str(trace))
+    assert kanalyze.ops(report).equals(kanalyze.ops(kanalyze.read(trace)))

@@ -1,0 +1,439 @@
+"""CSV pages of ncu in every layout: details, raw, a log with other lines, scaled units, locales, several files."""
+
+import re
+import shutil
+from contextlib import suppress
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+import kanalyze
+from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
+from kanalyze.model import EVENTS
+from kanalyze.readers import read
+from kanalyze.readers.ncu.csv import measured
+from kanalyze.readers.ncu.pages import pages_in
+from kanalyze.readers.ncu.printed_numbers import AmbiguousError
+from support.command import REPORTS, SAMPLES, run
+from support.slow_ncu import made_pages, slow_metrics
+
+ADD = REPORTS / "ncu" / "add.details.csv"
+
+HEAD = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
+    '"CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description",'
+    '"Estimated Speedup Type","Estimated Speedup"'
+)
+LAUNCH = '"{id}","{process}","app","127.0.0.1","{name}","1","7","(256, 1, 1)","(4096, 1, 1)","0","9.0"'
+
+
+def launch(number=0, process=1, name="k(int)"):
+    return LAUNCH.format(id=number, process=process, name=name)
+
+
+def metric(section, label, unit, value, **of):
+    return f'{launch(**of)},"{section}","{label}","{unit}","{value}",'
+
+
+def rule(section, *said, **of):
+    """A result of a rule: its name, kind and message, and the scope and share of an estimate."""
+    fields = ",".join(f'"{text}"' for text in [*said, "", ""][:5])
+    return f'{launch(**of)},"{section}","","","",{fields}'
+
+
+DURATION = metric("GPU Speed Of Light Throughput", "Duration", "us", "5.89")
+
+
+def page(*lines):
+    return "\n".join([HEAD, *lines, ""])
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+@pytest.fixture
+def details(tmp_path):
+    return lambda *lines: read(write(tmp_path / "k.csv", page(*lines)))
+
+
+def metrics(report):
+    return report.table("metrics").rows()
+
+
+def test_details_page_gives_kernels_metrics_and_rules(details):
+    report = details(
+        DURATION,
+        metric("Launch Statistics", "Function Cache Configuration", "", "CachePreferNone"),
+        metric("Launch Statistics", "Dynamic Shared Memory Per Block", "Kbyte/block", "2.05"),
+        metric("Command line profiler metrics", "sm__cycles_active.avg", "cycle", "1,234.50"),
+        metric("My Section", "My Label", "", "7"),
+        metric("Memory Workload Analysis", "L2 Hit Rate", "%", "n/a"),
+        rule("SpeedOfLight", "SOLBottleneck", "OPT", "Do better."),
+        rule("LaunchStats", "LaunchConfiguration", "OPT", "A tail, a tail.", "global", "25"),
+    )
+    assert metrics(report) == [
+        (0, "My Section", "My Label", 7.0, None, None),
+        (0, "SpeedOfLight", "gpu__time_duration.sum", 5890.0, None, "ns"),
+        (0, "LaunchStats", "launch__func_cache_config", None, "CachePreferNone", None),
+        (0, "LaunchStats", "launch__shared_mem_per_block_dynamic", 2050.0, None, "byte/block"),
+        (0, "SpeedOfLight", "sm__cycles_active.avg", 1234.5, None, "cycle"),
+    ]
+    assert report.table("rule_results").rows() == [
+        (0, "LaunchStats", "LaunchConfiguration", "optimization", "A tail, a tail.", "global", 0.25),
+        (0, "SpeedOfLight", "SOLBottleneck", "optimization", "Do better.", None, None),
+    ]
+    assert report.kernel_config.row(0) == (0, 4096, 1, 1, 256, 1, 1, None, None, 2050, None, None, None, None)
+    assert report.processes.rows() == [(1, "app", None, 0)]
+    assert report.devices.select("device", "compute_capability").rows() == [(0, "9.0")]
+    assert report.table("notes").select("check", "count").rows() == [
+        ("metrics of unknown label", 1),
+        ("missing page", 1),
+        ("kernels without LaunchStats", 1),
+    ]
+
+
+def test_kernels_follow_one_another_and_have_no_place_in_time(details):
+    report = details(DURATION, metric("GPU Speed Of Light Throughput", "Duration", "ns", "110", number=1, name="j"))
+    kernels = report.kind("kernel")
+    assert kernels.select("event_id", "name", "start_ns", "dur_ns").rows() == [
+        (0, "k(int)", 0, 5890),
+        (1, "j", 5890, 110),
+    ]
+    assert report.kinds == ("kernel",)
+    assert report.kind("api").equals(EVENTS.empty())
+    assert report.meta.timeless
+
+
+def test_a_log_with_lines_of_others_is_the_same_as_its_page(tmp_path):
+    lines = ADD.read_text().splitlines()
+    noise = [
+        'he said "hello',
+        "==PROF== Connected to process 1319 (add)",
+        "==WARNING== Note: Running with unmodified GPU clocks.",
+        "==WARNING== Unable to access the following 2 metrics: a, b.",
+        "",
+        *lines[:3],
+        "Max error: 0",
+        "==PROF== Disconnected from process 1319",
+        *lines[3:],
+        "bye, bye",
+    ]
+    found = read(write(tmp_path / "add.log", "\r\n".join(noise)))
+    shutil.copy(ADD, tmp_path / "alone.csv")
+    alone = read(tmp_path / "alone.csv")
+    for name in ("events", "metrics", "rule_results", "kernel_config", "devices", "processes"):
+        assert_frame_equal(found.table(name), alone.table(name), categorical_as_str=True)
+    assert found.table("notes").select("check", "count").rows() == [
+        ("missing page", 1),
+        ("run with clocks that vary", 1),
+        ("metrics that ncu could not collect", 2),
+    ]
+
+
+def test_a_message_may_go_on_over_several_lines(details):
+    report = details(DURATION, rule("SpeedOfLight", "R", "WRN", "one\n==two==\n, three"))
+    assert report.table("rule_results").select("kind", "message").rows() == [("warning", "one\n==two==\n, three")]
+
+
+def test_powershell_writes_utf_16(tmp_path):
+    path = write(tmp_path / "k.csv", page(DURATION), "utf-16")
+    assert read(path).kind("kernel").get_column("dur_ns").to_list() == [5890]
+
+
+@pytest.mark.parametrize("swapped", [",.", ".,"], ids=["English", "German"])
+def test_scaled_units_and_separators_of_a_locale_are_undone(tmp_path, swapped):
+    """The page in scaled units, in two locales, has the values of the raw page within its two decimals."""
+    table = str.maketrans({",": swapped[0], ".": swapped[1]})
+    rows = pl.read_csv(ADD, infer_schema=False).with_columns(
+        pl.col("Metric Value").map_elements(
+            lambda text: text.translate(table) if text and text[0].isdigit() else text, return_dtype=pl.String
+        )
+    )
+    rows.write_csv(tmp_path / "add.csv", quote_style="always")
+    found = read(tmp_path / "add.csv").table("metrics")
+    exact = read(ADD).table("metrics")
+    both = found.join(exact, on=["event_id", "metric"], suffix="_exact")
+    assert both.height == found.height == 86
+    assert both.get_column("unit").equals(both.get_column("unit_exact"), null_equal=True)
+    assert both.get_column("text").equals(both.get_column("text_exact"), null_equal=True)
+    # two decimals of a unit 1000 times or, with bytes, a million times as large
+    steps = {"ns": 1e3, "byte": 1e6, "hz": 1e9, "byte/s": 1e12, "byte/block": 1e3}
+    least = pl.col("unit").replace_strict(steps, default=1.0) * 0.0051
+    off = both.filter((pl.col("value") - pl.col("value_exact")).abs() > least)
+    assert off.is_empty(), off
+
+
+def test_the_raw_page_beside_the_details_page_has_the_values():
+    report = read(ADD)
+    found = report.table("metrics")
+    duration = found.filter(pl.col("metric") == "gpu__time_duration.sum")
+    assert duration.rows() == [(0, "SpeedOfLight", "gpu__time_duration.sum", 5888.0, None, "ns")]
+    assert found.height == 2212
+    assert report.table("rule_results").height == 12
+    assert report.table("notes").is_empty()
+    assert report.devices.select("name", "sm_count", "memory_bandwidth_bytes_per_s").rows() == [
+        ("NVIDIA H200", 132, 4_814_304_000_000)
+    ]
+
+
+@pytest.mark.parametrize("given", ["add.details.csv", "add.raw.csv", ""])
+def test_either_page_and_their_folder_give_the_same(tmp_path, given):
+    for ending in ("details", "raw"):
+        shutil.copy(REPORTS / "ncu" / f"add.{ending}.csv", tmp_path)
+    found, expected = read(tmp_path / given), read(ADD)
+    for name in ("events", "metrics", "rule_results", "kernel_config", "devices", "processes"):
+        assert_frame_equal(found.table(name), expected.table(name), categorical_as_str=True)
+
+
+def test_runs_of_a_capture_follow_one_another(tmp_path):
+    capture = SAMPLES / "launch_bound_graph"
+    for path in capture.glob("ncu*.csv"):
+        shutil.copy(path, tmp_path)
+    shutil.copy(capture / "manifest.json", tmp_path)
+    both, first, second = read(tmp_path), read(capture / "ncu.details.csv"), read(capture / "ncu-2.details.csv")
+    assert both.meta.tool == "ncu"
+    counts = [report.kind("kernel").height for report in (both, first, second)]
+    assert counts == [5, 2, 3]
+    assert both.kind("kernel").get_column("event_id").to_list() == [0, 1, 2, 3, 4]
+    assert both.kind("kernel").get_column("start_ns").is_sorted()
+    later = both.table("metrics").filter(pl.col("event_id") >= 2).with_columns(pl.col("event_id") - 2)
+    assert_frame_equal(later, second.table("metrics"))
+
+
+def test_a_page_of_another_run_beside_is_left_out_and_told(tmp_path):
+    write(tmp_path / "k.details.csv", page(DURATION))
+    shutil.copy(REPORTS / "ncu" / "add.raw.csv", tmp_path / "k.raw.csv")
+    report = read(tmp_path / "k.details.csv")
+    assert report.kind("kernel").get_column("dur_ns").to_list() == [5890]
+    (note,) = report.table("notes").filter(pl.col("check") == "page beside it left out").get_column("effect")
+    assert "not of the same run" in note
+    with pytest.raises(DamagedReportError, match=r"not of the same run .* \(process 1 here, 1319 there\)"):
+        read(tmp_path)
+
+
+def test_a_file_that_is_cut_off_gives_what_is_whole(tmp_path):
+    whole = page(DURATION, rule("SpeedOfLight", "R", "OPT", "said"))
+    report = read(write(tmp_path / "k.csv", whole[:-8]))
+    assert report.kind("kernel").height == 1
+    assert report.table("rule_results").is_empty()
+    assert ("record cut off", 1) in report.table("notes").select("check", "count").rows()
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "remedy"),
+    [
+        (
+            "==PROF== Connected\n==WARNING== No kernels were profiled.\n",
+            "a log of ncu, which profiled no kernel",
+            "--kernel-name",
+        ),
+        (HEAD + "\n", "a log of ncu, which profiled no kernel", "--kernel-name"),
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access performance counters\n",
+            "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)",
+            "NVreg_RestrictProfilingToAdminUsers=0",
+        ),
+        (
+            "==ERROR== Failed to find metric x\n\n==ERROR== Failed to profile k\n==ERROR== error code (9).\n",
+            "a log of ncu, which failed (Failed to find metric x; Failed to profile k)",
+            "run ncu again",
+        ),
+        ("==ERROR== Unknown metrics.\n", "a log of ncu, which failed (Unknown metrics)", "run ncu again"),
+        ("==PROF== Connected\nhello\n", "a log of ncu without a page in CSV", "--page details"),
+        ("a,b\n1,2\n", "a file in an unknown format", ""),
+    ],
+)
+def test_logs_without_kernels_say_why(tmp_path, text, found, remedy):
+    path = write(tmp_path / "k.log", text)
+    with pytest.raises(UnknownFormatError) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: {found}, not a report that kanalyze reads."
+    assert remedy in caught.value.remedy
+
+
+def test_numbers_that_can_be_read_in_two_ways_are_refused_unless_the_launch_decides(details):
+    with pytest.raises(DamagedReportError, match=r"'16\.896' can be a number of thousands"):
+        details(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896"))
+    report = details(
+        metric("Instruction Statistics", "Executed Instructions", "inst", "16.896"),
+        metric("Launch Statistics", "Grid Size", "", "4.096"),
+    )
+    assert [row[3] for row in metrics(report)] == [4096, 16896]
+
+
+def test_errors_of_ncu_around_a_page_are_told(tmp_path):
+    """Of a program of several processes ncu may measure one, and fail in another."""
+    said = "==ERROR== Failed to profile j in process 2\n==WARNING== Careful.\n"
+    report = read(write(tmp_path / "k.log", said + page(DURATION)))
+    assert report.kind("kernel").height == 1
+    assert report.table("notes").filter(pl.col("check").str.ends_with("of ncu")).select("check", "effect").rows() == [
+        ("warning of ncu", "Careful."),
+        ("error of ncu", "Failed to profile j in process 2"),
+    ]
+
+
+def test_a_process_that_was_not_allowed_beside_one_that_was_is_told_with_the_remedy(tmp_path):
+    said = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission (process 2)\n"
+    report = read(write(tmp_path / "k.log", said + page(DURATION)))
+    (effect,) = report.table("notes").filter(pl.col("check") == "error of ncu").get_column("effect")
+    assert effect.startswith("ERR_NVGPUCTRPERM - The user")
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in effect
+
+
+@pytest.mark.parametrize(
+    ("text", "slug"),
+    [
+        ("", "unknown-format"),
+        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. conflicts\n", "unknown-format"),
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "unknown-format"),
+        (page(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896")), "report-damaged"),
+    ],
+)
+def test_what_cannot_be_read_ends_with_status_2(tmp_path, text, slug):
+    ran = run("summarize", write(tmp_path / "k.log", text))
+    assert (ran.status, ran.text) == (2, "")
+    assert ran.error.rstrip().endswith(f"[{slug}]")
+
+
+def test_each_value_is_read_in_its_own_unit(details):
+    report = details(
+        DURATION,
+        metric("GPU Speed Of Light Throughput", "Duration", "ms", "2.50", number=1, name="j"),
+        metric("GPU Speed Of Light Throughput", "Duration", "ns", "640", number=2, name="i"),
+    )
+    assert [row[3] for row in metrics(report)] == [5890, 2_500_000, 640]
+
+
+def test_raw_pages_of_different_units_in_one_file_are_refused(tmp_path):
+    raw = '"ID","Kernel Name","gpu__time_duration.sum"\n"","","{unit}"\n"{number}","k","5.89"\n'
+    path = write(tmp_path / "k.csv", raw.format(unit="us", number=0) + raw.format(unit="ns", number=1))
+    with pytest.raises(DamagedReportError, match="damaged at the raw page: two pages have different units"):
+        read(path)
+    same = write(tmp_path / "j.csv", raw.format(unit="us", number=0) + raw.format(unit="us", number=1))
+    assert read(same).kind("kernel").get_column("dur_ns").to_list() == [5890, 5890]
+    without = write(tmp_path / "i.csv", '"ID","Kernel Name","a"\n"0","k","5"\n')
+    with pytest.raises(DamagedReportError, match="its first row has no units"):
+        read(without)
+
+
+def test_headings_that_stand_again_at_the_end_add_nothing(tmp_path):
+    text = (REPORTS / "ncu" / "add.raw.csv").read_text()
+    twice = write(tmp_path / "twice.csv", text + text.splitlines()[0] + "\n")
+    assert metrics(read(twice)) == metrics(read(write(tmp_path / "once.csv", text)))
+
+
+def test_a_raw_page_without_metrics_has_launches(tmp_path):
+    keys = ("ID", "Process ID", "Process Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device")
+    units, of_launch = ("",) * len(keys), ("0", "1", "app", "k(int)", "1", "7", "(256, 1, 1)", "(4, 1, 1)", "0")
+    text = "\n".join(",".join(f'"{cell}"' for cell in row) for row in (keys, units, of_launch)) + "\n"
+    report = read(write(tmp_path / "bare.csv", text))
+    assert report.kind("kernel")["name"].to_list() == ["k(int)"]
+    assert metrics(report) == []
+
+
+def test_a_page_of_sources_alone_tells_no_counters(tmp_path):
+    source = SAMPLES / "add" / "ncu.source.csv"
+    shutil.copy(source, tmp_path / "k.source.csv")
+    with pytest.raises(UnknownFormatError, match="page of sources"):
+        read(tmp_path / "k.source.csv")
+    assert read(source).kind("kernel").height == 1  # with those beside it
+
+
+def test_what_needs_time_cannot_be_told(details):
+    report = details(DURATION)
+    with pytest.raises(CannotTellError, match="ncu measures kernels one by one"):
+        kanalyze.ledger(report)
+    with pytest.raises(CannotTellError, match="cannot tell counters of a window, because ncu measures"):
+        kanalyze.counters(report, window="0ns..1ns")
+
+
+@given(made_pages())
+@settings(deadline=None)
+def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("any") / "k.csv"
+    path.write_bytes(text.encode())
+    try:
+        expected = slow_metrics(text)
+    except AmbiguousError as error:
+        with pytest.raises(DamagedReportError, match=re.escape(f"{error}; print it with LC_ALL=C")):
+            read(path)
+        return
+    pages = pages_in(path)
+    kinds = {kind: pages if pages.of(kind) else None for kind in ("details", "raw")}
+    assert measured(**kinds).metrics.rows() == expected  # what cannot be is left out behind that
+
+
+@given(st.sampled_from(["details", "raw", "source"]), st.data())
+@settings(max_examples=25, deadline=None)
+def test_whatever_is_wrong_with_a_page_is_told_or_left_out(tmp_path_factory, kind, data):
+    folder = tmp_path_factory.mktemp("any")
+    for ending in ("details", "raw", "source"):
+        text = (REPORTS / "ncu" / f"add.{ending}.csv").read_bytes()
+        if ending == kind:
+            begin = data.draw(st.integers(0, len(text)), "begin")
+            length = data.draw(st.sampled_from([0, 1, 10, 1000, 100_000]), "length")
+            put = data.draw(
+                st.sampled_from([b"", b'"', b",", b"\n", b"\n==PROF== x\n", b"9" * 30, b"\xff", b"nan"]), "put"
+            )
+            text = text[:begin] + put + text[begin + length :]
+        (folder / f"k.{ending}.csv").write_bytes(text)
+    with suppress(KanalyzeError):  # any other error fails
+        report = read(folder)
+        summarize_counters(report)
+        report.table("instructions")
+
+
+# Pages that lack something
+
+
+@pytest.mark.parametrize("heading", ["Section Name", "Metric Unit", "Metric Value"])
+def test_a_page_without_a_heading_is_damaged(tmp_path, heading):
+    path = write(tmp_path / "k.csv", page(DURATION).replace(f'"{heading}"', '"Other"'))
+    with pytest.raises(DamagedReportError, match=f"its headings: no column '{heading}'"):
+        read(path)
+
+
+def test_a_page_whose_rows_have_no_number_is_damaged(details):
+    with pytest.raises(DamagedReportError, match="the column ID: no row has a number there"):
+        details(DURATION.replace('"0","1","app"', '"x","1","app"'))
+
+
+def test_a_page_without_the_columns_of_rules_has_metrics_and_no_results(tmp_path):
+    text = "\n".join([HEAD.partition(',"Rule Name"')[0], DURATION.removesuffix(","), ""])
+    report = read(write(tmp_path / "k.csv", text))
+    assert (report.table("metrics").height, report.table("rule_results").height) == (1, 0)
+
+
+def test_a_page_of_sources_under_any_name_needs_another_page(tmp_path):
+    shutil.copy(SAMPLES / "add" / "ncu.source.csv", tmp_path / "mine.csv")
+    with pytest.raises(UnknownFormatError, match="page of sources, which tells no counters") as raised:
+        read(tmp_path / "mine.csv")
+    assert "--page details" in raised.value.remedy
+
+
+def test_instructions_of_several_runs_are_of_the_kernels_of_their_run(tmp_path):
+    for source in (SAMPLES / "square").glob("ncu*.csv"):
+        shutil.copy(source, tmp_path)
+    shutil.copy(SAMPLES / "square" / "manifest.json", tmp_path)
+    first, second = (read(SAMPLES / "square" / f"{name}.details.csv") for name in ("ncu", "ncu-2"))
+    moved = second.table("instructions").with_columns(pl.col("event_id") + first.kernel_config.height)
+    assert moved.height
+    assert_frame_equal(read(tmp_path).table("instructions"), pl.concat([first.table("instructions"), moved]))
+
+
+def test_a_raw_page_with_a_column_of_the_launch_behind_the_metrics_says_the_same(tmp_path):
+    rows = pl.read_csv(SAMPLES / "add_parallel" / "ncu.raw.csv", infer_schema=False)
+    rows.write_csv(tmp_path / "usual.csv", quote_style="always")
+    last = [*(column for column in rows.columns if column != "Device"), "Device"]
+    rows.select(last).write_csv(tmp_path / "moved.csv", quote_style="always")
+    usual, moved = (read(tmp_path / f"{name}.csv") for name in ("usual", "moved"))
+    assert usual.table("metrics").height
+    order = ["event_id", "metric"]
+    assert_frame_equal(usual.table("metrics").sort(order), moved.table("metrics").sort(order))
+    assert_frame_equal(usual.kernel_config, moved.kernel_config)

@@ -1,0 +1,242 @@
+"""Damaged reports of ncu: what cannot be read is told, what cannot be is left out, and nothing ends in a traceback."""
+
+import csv
+import io
+import random
+import re
+import struct
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.errors import DamagedReportError, ExportError, KanalyzeError
+from kanalyze.protobuf import fields
+from kanalyze.readers import read
+from kanalyze.readers.ncu import module as ncu_module
+from kanalyze.readers.ncu import module_process as ncu_apart
+from support.command import REPORTS, SAMPLES
+from support.counters import measured
+
+SAMPLE = SAMPLES / "add_parallel" / "ncu.ncu-rep"
+PAGES = ("details", "raw", "source")
+WHOLE = SAMPLE.read_bytes()
+
+needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
+
+VALUES = ("nan", "inf", "-1", "1e300", "-1e300", "0", "18446744073709551615", "", "n/a", "\x1b[31m", "1.5.5")
+
+
+def looked_at(path) -> set[str]:
+    """The checks of health that have doubts, once every table was made."""
+    report = read(path)
+    summarize_counters(report)
+    for table in (kanalyze.kernels, kanalyze.occupancy, kanalyze.hot_lines):
+        table(report)
+    return set(kanalyze.health(report).filter("doubt").get_column("check"))
+
+
+def damaged(seed: int, whole: bytes) -> bytes:
+    """A report with a few bytes other, more or fewer, or with other numbers in it."""
+    choose, found = random.Random(seed), bytearray(whole)  # noqa: S311 - no secret
+    kind = choose.choice(["bits", "bytes", "none", "number", "more", "fewer", "cut"])
+    for _ in range(choose.choice([1, 2, 20])):
+        at = choose.randrange(4, max(len(found) - 16, 5))
+        match kind:
+            case "bits":
+                found[at] ^= 1 << choose.randrange(8)
+            case "bytes":
+                found[at] = choose.randrange(256)
+            case "none":
+                found[at : at + 4] = choose.choice([b"\0", b"\xff"]) * 4
+            case "number":
+                found[at : at + 8] = struct.pack("<d", choose.choice([float("nan"), -1.0, 1e300, 0.0]))
+            case "more":
+                found[at:at] = choose.randbytes(choose.choice([1, 4, 100]))
+            case "fewer":
+                del found[at : at + choose.choice([1, 4, 100])]
+            case "cut":
+                del found[at:]
+    return bytes(found)
+
+
+@pytest.mark.slow
+@needs_module
+@pytest.mark.parametrize("seeds", [range(at, at + 25) for at in range(0, 100, 25)], ids=str)
+def test_any_damage_is_told_or_left_out(tmp_path, seeds):
+    path, read_at_all = tmp_path / "k.ncu-rep", 0
+    for seed in seeds:
+        path.write_bytes(damaged(seed, WHOLE))
+        try:
+            looked_at(path)
+        except KanalyzeError:  # any other error fails
+            continue
+        read_at_all += 1
+    assert read_at_all  # some are sound enough
+
+
+def patched(place: bytes, by: bytes) -> bytes:
+    """The sample with other bytes at the end of all that match."""
+    assert re.search(place, WHOLE)
+    return re.sub(place, lambda match: match[0][: -len(by)] + by, WHOLE)
+
+
+@needs_module
+@pytest.mark.parametrize(
+    ("place", "by"),
+    [
+        (rb"lts__t_requests_srcunit_tex_op_red", b"\0\0\0"),  # the module gives nothing for it
+        (rb"maximum_texture1d_layered_layers", b"\xf4\0"),  # and fails here
+    ],
+)
+def test_metrics_without_a_name_are_left_out_and_counted(tmp_path, place, by):
+    path = tmp_path / "k.ncu-rep"
+    path.write_bytes(patched(place, by))
+    assert looked_at(path) == {"parts of a report that make no sense"}
+    assert read(path).table("metrics").height >= read(SAMPLE).table("metrics").height - 2
+
+
+@needs_module
+def test_texts_that_are_none_are_mended(tmp_path):
+    path = tmp_path / "k.ncu-rep"
+    path.write_bytes(patched(rb"SOLFPRoo", b"\xff\xff"))
+    rules = read(path).table("rule_results").get_column("rule").to_list()
+    assert any(rule.startswith("SOLFPR??") for rule in rules)
+    assert looked_at(path) == {"parts of a report that make no sense"}
+
+
+@needs_module
+@pytest.mark.parametrize("size", [b"\xfb\xff\xff\xff", b"\xff\xff\xff\x7f"])
+def test_sizes_that_end_the_module_are_not_given_to_it(tmp_path, size):
+    """It checks them, and ends the process where they are negative."""
+    path = tmp_path / "k.ncu-rep"
+    head = 8 + int.from_bytes(WHOLE[4:8], "little")
+    path.write_bytes(WHOLE[:head] + size + WHOLE[head + 4 :])
+    with pytest.raises(ExportError, match="it is damaged: a block of it has no beginning, or an impossible size"):
+        read(path)
+
+
+def payload_fields() -> list[int]:
+    """Where the heads of the sample tell the sizes of their payloads, if they have any."""
+    found, at = [], 8 + int.from_bytes(WHOLE[4:8], "little")
+    while at < len(WHOLE):
+        begin = at + 4
+        at = begin + int.from_bytes(WHOLE[at:begin], "little")
+        (told,) = [one for one in fields(WHOLE, begin, at) if one.key == 5]
+        found += [told.begin - 1] * bool(told.number)
+        at += told.number
+    return found
+
+
+@needs_module
+@pytest.mark.parametrize("at", payload_fields())
+def test_a_head_that_lost_the_size_of_its_payload(tmp_path, at):
+    """What follows is no head: the module goes backwards there, and ends the process."""
+    path = tmp_path / "k.ncu-rep"
+    path.write_bytes(WHOLE[:at] + bytes([7 << 3]) + WHOLE[at + 1 :])
+    with pytest.raises(ExportError, match="it is damaged: a block of it has no beginning"):
+        read(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["details", "raw"])
+def test_pages_with_any_value_in_any_cell(tmp_path, kind):
+    """One cell of a page at a time, and its headings."""
+    text = (REPORTS / "ncu" / f"add.{kind}.csv").read_text()
+    rows = list(csv.reader(io.StringIO(text)))
+    choose, told = random.Random(kind), 0  # noqa: S311 - no secret
+    for _ in range(80):
+        changed = [list(row) for row in rows]
+        row = choose.choice(changed)
+        row[choose.randrange(len(row))] = choose.choice(VALUES)
+        out = io.StringIO()
+        csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(changed)
+        path = tmp_path / f"k.{kind}.csv"
+        path.write_text(out.getvalue())
+        try:
+            looked_at(path)
+        except KanalyzeError:
+            told += 1
+    assert told < 80
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("gpu__time_duration.sum", -5.0),
+        ("gpu__time_duration.sum", 1e300),
+        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1e9),
+        ("launch__sm_count", 0.0),
+        ("launch__registers_per_thread", 70_000.0),
+        ("dram__bytes_read.sum", -1e6),
+        ("anything__at_all.sum", 1e19),
+    ],
+)
+def test_values_that_cannot_be_are_left_out_and_told(metric, value):
+    report = measured({"sm__cycles_active.avg": 5.0, metric: value})
+    (left,) = report.table("metrics").filter(pl.col("metric") == metric).to_dicts()
+    assert (left["value"], float(left["text"])) == (None, value)
+    (row,) = kanalyze.health(report).filter(pl.col("check") == "metrics with values that cannot be").to_dicts()
+    assert (row["count"], row["doubt"]) == (1, True)
+    assert f"{metric} = {value:g} of kernel 0" in row["effect"]
+
+
+@pytest.mark.parametrize(("duration", "odd"), [(1000, 0), (1050, 0), (2000, 1), (0, 1)])
+def test_durations_are_held_against_cycles_and_clock(duration, odd):
+    report = measured(
+        {
+            "gpu__time_duration.sum": duration,
+            "gpc__cycles_elapsed.max": 1500,
+            "gpc__cycles_elapsed.avg.per_second": 1.5e9,
+        }
+    )
+    told = kanalyze.health(report).filter(pl.col("check") == "durations that contradict cycles and clock")
+    assert told.get_column("count").to_list() == [1] * odd
+
+
+@pytest.mark.parametrize(("grid", "block"), [((0, 1, 1), (32, 1, 1)), ((1, 1, 1), (1024, 2, 1))])
+def test_shapes_that_no_gpu_takes_are_left_out_and_told(grid, block):
+    report = measured({"launch__registers_per_thread": 32}, grid=grid, block=block)
+    assert report.kernel_config.is_empty()
+    assert "launch shapes that cannot be" in set(kanalyze.health(report).get_column("check"))
+
+
+def test_estimates_that_are_no_part_are_left_out_and_told():
+    rules = [
+        (0, None, "A", "optimization", "much", "global", 66.0),
+        (0, None, "B", "optimization", "some", "global", 0.5),
+    ]
+    report = measured({"gpu__time_duration.sum": 10}, rules=rules)
+    assert kanalyze.advice(report).select("rule", "speedup_share").rows() == [("B", 0.5), ("A", None)]
+    assert "estimates that cannot be" in set(kanalyze.health(report).get_column("check"))
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*SAMPLES.glob("*/ncu*.raw.csv"), *(REPORTS / "ncu").glob("*.raw.csv")]), ids=str
+)
+def test_whole_reports_are_sound(path):
+    checks = set(read(path).table("notes").get_column("check"))
+    assert not [check for check in checks if "cannot be" in check or "contradict" in check]
+
+
+def test_an_instruction_without_text_is_one(tmp_path):
+    for kind in PAGES:
+        text = (REPORTS / "ncu" / f"add.{kind}.csv").read_text()
+        (tmp_path / f"k.{kind}.csv").write_text(text.replace('"      S2R R3, SR_CTAID.X"', ""))
+    found = read(tmp_path).table("instructions").get_column("sass").to_list()
+    assert (found[0], found[1]) == ("LDC R1, c[0x0][0x28]", "")
+
+
+@needs_module
+def test_instructions_that_end_the_disassembler_are_refused(tmp_path, monkeypatch):
+    """They are read in a process of their own."""
+    path = tmp_path / "k.ncu-rep"
+    path.write_bytes(WHOLE)
+    whole = read(path).table("instructions")
+    assert whole.equals(read(SAMPLE).table("instructions"))
+    monkeypatch.setattr(ncu_apart, "_PROGRAM", "import os; os.abort()  # {path} {report} {out}")
+    with pytest.raises(DamagedReportError, match="damaged at the instructions of a kernel: what reads them ended"):
+        read(path).table("instructions")
+    monkeypatch.setattr("sys.executable", "")
+    assert read(path).table("instructions").equals(whole)

@@ -1,0 +1,603 @@
+"""Whatever file is given: a page, or a message and a remedy with status 2; never a traceback, never a hang."""
+
+import os
+import sqlite3
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.model import KINDS
+from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage.sqlite_pages import blocks as sqlite_blocks
+from support.command import ADD, ADD_UM, REPORTS, refused, run
+from support.exports import altered, only, remade, tables_of, with_first, without_column
+
+GRAPH_NODE = REPORTS / "graph_node.sqlite"
+EVERY = sorted(REPORTS.glob("*.sqlite"))
+
+KERNEL, GRAPH, MEMCPY, MEMSET, RUNTIME = (
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")
+)
+BY_PAGES, BY_CURSOR = 0, 1 << 40
+
+
+@cache
+def usual_page(path):
+    """The page of a report as it lies in the repository."""
+    return page(path)
+
+
+def page(path):
+    ran = run("summarize", path)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+def slow(*values, **keys):
+    """Parameters of a test that only `-m slow` runs."""
+    return pytest.param(*values, marks=pytest.mark.slow, **keys)
+
+
+def message(path, *, slug):
+    told, remedy = refused(run("summarize", path))
+    assert remedy.endswith(f"[{slug}]")
+    assert told.startswith(str(path))
+    return told.removeprefix(str(path)), remedy.removesuffix(f"  [{slug}]")
+
+
+def column(path, name, table="kernels"):
+    return getattr(kanalyze, table)(kanalyze.read(path))[name].to_list()
+
+
+def doubts(path):
+    rows = kanalyze.health(kanalyze.read(path)).filter(pl.col("doubt"))
+    return dict(rows.select("check", "count").iter_rows())
+
+
+@pytest.fixture(params=[BY_CURSOR, BY_PAGES], ids=["cursor", "pages"])
+def _either_way(request, monkeypatch):
+    """Read the tables once row by row and once page by page, as tables of any size are."""
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", request.param)
+
+
+# No report
+
+
+def test_a_missing_file_is_told_with_the_nearest_beside_it(tmp_path):
+    (tmp_path / "run_12.sqlite").touch()
+    remedy = f"Did you mean {tmp_path / 'run_12.sqlite'}?"
+    assert message(tmp_path / "run12.sqlite", slug="report-not-found") == (": no such file.", remedy)
+    assert message(tmp_path / "x", slug="report-not-found") == (": no such file.", "Check the path.")
+    assert message(tmp_path / "x" / "y.sqlite", slug="report-not-found") == (": no such file.", "Check the path.")
+
+
+def test_a_link_to_nothing_is_a_missing_file(tmp_path):
+    (tmp_path / "link.sqlite").symlink_to("nothing")
+    assert message(tmp_path / "link.sqlite", slug="report-not-found")[0] == ": no such file."
+
+
+def test_a_path_below_a_file_is_unreadable(tmp_path):
+    (tmp_path / "file").touch()
+    assert message(tmp_path / "file" / "x", slug="report-unreadable")[0] == ": cannot be read (Not a directory)."
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(tmp_path):
+    path = tmp_path / "secret.sqlite"
+    path.write_bytes(ADD.read_bytes())
+    path.chmod(0)
+    assert message(path, slug="report-unreadable")[0] == ": cannot be read (Permission denied)."
+
+
+@pytest.mark.parametrize("number", [5, 13], ids=["input/output error", "permission denied"])
+def test_a_file_that_the_system_does_not_give_is_refused(monkeypatch, number):
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "open", fail)
+    assert message(ADD, slug="report-unreadable")[0] == f": cannot be read ({os.strerror(number)})."
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, monkeypatch):
+    def wait_for_a_writer(*_):
+        pytest.fail("it would hang here")
+
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(Path, "open", wait_for_a_writer)
+    message(tmp_path / "pipe", slug="unknown-format")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found", "remedy"),
+    [
+        ("a.sqlite", b"", "an empty file", "Give a .nsys-rep file, or"),
+        ("a.nsys-rep", b"", "an empty file", "Give a .nsys-rep file, or"),
+        ("notes.txt", b"Where did the time go?\n", "a file in an unknown format", "Give a .nsys-rep file, or"),
+        ("a.sqlite", b"\0", "a file in an unknown format", "Give a .nsys-rep file, or"),
+        ("a.sqlite", b"SQLite format 3", "a file in an unknown format", "Give a .nsys-rep file, or"),
+        ("a.sqlite", bytes(range(256)) * 64, "a file in an unknown format", "Give a .nsys-rep file, or"),
+        ("a.qdstrm", b"NVIDIA", "an unfinished Nsight Systems recording", "Finish it with `QdstrmImporter -i"),
+    ],
+)
+def test_a_file_of_another_kind_is_refused(tmp_path, name, content, found, remedy):
+    path = tmp_path / name
+    path.write_bytes(content)
+    told, advised = message(path, slug="unknown-format")
+    assert told == f": {found}, not a report that kanalyze reads."
+    assert advised.startswith(remedy)
+
+
+def test_what_a_file_is_called_does_not_matter(tmp_path):
+    for name in ("a.nsys-rep", "no suffix", "ä ? #%41&mode=rw.txt"):
+        (tmp_path / name).write_bytes(ADD.read_bytes())
+        assert page(tmp_path / name).startswith(f"{name}   nsys 2025.3.2")
+
+
+@pytest.mark.parametrize(
+    ("statements", "tables"),
+    [
+        (["CREATE TABLE users (id)", "CREATE TABLE logs (id)"], "logs, users"),
+        (["CREATE TABLE users (id)", "DROP TABLE users"], "none"),
+        (["CREATE TABLE a (i)", "CREATE VIEW StringIds AS SELECT i AS id, 'x' AS value FROM a"], "a"),
+    ],
+    ids=["other tables", "no tables", "a view"],
+)
+def test_a_database_of_somebody_else_is_refused(tmp_path, statements, tables):
+    path = tmp_path / "a.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    expected = f": an SQLite database that nsys did not write (tables: {tables}), not a report that kanalyze reads."
+    assert message(path, slug="unknown-format")[0] == expected
+
+
+def test_the_report_is_only_read(tmp_path):
+    path = altered(tmp_path, ADD)
+    page(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == ADD.read_bytes()
+
+
+# Part of a report
+
+
+def test_a_report_of_strings_alone_has_a_page(tmp_path):
+    assert "The report records no CUDA activity" in page(only(tmp_path, ADD, "StringIds"))
+
+
+@pytest.mark.parametrize("table", [KERNEL, MEMCPY, MEMSET])
+@pytest.mark.parametrize("sign", ["StringIds", "META_DATA_EXPORT"], ids=["with strings", "without strings"])
+def test_one_table_of_device_work_has_a_page(tmp_path, table, sign):
+    kind, path = table.rpartition("_")[2].lower(), only(tmp_path, GRAPH_NODE, table, sign)
+    report, whole = kanalyze.read(path), kanalyze.read(GRAPH_NODE)
+    assert "health: complete" not in page(path)
+    assert report.events["start_ns"].to_list() == whole.kind(kind)["start_ns"].to_list()
+    ledger = kanalyze.ledger(report)
+    assert set(ledger["bucket"]) == {kind, "unknown"}
+    assert kanalyze.summarize(report).windows["window_ns"].to_list() == [ledger["ns"].sum()]
+    assert kanalyze.health(report).filter(pl.col("check") == "idle time of unknown cause")["count"].to_list() == [1]
+
+
+def test_calls_alone_have_a_page(tmp_path):
+    path = only(tmp_path, GRAPH_NODE, RUNTIME, "StringIds")
+    assert "88 launches were made, but no device activity was recorded" in page(path)
+    assert column(path, "total_ns", "api") == column(GRAPH_NODE, "total_ns", "api")
+    assert column(path, "name") == []
+
+
+@pytest.mark.parametrize("path", [ADD, slow(ADD_UM), slow(GRAPH_NODE)], ids=lambda path: path.stem)
+def test_no_single_table_is_needed(tmp_path, path):
+    for table in tables_of(path):
+        if not table.startswith("ENUM_NSYS_"):
+            assert page(altered(tmp_path, path, f"DROP TABLE {table}"))
+
+
+@pytest.mark.parametrize("table", [RUNTIME, MEMCPY, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"])
+def test_a_table_without_rows_is_as_good_as_none(tmp_path, table):
+    empty = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {table}")
+    text = page(empty)
+    assert text == page(altered(tmp_path, GRAPH_NODE, f"DROP TABLE {table}"))
+
+
+#: Columns that some version of nsys lacks, or that a page can be made without.
+OPTIONAL = {
+    KERNEL: ("correlationId", "globalPid", "graphNodeId", "greenContextId", "contextId", "demangledName"),
+    MEMCPY: ("correlationId", "srcKind", "dstKind", "migrationCause", "graphNodeId", "copyKind"),
+    RUNTIME: ("globalTid", "correlationId", "callchainId"),
+    "NVTX_EVENTS": ("textId", "text", "end", "globalTid", "domainId"),
+    "TARGET_INFO_GPU": ("name", "smCount", "maxWarpsPerSm", "computeMinor"),
+    "PROFILER_OVERHEAD": ("nameId", "returnValue"),
+    "META_DATA_CAPTURE": ("value",),
+    "META_DATA_EXPORT": ("value",),
+    "ANALYSIS_DETAILS": ("duration",),
+    "PROCESSES": ("name",),
+}
+
+
+@pytest.mark.parametrize(
+    "table", [KERNEL, "NVTX_EVENTS", *(slow(table) for table in sorted({*OPTIONAL} - {KERNEL, "NVTX_EVENTS"}))]
+)
+def test_no_optional_column_is_missed(tmp_path, table):
+    for name in OPTIONAL[table]:
+        assert page(without_column(tmp_path, GRAPH_NODE, table, name))
+
+
+def test_overhead_of_unknown_threads_is_no_trouble(tmp_path):
+    assert page(without_column(tmp_path, GRAPH_NODE, "PROFILER_OVERHEAD", "globalTid"))
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        (KERNEL, "correlationId"),
+        (KERNEL, "globalPid"),
+        (KERNEL, "graphNodeId"),
+        (MEMCPY, "srcKind"),
+        (RUNTIME, "globalTid"),
+        (RUNTIME, "correlationId"),
+    ],
+)
+def test_a_column_that_answers_need_is_a_doubt(tmp_path, table, name):
+    check = f"column {table}.{name} missing"
+    assert check in doubts(without_column(tmp_path, GRAPH_NODE, table, name))
+    assert check not in doubts(GRAPH_NODE)
+
+
+def told_or_read(path, *options):
+    """Make the page of a file that may be refused, but in no other way than this."""
+    ran = run("summarize", path, *options)
+    assert ran.status in (0, 2)
+    if ran.status:
+        assert ran.raw == b""
+        assert ran.error.startswith(f"kanalyze: {path}: ")
+        assert ran.error.endswith(("[report-damaged]\n", "[unknown-format]\n"))
+    else:
+        assert ran.error == ""
+
+
+def without_sense(*names, marks=()):
+    """Parameters of a table and some of its columns."""
+    return [pytest.param(*name.split("."), id=name, marks=marks) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        *without_sense(f"{KERNEL}.end", f"{RUNTIME}.start", f"{MEMCPY}.bytes", "NVTX_EVENTS.eventType"),
+        *without_sense("StringIds.id", "TARGET_INFO_GPU.id", "META_DATA_EXPORT.value"),
+        *without_sense(
+            *(f"{RUNTIME}.end", "PROCESSES.pid", "META_DATA_EXPORT.name", "DIAGNOSTIC_EVENT.text", f"{KERNEL}.start"),
+            *(f"{MEMCPY}.start", f"{KERNEL}.gridX", "PROFILER_OVERHEAD.start", "NVTX_EVENTS.start"),
+            *(f"{KERNEL}.deviceId", f"{RUNTIME}.nameId", "StringIds.value", "ANALYSIS_DETAILS.duration"),
+            *("TARGET_INFO_CUDA_DEVICE.pid", "TARGET_INFO_CUDA_DEVICE.gpuId", "DIAGNOSTIC_EVENT.severity"),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_column_that_makes_no_sense_is_no_traceback(tmp_path, table, name):
+    told_or_read(without_column(tmp_path, GRAPH_NODE, table, name))
+    for value in ("NULL", "'text'", "x'ff00'", (1 << 63) - 1):
+        told_or_read(with_first(tmp_path, GRAPH_NODE, table, name, value))
+
+
+def test_an_origin_that_makes_no_sense_is_no_traceback(tmp_path):
+    path = with_first(tmp_path, ADD, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "x'ff00'")
+    told_or_read(path, "--format", "json")
+
+
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize("value", ["'text'", "x'ff00'"])
+def test_text_among_integers_is_told_in_words(tmp_path, value):
+    path = with_first(tmp_path, GRAPH_NODE, KERNEL, "correlationId", value)
+    told, _ = message(path, slug="report-damaged")
+    assert told.startswith(f": damaged at table {KERNEL}: ")
+    assert "append" not in told
+
+
+@pytest.mark.usefixtures("_either_way")
+def test_numbers_that_are_not_whole_are_refused_or_cut(tmp_path):
+    path = with_first(tmp_path, GRAPH_NODE, KERNEL, "correlationId", "1.5")
+    assert run("summarize", path).status in (0, 2)
+
+
+# What other versions wrote
+
+
+OLD = [
+    *(f"DROP TABLE {name}" for name in tables_of(GRAPH_NODE) if name.startswith(("ENUM_", "TARGET_INFO_", "META_"))),
+    *remade(GRAPH_NODE, KERNEL, greenContextId=None, graphNodeId=None, mangledName=None, sharedMemoryExecuted="0"),
+    *remade(GRAPH_NODE, MEMCPY, greenContextId=None, graphNodeId=None, migrationCause=None, copyCount=None),
+    *remade(GRAPH_NODE, MEMSET, greenContextId=None, graphNodeId=None, memKind=None),
+]
+
+
+def test_an_old_export_without_enumerations_and_machine_gives_the_same_times(tmp_path):
+    old, new = kanalyze.read(altered(tmp_path, GRAPH_NODE, *OLD)), kanalyze.read(GRAPH_NODE)
+    assert kanalyze.kernels(old).equals(kanalyze.kernels(new))
+    assert kanalyze.copies(old).equals(kanalyze.copies(new))
+    assert kanalyze.ledger(old).equals(kanalyze.ledger(new))
+    assert kanalyze.launches(old).equals(kanalyze.launches(new))
+    assert old.devices.select("device", "name", "sm_count").rows() == [(0, None, None)]
+    assert old.copy_detail["source_memory"].to_list() == new.copy_detail["source_memory"].to_list()
+    assert "GPU" in page(old.meta.path).splitlines()[0]
+
+
+def test_ids_that_are_zero_are_none(tmp_path):
+    zeros = {name: f"coalesce({name}, 0)" for name in ("correlationId", "globalPid", "graphNodeId", "greenContextId")}
+    path = altered(tmp_path, GRAPH_NODE, *remade(GRAPH_NODE, KERNEL, **zeros))
+    assert page(path) == page(GRAPH_NODE)
+    assert kanalyze.read(path).kernel_config.equals(kanalyze.read(GRAPH_NODE).kernel_config)
+    assert kanalyze.read(path).kernel_config["graph_node_id"].null_count() > 0
+
+
+def test_calls_with_correlation_zero_launch_nothing(tmp_path):
+    statements = (f"UPDATE {table} SET correlationId = 0" for table in (KERNEL, MEMCPY, MEMSET, RUNTIME))
+    report = kanalyze.read(altered(tmp_path, GRAPH_NODE, *statements))
+    assert kanalyze.launches(report).is_empty()
+    assert page(report.meta.path)
+
+
+def test_marker_names_are_inline_or_in_the_string_table(tmp_path):
+    text = "INSERT INTO StringIds SELECT 70000 + rowid, text FROM NVTX_EVENTS WHERE text IS NOT NULL"
+    names = "UPDATE NVTX_EVENTS SET textId = 70000 + rowid, text = NULL WHERE text IS NOT NULL"
+    registered, inline = kanalyze.read(altered(tmp_path, GRAPH_NODE, text, names)), kanalyze.read(GRAPH_NODE)
+    assert registered.kind("range")["name"].to_list() == inline.kind("range")["name"].to_list()
+    assert "graph launches" in inline.kind("range")["name"].to_list()
+
+
+def test_both_names_of_a_marker_are_its_own(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, "UPDATE NVTX_EVENTS SET textId = (SELECT max(id) FROM StringIds)")
+    names = kanalyze.read(path).kind("range")["name"].to_list()
+    assert names == kanalyze.read(GRAPH_NODE).kind("range")["name"].to_list()
+
+
+def test_ranges_that_were_never_closed_are_a_doubt(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, 'UPDATE NVTX_EVENTS SET "end" = NULL WHERE rowid < 4')
+    assert page(path)
+    assert doubts(path)["ranges never closed"] == 3
+
+
+# What went missing
+
+
+def test_names_that_cannot_be_found_are_summed_under_none(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET demangledName = 99999999 + rowid % 7")
+    whole = kanalyze.kernels(kanalyze.read(GRAPH_NODE))
+    assert kanalyze.kernels(kanalyze.read(path)).select("name", "count", "total_ns").rows() == [
+        (None, whole["count"].sum(), whole["total_ns"].sum())
+    ]
+    assert doubts(path)["events without a name"] == whole["count"].sum()
+    assert "(no name)" in page(path)
+
+
+@pytest.mark.parametrize("number", [-1, -(1 << 62), (1 << 63) - 1, 1 << 32])
+def test_names_of_impossible_numbers_cannot_be_found(tmp_path, number):
+    path = with_first(tmp_path, GRAPH_NODE, KERNEL, "demangledName", str(number))
+    assert column(path, "count").count(1) == 1
+    assert doubts(path)["events without a name"] == 1
+    assert page(path)
+
+
+def test_text_that_is_no_utf8_is_shown_as_far_as_it_is(tmp_path):
+    broken = "UPDATE StringIds SET value = CAST(x'6162FF63' AS TEXT) WHERE value LIKE 'add(%'"
+    path = altered(tmp_path, ADD, broken)
+    assert column(path, "name") == ["ab\N{REPLACEMENT CHARACTER}c"]
+    assert "ab\N{REPLACEMENT CHARACTER}c" in page(path)
+
+
+EVIL = "'a' || char(10) || 'b' || char(27) || '[31m'"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(f"UPDATE StringIds SET value = {EVIL} WHERE value LIKE 'add(%'", id="kernel"),
+        *(
+            pytest.param(statement, id=name)
+            for name, statement in {
+                "call": f"UPDATE StringIds SET value = {EVIL} WHERE value LIKE 'cudaMemcpy%'",
+                "GPU": f"UPDATE TARGET_INFO_GPU SET name = {EVIL}",
+                "driver": f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = {EVIL} WHERE name = 'NvDriverVersion'",
+            }.items()
+        ),
+    ],
+)
+def test_names_with_line_breaks_and_escapes_do_not_reach_the_terminal(tmp_path, statement):
+    path = altered(tmp_path, ADD, statement)
+    run("summarize", path, "-o", tmp_path / "page.txt")
+    text = (tmp_path / "page.txt").read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    assert "a\nb" not in text
+
+
+@pytest.mark.parametrize("table", [KERNEL, RUNTIME])
+def test_times_of_another_age_are_refused(tmp_path, table):
+    path = with_first(tmp_path, GRAPH_NODE, table, "start", -(1 << 63))
+    told, _ = message(path, slug="report-damaged")
+    assert told == f": damaged at table {table}: a time (start_ns) is out of all bounds."
+
+
+def test_row_ids_beyond_32_bits_are_no_trouble(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET rowid = rowid + 5000000000")
+    assert kanalyze.kernels(kanalyze.read(path)).equals(kanalyze.kernels(kanalyze.read(GRAPH_NODE)))
+
+
+def test_a_file_whose_name_is_no_utf8_has_a_page(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.sqlite")
+    path.write_bytes(ADD.read_bytes())
+    assert page(path)
+
+
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize(("table", "kind"), [(KERNEL, "kernel"), (RUNTIME, "api"), (MEMCPY, "memcpy")])
+def test_rows_missing_in_the_middle_are_a_doubt(tmp_path, table, kind):
+    path = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {table} WHERE rowid IN (3, 7, 8, 9)")
+    assert doubts(path)[f"rows missing from {table}"] == 4
+    assert f"rows missing from {table}" not in doubts(GRAPH_NODE)
+    assert f"4 rows missing from {table}" in " ".join(page(path).split())
+    report = kanalyze.read(path)
+    assert report.kind(kind).height == kanalyze.read(GRAPH_NODE).kind(kind).height - 4
+    assert report.kind(kind)["event_id"].is_unique().all()
+
+
+def test_rows_that_are_numbered_otherwise_are_not_missing(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET rowid = rowid - 20")
+    assert f"rows missing from {KERNEL}" not in doubts(path)
+    assert kanalyze.health(kanalyze.read(path))["count"].min() == 0
+
+
+def test_kernels_keep_their_shapes_where_rows_are_missing(tmp_path):
+    path = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {KERNEL} WHERE rowid % 5 = 2")
+    report, whole = kanalyze.read(path), kanalyze.read(GRAPH_NODE)
+    keys = ["api_start_ns", "kernel_start_ns"]
+    kept = kanalyze.launches(whole).join(kanalyze.launches(report), on=keys, how="semi")
+    shape = ["kernel", "grid_x", "block_x", "kernel_ns"]
+    assert kanalyze.launches(report).select(*keys, *shape).equals(kept.select(*keys, *shape))
+    assert kept.height < kanalyze.launches(whole).height
+
+
+# More than one process
+
+
+def test_processes_whose_correlation_ids_collide_are_kept_apart(tmp_path):
+    other = 7 << 24
+    statements = []
+    for table in (KERNEL, MEMCPY, MEMSET, RUNTIME, "PROFILER_OVERHEAD"):
+        whose = "globalTid" if table in (RUNTIME, "PROFILER_OVERHEAD") else "globalPid"
+        again = remade(GRAPH_NODE, table, **{whose: f"{whose} + {other}"})[0].replace("remade", "again", 1)
+        statements += [again, f"INSERT INTO {table} SELECT * FROM again", "DROP TABLE again"]
+    devices = "SELECT gpuId, cudaId, pid + 7 FROM TARGET_INFO_CUDA_DEVICE"
+    path = altered(tmp_path, GRAPH_NODE, *statements, f"INSERT INTO TARGET_INFO_CUDA_DEVICE {devices}")
+    one, two = kanalyze.read(GRAPH_NODE), kanalyze.read(path)
+    (process,) = one.processes["process_id"].unique()
+    assert sorted(two.processes["process_id"].unique()) == [process, process + 7]
+    whole = kanalyze.launches(one)
+    for number in (process, process + 7):
+        alone = kanalyze.launches(two, process=number)
+        assert alone.drop("process_id").equals(whole.drop("process_id"))
+        assert kanalyze.ledger(two, process=number).equals(kanalyze.ledger(one))
+    assert kanalyze.launches(two).height == 2 * whole.height
+    assert column(path, "count") == [2 * count for count in column(GRAPH_NODE, "count")]
+    assert "2 processes" in page(path)
+
+
+# A file that is cut, changed, or still being written
+
+
+def lengths_of(size):
+    """Lengths around everything that a header tells, and many in between."""
+    return [16, 17, 50, 99, 100, 101, 511, 512, 4095, 4096, 4097, *range(5000, size, size // 25), size - 4096, size - 1]
+
+
+def test_a_file_that_is_cut_is_refused(tmp_path):
+    data, path = GRAPH_NODE.read_bytes(), tmp_path / "cut.sqlite"
+    for length in lengths_of(len(data)):
+        path.write_bytes(data[:length])
+        told, _ = message(path, slug="report-damaged")
+        assert "the file ends after" in told
+
+
+def test_a_file_that_is_cut_and_does_not_know_its_length_is_no_traceback(tmp_path):
+    data, path = bytearray(GRAPH_NODE.read_bytes()), tmp_path / "cut.sqlite"
+    data[92:96] = bytes(4)  # the change counter at which the length in the header was right
+    for length in lengths_of(len(data)):
+        path.write_bytes(data[:length])
+        told_or_read(path)
+
+
+def test_bytes_behind_the_end_are_no_trouble(tmp_path):
+    path = tmp_path / ADD.name
+    path.write_bytes(ADD.read_bytes() + bytes(10_000))
+    assert page(path) == usual_page(ADD)
+
+
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize(
+    ("source", "steps"),
+    [pytest.param(ADD, 12, id="add"), *(slow(path, 38, id=f"{path.stem}-more") for path in (ADD, GRAPH_NODE))],
+)
+def test_a_changed_byte_is_told_or_harmless(tmp_path, source, steps):
+    data, path = source.read_bytes(), tmp_path / "changed.sqlite"
+    for step in range(steps):
+        spread = step * len(data) // steps + 97 * step % 4096
+        at = spread - spread % 4096 + step % 12 if step % 3 == 0 else spread  # every third in the head of a page
+        changed = bytearray(data)
+        changed[at % len(data)] ^= 1 << step % 8
+        path.write_bytes(changed)
+        ran = run("summarize", path)
+        assert ran.status in (0, 2), at
+        assert (ran.raw == b"") == (ran.error != "") == (ran.status == 2), at
+
+
+def test_a_name_in_the_schema_that_is_no_utf8_is_no_traceback(tmp_path):
+    path = tmp_path / "changed.sqlite"
+    path.write_bytes(ADD.read_bytes().replace(b"tableThreadNamesThreadNames", b"table\xd4hreadNamesThreadNames"))
+    message(path, slug="report-damaged")
+
+
+def test_noise_behind_an_sqlite_header_is_no_traceback(tmp_path):
+    data, path = ADD.read_bytes(), tmp_path / "noise.sqlite"
+    noise = b"".join((7919 * n * n % 65521).to_bytes(2, "big") for n in range(len(data) // 2))
+    for kept in (16, 100, 4096, 5 * 4096):
+        path.write_bytes(data[:kept] + noise[kept:])
+        told_or_read(path)
+
+
+@pytest.mark.usefixtures("_either_way")
+def test_a_write_ahead_log_beside_the_file_is_read_with_it(tmp_path):
+    path, copy = altered(tmp_path, ADD, "PRAGMA journal_mode = wal"), tmp_path / "copy.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f'UPDATE {KERNEL} SET "end" = "end" + 1000')
+        copy.write_bytes(path.read_bytes())
+        log = path.with_name(path.name + "-wal").read_bytes()
+    assert column(copy, "total_ns") == column(ADD, "total_ns")
+    copy.with_name(copy.name + "-wal").write_bytes(log)
+    assert len(log) > 4096
+    assert column(copy, "total_ns") == [column(ADD, "total_ns")[0] + 1000]
+
+
+@pytest.mark.usefixtures("_either_way")
+@pytest.mark.parametrize("content", [b"", b"no log", bytes(range(256)) * 100])
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_what_is_beside_the_file_but_no_log_does_not_matter(tmp_path, suffix, content):
+    path = altered(tmp_path, ADD)
+    path.with_name(path.name + suffix).write_bytes(content)
+    assert page(path) == usual_page(ADD)
+
+
+# Both ways of reading
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
+    read_blocks, decoded = sqlite_blocks.read_blocks, set()
+
+    def spy(file, table, *rest):
+        found = read_blocks(file, table, *rest)
+        if found is not None:
+            decoded.add(table)
+        return found
+
+    monkeypatch.setattr(sqlite_blocks, "read_blocks", spy)
+    by_cursor = tables_read(path, BY_CURSOR, monkeypatch)
+    assert not decoded
+    by_pages = tables_read(path, BY_PAGES, monkeypatch)
+    assert decoded >= {KERNEL, GRAPH, MEMCPY, MEMSET, RUNTIME}.intersection(tables_of(path))
+    for name, frame in by_cursor.items():
+        assert frame.equals(by_pages[name], null_equal=True), name
+        assert frame.schema == by_pages[name].schema
+
+
+def tables_read(path, from_rows, monkeypatch):
+    """Every kind of event and every side table of a report, decoded by pages from so many rows on."""
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", from_rows)
+    report = kanalyze.read(path)
+    return {
+        **{kind: report.kind(kind) for kind in KINDS},
+        **{name: report.table(name) for name in ("kernel_config", "copy_detail", "devices", "processes", "notes")},
+    }

@@ -1,0 +1,312 @@
+"""Folders with a file per table: the same report as from SQLite, or a message; never a traceback."""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.model import KINDS, READER_TABLES
+from kanalyze.readers.storage import table_folder
+from support.command import REPORTS, refused, run
+
+SQLITE, PARQUET = REPORTS / "nvtx.sqlite", REPORTS / "nvtx.parquetdir"
+KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
+def tables_read(path):
+    report = kanalyze.read(path)
+    return {
+        **{kind: report.kind(kind) for kind in KINDS},
+        **{name: report.table(name) for name in READER_TABLES if name != "compiled_kernels"},
+    }
+
+
+def assert_same(one, other):
+    one, other = tables_read(one), tables_read(other)
+    for name, frame in one.items():
+        assert frame.schema == other[name].schema, name
+        assert frame.equals(other[name]), name
+
+
+def copied(folder):
+    return shutil.copytree(PARQUET, folder / "report")
+
+
+def as_arrow(folder, source=PARQUET):
+    """The tables of `source` as the streams that `nsys export --type=arrowdir` writes."""
+    made = folder / "arrow"
+    made.mkdir()
+    for file in source.glob("*.parquet"):
+        pl.read_parquet(file).write_ipc_stream(made / f"{file.stem}.arrow", compat_level=pl.CompatLevel.oldest())
+    return made
+
+
+def from_sqlite(folder, source):
+    """The tables of an SQLite export as Parquet files."""
+    folder.mkdir()
+    with closing(sqlite3.connect(source)) as connection:
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        for name in names:
+            columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall()
+            types = {column: {"TEXT": pl.String, "INTEGER": pl.Int64}.get(kind, pl.Float64) for column, kind in columns}
+            rows = connection.execute(f'SELECT * FROM "{name}" ORDER BY rowid').fetchall()
+            pl.DataFrame(rows, schema=types, orient="row").write_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+def message(path, *, slug, told_of=None):
+    told, remedy = refused(run("summarize", path))
+    assert remedy.endswith(f"[{slug}]")
+    assert told.startswith(str(told_of or path))
+    return told.removeprefix(str(told_of or path))
+
+
+def changed(folder, table, **columns):
+    """A copy of the report in whose `table` some columns are others; None leaves one out."""
+    path = copied(folder)
+    file = path / f"{table}.parquet"
+    frame = pl.read_parquet(file)
+    new = frame.with_columns(**{name: made for name, made in columns.items() if made is not None})
+    new.drop(name for name, made in columns.items() if made is None).write_parquet(file)
+    return path
+
+
+# The same report
+
+
+def test_a_parquet_folder_gives_what_the_sqlite_file_gives():
+    assert_same(SQLITE, PARQUET)
+    one, other = kanalyze.read(SQLITE).meta, kanalyze.read(PARQUET).meta
+    assert [getattr(one, name) for name in ("tool_version", "schema_version", "origin_unix_ns", "end_ns")] == [
+        getattr(other, name) for name in ("tool_version", "schema_version", "origin_unix_ns", "end_ns")
+    ]
+    assert (one.path, other.path) == (SQLITE, PARQUET)
+
+
+def test_an_arrow_folder_gives_what_the_sqlite_file_gives(tmp_path):
+    assert_same(SQLITE, as_arrow(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["findings", "graph_graph", "memory", "thrash", "two_gpus", "visible_devices"])
+def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
+    source = REPORTS / f"{name}.sqlite"
+    assert_same(source, from_sqlite(tmp_path / "report", source))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_large_tables_are_read_in_parts(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(table_folder, "_ROWS_AT_ONCE", rows)
+    assert_same(SQLITE, PARQUET)
+    assert_same(SQLITE, as_arrow(tmp_path))
+
+
+def test_a_file_of_the_folder_leads_to_the_folder(tmp_path):
+    assert kanalyze.read(PARQUET / f"{KERNEL}.parquet").meta.path == PARQUET
+    arrow = as_arrow(tmp_path)
+    assert kanalyze.read(arrow / "StringIds.arrow").meta.path == arrow
+
+
+def test_a_folder_has_a_page():
+    page = run("summarize", PARQUET, columns=200).text
+    assert page.startswith("nvtx.parquetdir   nsys 2025.3.2")
+    assert page.replace("nvtx.parquetdir", "nvtx.sqlite") == run("summarize", SQLITE, columns=200).text
+
+
+def test_what_the_folder_is_called_does_not_matter(tmp_path):
+    for name in ("report_pqtdir", "no suffix", "ä ? #%41*[x].sqlite"):
+        shutil.copytree(PARQUET, tmp_path / name)
+        assert_same(PARQUET, tmp_path / name)
+
+
+def test_other_files_in_the_folder_do_not_matter(tmp_path):
+    path = copied(tmp_path)
+    (path / "notes.txt").write_text("mine")
+    (path / "old.parquet").mkdir()
+    assert_same(PARQUET, path)
+
+
+def test_the_folder_is_only_read(tmp_path):
+    path = copied(tmp_path)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    run("summarize", path)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+def test_only_the_tables_that_are_asked_for_are_read(tmp_path):
+    path = copied(tmp_path)
+    file = path / "NVTX_EVENTS.parquet"
+    content = bytearray(file.read_bytes())
+    content[4:2000] = bytes(1996)  # values; how many rows there are stands at the end
+    file.write_bytes(content)
+    report = kanalyze.read(path)
+    assert report.kind("sync").equals(kanalyze.read(SQLITE).kind("sync"))
+    with pytest.raises(kanalyze.KanalyzeError):
+        report.kind("range")
+
+
+def test_a_table_without_rows_is_none(tmp_path):
+    """nsys writes those, with all columns, with --lazy=false."""
+    path = copied(tmp_path)
+    pl.read_parquet(path / f"{KERNEL}.parquet").clear().write_parquet(path / "CUPTI_ACTIVITY_KIND_GRAPH_TRACE.parquet")
+    pl.DataFrame(schema={"start": pl.Int64}).write_parquet(path / "CUDA_GPU_MEMORY_USAGE_EVENTS.parquet")
+    assert_same(SQLITE, path)
+
+
+def test_numbers_beyond_the_signed_ones_are_those_of_sqlite(tmp_path):
+    table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+    path = changed(tmp_path, table, virtualAddress=pl.lit((1 << 64) - 5, dtype=pl.UInt64))
+    assert kanalyze.read(path).copy_detail["address"].drop_nulls().unique().to_list() == [-5]
+
+
+# Part of a report
+
+
+def test_without_its_strings_a_report_has_no_names(tmp_path):
+    path = copied(tmp_path)
+    (path / "StringIds.parquet").unlink()
+    report = kanalyze.read(path)
+    assert kanalyze.kernels(report).select("name", "count").rows() == [(None, report.kind("kernel").height)]
+    assert "events without a name" in kanalyze.health(report).filter("doubt")["check"].to_list()
+    assert run("summarize", path).status == 0
+
+
+def test_no_single_table_is_needed(tmp_path):
+    path = copied(tmp_path)
+    for file in sorted(path.glob("*.parquet")):
+        content = file.read_bytes()
+        file.unlink()
+        assert tables_read(path), file.name
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("column", ["correlationId", "deviceId", "globalPid", "graphNodeId", "registersPerThread"])
+def test_a_missing_column_is_a_doubt(tmp_path, column):
+    path = changed(tmp_path, KERNEL, **{column: None})
+    doubts = kanalyze.health(kanalyze.read(path)).filter("doubt")["check"].to_list()
+    assert f"column {KERNEL}.{column} missing" in doubts
+    assert run("summarize", path).status == 0
+
+
+# No report
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    assert message(tmp_path, slug="unknown-format") == ": a folder without tables, not a report that kanalyze reads."
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "deeper").mkdir()
+    assert message(tmp_path, slug="unknown-format").startswith(": a folder without tables")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_folder_of_other_tables_is_refused(tmp_path, ending):
+    frame = pl.DataFrame({"user": [1]})
+    for name in ("users", "logs"):
+        file = tmp_path / f"{name}.{ending}"
+        frame.write_parquet(file) if ending == "parquet" else frame.write_ipc_stream(file)
+    expected = ": tables that nsys did not write (logs, users), not a report that kanalyze reads."
+    assert message(tmp_path, slug="unknown-format") == expected
+    assert message(tmp_path / f"users.{ending}", slug="unknown-format") == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"Where did the time go?"])
+def test_a_file_that_is_only_called_parquet_is_refused(tmp_path, content):
+    (tmp_path / "a.parquet").write_bytes(content)
+    message(tmp_path / "a.parquet", slug="unknown-format")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_without_permission_is_refused(tmp_path):
+    path = copied(tmp_path)
+    path.chmod(0)
+    assert message(path, slug="report-unreadable") == ": cannot be read (Permission denied)."
+    path.chmod(0o755)
+    (path / f"{RUNTIME}.parquet").chmod(0)
+    told = message(path, slug="report-unreadable", told_of=path / f"{RUNTIME}.parquet")
+    assert told == ": cannot be read (Permission denied)."
+
+
+def test_a_file_that_the_system_does_not_give_is_unreadable(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise PermissionError("Permission denied (os error 13): /a/path")
+
+    monkeypatch.setattr(pl, "scan_parquet", fail)
+    told = message(copied(tmp_path), slug="report-unreadable")
+    assert told.endswith(".parquet: cannot be read (Permission denied).")
+
+
+def test_a_file_that_goes_away_is_told(tmp_path):
+    path = copied(tmp_path)
+    report = kanalyze.read(path)
+    (path / f"{KERNEL}.parquet").unlink()
+    with pytest.raises(kanalyze.KanalyzeError) as raised:
+        report.kind("kernel")
+    assert raised.value.slug in ("report-unreadable", "report-damaged")
+
+
+# Damage
+
+
+def told_or_read(path):
+    ran = run("summarize", path)
+    assert ran.status in (0, 2)
+    assert "Traceback" not in ran.error
+    if ran.status:
+        assert ran.error.endswith(("[report-damaged]\n", "[unknown-format]\n"))
+    return ran.status
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_file_that_is_cut_is_refused(tmp_path, form):
+    path = copied(tmp_path) if form == "parquet" else as_arrow(tmp_path)
+    file = path / f"{KERNEL}.{form}"
+    content = file.read_bytes()
+    size = len(content)
+    for length in (0, 1, 4, 7, 8, 9, 11, 12, 100, *range(200, size, size // 11), size - 9, size - 8, size - 1):
+        file.write_bytes(content[:length])
+        assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: "), length
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_a_changed_byte_is_told_or_harmless(tmp_path, form):
+    path = copied(tmp_path) if form == "parquet" else as_arrow(tmp_path)
+    for table in (KERNEL, "StringIds", "META_DATA_EXPORT"):
+        file = path / f"{table}.{form}"
+        content = file.read_bytes()
+        steps = 12
+        for step in range(steps):
+            changed_content = bytearray(content)
+            changed_content[(step * len(content) // steps + 31 * step) % len(content)] ^= 1 << step % 8
+            file.write_bytes(changed_content)
+            with suppress(kanalyze.KanalyzeError):
+                tables_read(path)
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("correlationId", pl.lit("text")),
+        ("start", pl.lit(None, dtype=pl.Int64)),
+        ("start", pl.lit(-(1 << 63))),
+        ("gridX", pl.lit(1 << 40)),
+        ("demangledName", pl.lit("add(float *)")),
+        ("end", pl.lit([1, 2])),
+    ],
+    ids=str,
+)
+def test_a_column_that_makes_no_sense_is_told(tmp_path, column, values):
+    path = changed(tmp_path, KERNEL, **{column: values})
+    assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: ")
+
+
+def test_numbers_that_are_not_whole_are_refused_or_cut(tmp_path):
+    for number, value in enumerate((1.5, float("nan"))):
+        (tmp_path / str(number)).mkdir()
+        told_or_read(changed(tmp_path / str(number), KERNEL, correlationId=pl.lit(value)))

@@ -1,0 +1,222 @@
+"""Exports of other versions of nsys: a column or table that one lacks costs only what is made of it."""
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.model import KINDS, READER_TABLES
+from kanalyze.readers.nsys.report import _driver
+from support.command import REPORTS, run
+from support.exports import altered, remade, without_column
+from support.nsys_versions import GRAPH, KERNEL, MEMCPY, MEMSET, SYNC, VERSIONS, as_written_by
+
+OLD = REPORTS / "old"
+SOURCES = [
+    REPORTS / f"{name}.sqlite"
+    for name in ("findings", "graph_node", "memory", "nvtx", "prefetch", "thrash", "two_gpus", "two_processes")
+]
+
+OLDEST = min(VERSIONS)
+
+#: Of 2024 and before.
+BEFORE_2025 = [version for version in VERSIONS if version < "2025"]
+
+#: What tables lose with the columns that these do not write.
+LOST = {
+    "sync_detail": ["record_id"],
+    "event_records": ["record_id"],
+    "fault_detail": ["source_file", "source_line"],
+    "processes": ["cuda_ordinal", "device"],
+    "memory": ["stream"],
+}
+
+WITHOUT_LINKS = f"column {SYNC}.eventSyncId missing"
+WITHOUT_ORDINALS = "table TARGET_INFO_CUDA_DEVICE missing"
+
+
+def noted(path):
+    return dict(kanalyze.read(path).table("notes").select("check", "count").iter_rows())
+
+
+def doubted(path):
+    return set(kanalyze.health(kanalyze.read(path)).filter("doubt")["check"])
+
+
+def without_ids(frame, *columns):
+    """A table but for what depends on where its rows are stored, and these `columns`."""
+    return frame.drop("event_id", *columns, strict=False).unique(maintain_order=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_other_versions_give_the_same_tables_but_for_what_they_lack(tmp_path, version, source):
+    other, whole = kanalyze.read(as_written_by(version, tmp_path, source)), kanalyze.read(source)
+    assert other.meta.schema_version == VERSIONS[version].schema
+    assert other.meta.tool_version == whole.meta.tool_version
+    lost = LOST if version in BEFORE_2025 else {}
+    graphs = ["graph"] if GRAPH in VERSIONS[version].lacks_tables else []
+    for kind in set(KINDS).difference(graphs):
+        columns = lost.get(kind, ())
+        assert without_ids(other.kind(kind), *columns).equals(without_ids(whole.kind(kind), *columns)), kind
+    for name in set(READER_TABLES).difference(["events", "notes", "graph_detail", "compiled_kernels"]):
+        columns = lost.get(name, ())
+        assert without_ids(other.table(name), *columns).equals(without_ids(whole.table(name), *columns)), name
+        assert all(other.table(name)[column].is_null().all() for column in columns), name
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_what_a_version_lacks_is_in_its_health_and_nothing_else(tmp_path, version, source):
+    """Links between waits and recordings, where the report waits for CUDA events; and GPUs, where there are several."""
+    whole, notes = kanalyze.read(source), noted(as_written_by(version, tmp_path, source))
+    waits, gpus = whole.table("sync_detail")["cuda_event_id"].count(), whole.devices.height
+    wanted = noted(source)
+    if version in BEFORE_2025:
+        wanted |= {WITHOUT_LINKS: 1} if waits else {}
+        wanted |= {WITHOUT_ORDINALS: 1} if gpus > 1 else {}
+    if "DIAGNOSTIC_EVENT" in VERSIONS[version].lacks_tables:
+        wanted = {check: count for check, count in wanted.items() if not check.startswith("nsys: ")}
+    assert notes == wanted
+
+
+def test_the_sources_wait_for_events_and_have_several_gpus():
+    assert kanalyze.read(REPORTS / "findings.sqlite").table("sync_detail")["cuda_event_id"].count() > 0
+    assert kanalyze.read(REPORTS / "two_gpus.sqlite").devices.height > 1
+
+
+@pytest.mark.parametrize("version", ["2022.4", "2023.4"])
+def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_path, version):
+    source = REPORTS / "graph_graph.sqlite"
+    whole, other = kanalyze.read(source), kanalyze.read(as_written_by(version, tmp_path, source))
+    assert whole.kind("graph").height == 30
+    alone = [kanalyze.health(report).filter(check="launches without an operation") for report in (whole, other)]
+    assert alone[1]["count"].item() == alone[0]["count"].item() + 30
+    assert other.kind("kernel").equals(whole.kind("kernel"))
+
+
+@pytest.mark.parametrize(
+    "version", [OLDEST, *(pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS if version != OLDEST)]
+)
+def test_a_report_of_any_version_has_a_page(tmp_path, version):
+    for source in SOURCES:
+        ran = run("summarize", as_written_by(version, tmp_path, source))
+        assert (ran.status, ran.error) == (0, "")
+
+
+def test_tables_without_rows_are_not_taken_for_a_trace(tmp_path):
+    """nsys writes them with --lazy=false."""
+    for source in (REPORTS / "empty.sqlite", REPORTS / "nvtx.sqlite"):
+        kinds = kanalyze.read(as_written_by("2026.1", tmp_path, source)).kinds
+        assert kinds == kanalyze.read(source).kinds
+        assert "memory" not in kinds
+
+
+# Real exports by three versions of the same recording: NVTX ranges and calls of the operating system, and no GPU
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "schema"),
+    [("2022_4", "2022.4.2.1", "3.0.0"), ("2023_4", "2023.4.4.54", "3.7.2"), ("2024_2", "2024.2.3.38", "3.11.1")],
+)
+def test_real_exports_of_old_versions_are_read(name, version, schema):
+    report = kanalyze.read(OLD / f"marks_{name}.sqlite")
+    meta = report.meta
+    assert (meta.tool_version, meta.schema_version, meta.driver_version) == (version, schema, None)
+    assert report.kinds == ("range", "overhead", "osrt") if name == "2022_4" else {"range", "osrt"} <= {*report.kinds}
+    ranges = report.kind("range").join(report.table("range_detail"), on="event_id")
+    sums = ranges.group_by("domain", "name", "style").agg(pl.len(), pl.col("dur_ns").sum()).sort("dur_ns")
+    assert sums.rows() == [
+        (None, "worker", "PushPop", 1, 10092908),
+        ("loader", "load", "PushPop", 5, 10401497),
+        (None, "step", "PushPop", 5, 10487045),
+        (None, "epoch", "StartEnd", 1, 21175690),
+        (None, "left open", "PushPop", 1, 42729044),
+    ]
+    (ender,) = ranges["end_thread_id"].drop_nulls()
+    assert ender == ranges.filter(name="worker")["thread_id"].item()
+    calls = report.kind("osrt")
+    assert calls.filter(name="clock_nanosleep")["dur_ns"].sum() == 20396970
+    assert report.table("processes").is_empty()
+    assert report.table("notes").filter(~pl.col("check").str.starts_with("nsys: ")).is_empty()
+
+
+# One column or table
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "column"),
+    [
+        ("graph_node", KERNEL, "graphNodeId"),
+        ("graph_node", KERNEL, "registersPerThread"),
+        ("graph_node", KERNEL, "streamId"),
+        ("graph_node", MEMCPY, "bytes"),
+        ("graph_node", MEMSET, "bytes"),
+        ("prefetch", MEMCPY, "virtualAddress"),
+        ("prefetch", MEMCPY, "migrationCause"),
+        ("nvtx", "NVTX_EVENTS", "endGlobalTid"),
+        ("nvtx", "NVTX_EVENTS", "domainId"),
+        ("graph_graph", GRAPH, "graphExecId"),
+        ("memory", "CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"),
+        ("findings", SYNC, "eventSyncId"),
+        ("nvtx", "TARGET_INFO_GPU", "smCount"),
+    ],
+)
+def test_a_missing_column_is_in_the_health_and_the_page_still_there(tmp_path, name, table, column):
+    path = without_column(tmp_path, REPORTS / f"{name}.sqlite", table, column)
+    assert f"column {table}.{column} missing" in doubted(path)
+    assert f"column {table}.{column} missing" not in noted(REPORTS / f"{name}.sqlite")
+    assert run("summarize", path).status == 0
+
+
+def test_copies_without_sizes_have_times_and_no_sizes(tmp_path):
+    statements = [*remade(REPORTS / "graph_node.sqlite", MEMCPY, bytes=None)]
+    statements += remade(REPORTS / "graph_node.sqlite", MEMSET, bytes=None)
+    old, new = (
+        kanalyze.read(altered(tmp_path, REPORTS / "graph_node.sqlite", *statements)),
+        kanalyze.read(REPORTS / "graph_node.sqlite"),
+    )
+    sizes = [column for column in kanalyze.copies(new).columns if "bytes" in column]
+    assert kanalyze.copies(old).drop(sizes).equals(kanalyze.copies(new).drop(sizes))
+    assert kanalyze.copies(old).select(sizes).null_count().row(0) == (kanalyze.copies(old).height,) * len(sizes)
+    assert old.copy_detail["size_bytes"].is_null().all()
+
+
+def test_a_table_of_device_work_that_is_not_read_is_in_the_health(tmp_path):
+    made = 'CREATE TABLE CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS AS SELECT start, "end", deviceId FROM ' + KERNEL
+    path = altered(tmp_path, REPORTS / "nvtx.sqlite", made)
+    kernels = kanalyze.read(path).kind("kernel").height
+    assert noted(path) == {"table CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS not read": kernels}
+
+
+def test_without_any_gpu_the_limits_are_in_doubt(tmp_path):
+    path = altered(tmp_path, REPORTS / "nvtx.sqlite", "DROP TABLE TARGET_INFO_GPU")
+    assert noted(path) == {"table TARGET_INFO_GPU missing": 1}
+
+
+@pytest.mark.parametrize("table", [KERNEL, MEMCPY, "PROFILER_OVERHEAD"])
+def test_rows_without_an_end_are_a_doubt(tmp_path, table):
+    source = REPORTS / "graph_node.sqlite"
+    some = altered(tmp_path, source, *remade(source, table, end='CASE WHEN rowid % 5 = 2 THEN NULL ELSE "end" END'))
+    kind = {KERNEL: "kernel", MEMCPY: "memcpy"}.get(table, "overhead")
+    events = kanalyze.read(source).kind(kind)
+    lost = len(range(2, events.height + 1, 5))
+    assert noted(some) == {f"rows of {table} without an end": lost}
+    report = kanalyze.read(some)
+    assert report.kind(kind).filter(dur_ns=0).height == lost
+    assert dict(report.table("notes").select("check", "count").rows()) == noted(some)
+    assert run("summarize", some).status == 0
+    none = without_column(tmp_path, source, table, "end")
+    assert noted(none)[f"rows of {table} without an end"] == events.height
+
+
+def test_instants_have_no_end_and_that_is_no_doubt():
+    assert noted(REPORTS / "memory.sqlite") == {}
+    assert kanalyze.read(REPORTS / "memory.sqlite").kind("memory")["dur_ns"].unique().to_list() == [0]
+
+
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [("5303002", "530.30.02"), ("5154304", "515.43.04"), ("580.95.05", "580.95.05"), ("551.61", "551.61"), ("0", None)],
+)
+def test_a_driver_whose_version_is_run_together(told, version):
+    assert _driver(told) == version

@@ -1,0 +1,282 @@
+"""The user's cache: nothing is taken from it that is not as the user wrote it, and it stays within its limit."""
+
+import os
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.model import KINDS
+from kanalyze.readers.shared import checksums, user_cache
+from kanalyze.readers.torch import cache as torch_cache
+from kanalyze.readers.torch import read_json as read_torch_json
+from support.command import environment
+
+TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of its own, which keeps even small traces."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setattr(torch_cache, "_LEAST_BYTES", 0)
+    return tmp_path / "caches" / "kanalyze"
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    shutil.copy(TRACE, path)
+    return path
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """How often a trace was decoded."""
+    calls = []
+    made = read_torch_json._decoded  # noqa: SLF001 - what the cache saves
+    monkeypatch.setattr(read_torch_json, "_decoded", lambda *given: calls.append(1) or made(*given))
+    return calls
+
+
+def same(one, other):
+    for kind in KINDS:
+        assert one.kind(kind).equals(other.kind(kind)), kind
+
+
+# As it was written
+
+
+def test_any_flipped_bit_is_decoded_again(cache, trace, decoded):
+    first = kanalyze.read(trace)
+    (place,) = cache.iterdir()
+    files = sorted(place.iterdir())
+    assert len(files) > 5
+    flips = 0
+    for file in files:
+        content = file.read_bytes()
+        for at in {len(content) // 3, len(content) - 1}:
+            changed = bytearray(content)
+            changed[at] ^= 1 << at % 8
+            file.write_bytes(changed)
+            decoded.clear()
+            same(first, kanalyze.read(trace))
+            assert len(decoded) == 1, (file.name, at)
+            flips += 1
+            assert file.read_bytes() == content or file.name == "rest.json"
+    decoded.clear()
+    same(first, kanalyze.read(trace))
+    assert (decoded, flips >= 2 * len(files) - 2) == ([], True)
+
+
+@pytest.mark.parametrize("change", ["longer", "shorter", "swapped", "empty", "link"])
+def test_files_that_are_others_are_decoded_again(cache, trace, decoded, change):
+    first = kanalyze.read(trace)
+    (place,) = cache.iterdir()
+    kernel, op = place / "Kernel.frame.arrow", place / "Op.frame.arrow"
+    if change == "longer":
+        kernel.write_bytes(kernel.read_bytes() + b"\0")
+    elif change == "shorter":
+        kernel.write_bytes(kernel.read_bytes()[:-1])
+    elif change == "swapped":
+        kernel.write_bytes(op.read_bytes())
+    elif change == "empty":
+        kernel.write_bytes(b"")
+    else:
+        kernel.unlink()
+        kernel.symlink_to(op)
+    decoded.clear()
+    same(first, kanalyze.read(trace))
+    assert len(decoded) == 1
+
+
+@given(st.binary(min_size=1, max_size=3000), st.data())
+def test_a_sum_tells_every_change(tmp_path_factory, content, data):
+    path = tmp_path_factory.mktemp("summed") / "file"
+    path.write_bytes(content)
+    told = checksums.checksum(path)
+    at = data.draw(st.integers(0, len(content) - 1))
+    bit = data.draw(st.integers(0, 7))
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
+    assert checksums.checksum(path) != told
+    path.write_bytes(content[:at])
+    assert checksums.checksum(path) != told
+    path.write_bytes(content)
+    assert checksums.checksum(path) == told
+
+
+def test_the_sum_of_a_large_file_is_made_of_its_parts(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 40)
+    monkeypatch.setattr(checksums, "_PART_BYTES", 1000)
+    parts = checksums.checksum(path)
+    changed = bytearray(path.read_bytes())
+    changed[4321] ^= 1
+    path.write_bytes(changed)
+    assert checksums.checksum(path) != parts
+
+
+# By the user
+
+
+def as_group_writable(cache):
+    cache.chmod(0o770)
+
+
+def as_world_writable(cache):
+    cache.chmod(0o707)
+
+
+def as_a_link(cache):
+    cache.rename(cache.with_name("elsewhere"))
+    cache.symlink_to("elsewhere")
+
+
+UNTRUSTED = [as_group_writable, as_world_writable, as_a_link]
+
+
+@pytest.mark.parametrize("make", UNTRUSTED, ids=lambda make: make.__name__)
+def test_a_folder_that_others_may_write_to_is_not_used(cache, trace, decoded, make):
+    first = kanalyze.read(trace)
+    make(cache)
+    before = sorted(path.name for path in cache.iterdir())
+    decoded.clear()
+    same(first, kanalyze.read(trace))
+    same(first, kanalyze.read(trace))
+    assert len(decoded) == 2
+    assert sorted(path.name for path in cache.iterdir()) == before
+
+
+def test_a_file_in_place_of_the_folder_is_left_alone(cache, trace, decoded):
+    cache.parent.mkdir()
+    cache.write_text("mine")
+    same(kanalyze.read(trace), kanalyze.read(trace))
+    assert len(decoded) == 2
+    assert cache.read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.parametrize("what", ["cache", "entry"])
+def test_what_somebody_else_owns_is_not_used(cache, trace, decoded, what):
+    kanalyze.read(trace)
+    (place,) = cache.iterdir()
+    os.chown(cache if what == "cache" else place, 12345, 12345)
+    decoded.clear()
+    kanalyze.read(trace)
+    assert len(decoded) == 1
+
+
+@pytest.mark.parametrize("make", UNTRUSTED, ids=lambda make: make.__name__)
+def test_an_entry_that_others_may_write_to_is_not_used(cache, trace, decoded, make):
+    kanalyze.read(trace)
+    (place,) = cache.iterdir()
+    make(place)
+    decoded.clear()
+    kanalyze.read(trace)
+    assert len(decoded) == 1
+
+
+def test_what_is_made_is_the_users_alone_whatever_the_mask(cache, trace, decoded):
+    mask = os.umask(0)
+    try:
+        kanalyze.read(trace)
+        assert cache.stat().st_mode & 0o777 == 0o700
+        decoded.clear()
+        kanalyze.read(trace)
+    finally:
+        os.umask(mask)
+    assert decoded == []
+
+
+def test_a_link_to_nothing_is_no_cache(cache, trace):
+    cache.parent.mkdir()
+    cache.symlink_to("nothing")
+    assert kanalyze.read(trace).kind("kernel").height > 0
+    assert not cache.exists()
+
+
+# Within its limit
+
+
+def filled(folder, sizes):
+    """A cache with entries of these sizes, each older than the one before it."""
+    folder.mkdir(parents=True, mode=0o700)
+    for number, size in enumerate(sizes):
+        place = folder / f"{number:04}-state.trace3"
+        place.mkdir(mode=0o700)
+        (place / "frame").write_bytes(bytes(size))
+        os.utime(place, ns=(10**18 - number, 10**18 - number))
+
+
+@given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 60), st.integers(0, 120))
+def test_what_stays_is_the_newest_that_fits(tmp_path_factory, sizes, written, most):
+    folder = tmp_path_factory.mktemp("cache") / "kanalyze"
+    filled(folder, sizes)
+    with user_cache.scratch(folder) as scratch:
+        (scratch / "file").write_bytes(bytes(written))
+        there = user_cache.make_room(folder, "none", most)
+    left = sorted(path.name for path in folder.iterdir())
+    kept, total = [], written
+    for number, size in enumerate(sizes):
+        if total + size <= most:
+            kept.append(f"{number:04}-state.trace3")
+            total += size
+    assert (there, left) == (written <= most, kept)
+
+
+def test_a_trace_that_does_not_fit_is_not_kept(cache, trace, monkeypatch):
+    monkeypatch.setattr(torch_cache, "_MOST_BYTES", 1000)
+    kanalyze.read(trace)
+    assert [*cache.iterdir()] == []
+
+
+def test_exports_and_traces_count_together(cache):
+    cache.mkdir(parents=True, mode=0o700)
+    export = cache / "aa-bb-cc.sqlite"
+    export.write_bytes(bytes(100))
+    os.utime(export, ns=(1, 1))
+    trace = cache / "dd-ee.trace3"
+    trace.mkdir()
+    (trace / "frame").write_bytes(bytes(100))
+    (cache / "builds").mkdir()
+    (cache / "builds" / "workload").write_bytes(bytes(1000))
+    assert user_cache.make_room(cache, "none", 150)
+    assert sorted(path.name for path in cache.iterdir()) == ["builds", trace.name]
+
+
+LOOK = """
+import sys, kanalyze
+from kanalyze.readers import torch_cache
+torch_cache._LEAST_BYTES, torch_cache._MOST_BYTES = 0, int(sys.argv[1])
+for path in sys.argv[2:]:
+    assert kanalyze.read(path).kind("kernel").height > 0
+"""
+
+
+def test_processes_at_once_keep_the_limit_and_give_the_same(tmp_path, cache):
+    paths = []
+    for number in range(4):
+        path = tmp_path / f"trace{number}.json.gz"
+        shutil.copy(TRACE, path)
+        paths.append(path)
+    kanalyze.read(paths[0])
+    size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+    most = 5 * size // 2
+
+    def look(shift):
+        turned = [*paths[shift:], *paths[:shift]]
+        command = [sys.executable, "-c", LOOK, str(most), *map(str, turned)]
+        return subprocess.run(command, env=environment(), capture_output=True, check=False)  # noqa: S603 - ourselves
+
+    with ThreadPoolExecutor(4) as pool:
+        ended = list(pool.map(look, range(4)))
+    assert [(one.returncode, one.stderr) for one in ended] == [(0, b"")] * 4
+    assert sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) <= most
+    assert any(cache.iterdir())
+    assert not [path for path in cache.iterdir() if path.name.startswith(".")]

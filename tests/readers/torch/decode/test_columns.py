@@ -1,0 +1,252 @@
+"""A piece of a trace becomes columns: exact times, texts as codes, odd numbers, and what the counts say."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.readers.torch.decode import columns as trace_decode
+from kanalyze.readers.torch.decode import old_forms as trace_loose
+from kanalyze.readers.torch.decode.columns import Decoder
+from kanalyze.readers.torch.decode.events import MISSING
+from kanalyze.readers.torch.decode.kinds import KIND_OF, MEANT
+from kanalyze.readers.torch.decode.old_forms import number, repaired, whole_objects
+from kanalyze.readers.torch.decode.repair import Part
+from kanalyze.readers.torch.frames import frames_of
+from support.made_traces import decimals, dumps, x
+
+DECODER = Decoder()
+
+#: An event as Kineto wrote it until 2026.
+KINETO = b'[\n  {\n    "ph": "X", "cat": "cpu_op", "name": "%s", "pid": 1, "tid": 2,\n    "ts": 1\n  }]'
+
+#: The same later in that year.
+LATER = (
+    b'[\n  {\n    "ph": "X",\n    "cat": "cpu_op",\n    "name": "%s",\n    "pid": 1,\n    "tid": 2,\n    "ts": 1\n  }]'
+)
+
+
+def nanoseconds(text: str, decoder: Decoder = DECODER) -> list[tuple[int, int | None]]:
+    """Start and duration of the operators in a piece."""
+    frames = frames_of([Part(decoder.columns(text.encode()), decoder.texts.known, b"")])
+    return frames.events["Op"].select("start_ns", "dur_ns").rows()
+
+
+def piece(*events) -> str:
+    return ", ".join(map(dumps, events))
+
+
+def test_a_piece_becomes_columns():
+    decoder = Decoder()
+    found = decoder.columns(
+        piece(
+            x("cpu_op", "aten::mm", Decimal("1.5"), 2, {"External id": 1, "Input Dims": [[2, 3]]}),
+            x("cpu_op", "aten::mm", 3, 2, None, tid="7"),
+            x("ac2g", "ac2g", 3, 0),
+            {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
+        ).encode()
+    )
+    absent = [MISSING, MISSING]
+    assert {name: list(column) for name, column in found.blocks["Op"].items()} == {
+        "ts": [1500, 3000],
+        "dur": [2000, 2000],
+        "pid": [4000, 4000],
+        "tid": [4001, 7],
+        "name": [1, 1],
+        "external_id": [1, MISSING],
+        "sequence_number": absent,
+        "forward_thread_id": absent,
+        "input_shapes": [2, 0],
+        "input_types": [0, 0],
+        "input_strides": [0, 0],
+    }
+    assert decoder.texts.known == ["", "aten::mm", "[[2, 3]]"]
+    assert (list(found.blocks), dict(found.counts)) == (["Op"], {"entries": 4, "flow": 1, "name": 1})
+    assert [event["name"] for event in found.meta] == ["process_name"]
+
+
+WIDE = decimals(wide=True)
+NEAR_LIMITS = st.builds(
+    lambda limit, off: Decimal(limit) + Decimal(off).scaleb(-3),
+    st.sampled_from([0, 1 << 42, 1 << 43, -(1 << 43), 1 << 52, 1_700_000_000_000_000]),
+    st.integers(-3000, 3000),
+)
+TIMES = WIDE | NEAR_LIMITS
+LENGTHS = st.none() | decimals() | TIMES
+
+
+@given(times=st.lists(st.tuples(TIMES, LENGTHS), min_size=1, max_size=6), odd=st.booleans())
+def test_times_are_exact_to_the_nanosecond(times, odd):
+    events = [x("cpu_op", "a", start, length) for start, length in times]
+    others = [x("of another tool", "b", 1, 1)] if odd else []
+    expected = [(int(start * 1000), None if length is None else int(length * 1000)) for start, length in times]
+    assert sorted(nanoseconds(piece(*events, *others)), key=str) == sorted(expected, key=str)
+
+
+@given(starts=st.lists(st.integers(1 << 43, 1 << 51), min_size=1, max_size=5), digits=st.integers(0, 3))
+def test_times_of_an_epoch_are_exact_in_every_style(starts, digits):
+    written = [Decimal(f"{start}.{'987'[:digits]}") if digits else start for start in starts]
+    found = nanoseconds(piece(*(x("cpu_op", "a", start, 1) for start in written)))
+    assert sorted(found) == sorted((int(start * 1000), 1000) for start in written)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_event_without_a_length_hides_none_that_a_float_would_round(order):
+    events = [x("cpu_op", "a", 1, 1), x("cpu_op", "b", 2, Decimal("8796093022209.001"))]
+    del events[0]["dur"]
+    assert sorted(nanoseconds(piece(*events[::order]))) == [(1000, None), (2000, 8_796_093_022_209_001)]
+
+
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_length_that_a_float_would_round_is_exact_beside_times_of_an_epoch(sign):
+    written = f'{{"cat": "cpu_op", "ts": 1700000000000000.001, "dur": {sign}8796093022208.0009}}'
+    assert nanoseconds(written) == [(1_700_000_000_000_000_001, int(f"{sign}8796093022208001"))]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("1e3", 1_000_000),
+        ("1.5e3", 1_500_000),
+        ("15e-1", 1500),
+        ("1712195495941799.906", 1_712_195_495_941_799_906),
+        ("1.712195495941799906e15", 1_712_195_495_941_799_906),
+        ("-0.001", -1),
+        ("-8796093022208.001", -8_796_093_022_208_001),
+        ('"12.5"', 12_500),
+    ],
+)
+def test_times_are_read_however_they_are_written(written, expected):
+    assert nanoseconds(f'{{"cat": "cpu_op", "ts": {written}}}') == [(expected, None)]
+
+
+@pytest.mark.parametrize(
+    "written", ["1e400", "1e300", "-1e300", "4611686018427387.904", '"NaN"', '"inf"', "true", "[]", '"9e99999999"']
+)
+def test_what_is_no_time_is_counted(written):
+    found = DECODER.columns(f'{{"cat": "cpu_op", "ts": {written}}}, {{"cat": "cpu_op", "ts": 5}}'.encode())
+    assert dict(found.counts) == {"entries": 2, "no time": 1}
+
+
+@given(starts=st.lists(decimals(), min_size=1, max_size=30))
+def test_events_are_sorted_by_their_start_and_then_as_they_stand(starts):
+    events = [x("cpu_op", f"{number}", start, 1) for number, start in enumerate(starts)]
+    decoder = Decoder()
+    frame = frames_of([Part(decoder.columns(piece(*events).encode()), decoder.texts.known, b"")]).events["Op"]
+    expected = sorted(range(len(starts)), key=lambda number: starts[number])
+    assert frame.get_column("name").cast(str).to_list() == [str(number) for number in expected]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (5, 5),
+        (-5, -5),
+        ("5", 5),
+        (" 5 ", 5),
+        ("stream 7", 7),
+        ("0x7f", 127),
+        ("0X7F", 127),
+        ((1 << 63) - 1, (1 << 63) - 1),
+        (1 << 63, MISSING),
+        (str(1 << 63), MISSING),
+        ("9" * 5000, MISSING),
+        ("seven", MISSING),
+        ("", MISSING),
+        ("\N{ARABIC-INDIC DIGIT FIVE}", MISSING),
+        ("1_0", MISSING),
+        (None, MISSING),
+    ],
+)
+def test_numbers_of_64_bits_and_nothing_else(value, expected):
+    assert number(value) == expected
+
+
+@pytest.mark.parametrize("category", KIND_OF)
+def test_every_category_is_decoded_by_type_as_it_is_field_by_field(category):
+    event = x(category, "a", 1, 2, {"correlation": 3, "External id": 4, "external id": 4, "device": 0})
+    typed, loose = Decoder(), Decoder()
+    by_type = typed.columns(piece(event).encode())
+    # one that fits no type, and the same with a number that does not
+    by_field = loose.columns(
+        piece(x("nothing", "b", 0, 0), {**event, "args": {**event["args"], "odd": 1}, "pid": 4000.0}).encode()
+    )
+    assert set(by_field.counts) - {"category nothing"} == set(by_type.counts)
+    frames = [
+        frames_of([Part(columns, decoder.texts.known, b"")])
+        for columns, decoder in ((by_type, typed), (by_field, loose))
+    ]
+    assert {kind: frame.to_dicts() for kind, frame in frames[0].events.items()} == {
+        kind: frame.to_dicts() for kind, frame in frames[1].events.items()
+    }
+
+
+def test_all_kinds_have_a_spelling():
+    assert set(MEANT.values()) == set(KIND_OF.values())
+
+
+def test_a_step_of_the_old_profiler_is_a_range():
+    found = DECODER.columns(
+        piece(x("Operator", "ProfilerStep#3", 0, 9, {"External id": 5}), x("Operator", "a", 1, 2)).encode()
+    )
+    assert {kind: list(block["external_id"]) for kind, block in found.blocks.items()} == {
+        "Annotation": [5],
+        "Op": [MISSING],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "better", "count"),
+    [
+        (b'[{"a": 1}]', b'[{"a": 1}]', 0),
+        (b'[{"a": "nan, inf"}]', b'[{"a": "nan, inf"}]', 0),
+        (b'[{"a": nan, "b": [-inf, Infinity], "c": N/A}]', b'[{"a": null, "b": [null, null], "c": null}]', 4),
+        (b'[{"a": "x\x02y"}]', b'[{"a": "x y"}]', 1),
+        (b'[{"a": "x\ny"}]', b'[{"a": "x y"}]', 1),
+        (b'[{"a": "x\xffy"}]', '[{"a": "x\ufffdy"}]'.encode(), 1),
+        (b'[{"a": "\\d\\\\d\\n"}]', b'[{"a": "\\\\d\\\\d\\n"}]', 1),
+        (b'[{"a": "\\ud83d\\ude00 \\ude00 \\\\ud83d"}]', b'[{"a": "\\ud83d\\ude00 \\ufffd \\\\ud83d"}]', 1),
+        (KINETO % b'a "b" c', KINETO % b'a \\"b\\" c', 1),
+        (KINETO % b'", "x": "y" "', KINETO % b'\\", \\"x\\": \\"y\\" \\"', 1),
+        (LATER % b'", "x": "y" "', LATER % b'\\", \\"x\\": \\"y\\" \\"', 1),
+        (KINETO % b'a \\"b\\" "c', KINETO % b'a \\"b\\" \\"c', 1),
+        (b'[{"name": "a", "x": "nan", "pid": 1, "y": nan}]', b'[{"name": "a", "x": "nan", "pid": 1, "y": null}]', 1),
+        (b'{"a": NaN}', b'{"a": null}', 1),
+    ],
+)
+def test_text_that_is_no_json_is_repaired(text, better, count):
+    assert repaired(text) == (better, count)
+
+
+def test_whole_events_are_found_between_what_cannot_be_read():
+    text = b'{"ph": 1}, {"ph": 2, "a": {"b": [1}}, {"no": 1}, {"ph": "}, {"}, '
+    text += b'nonsense {"ph": 3, "args": {"ph": 4}} {"ph": 5'
+    found = list(whole_objects(text))
+    assert [part for part in found if isinstance(part, bytes)] == [
+        b'{"ph": 1}',
+        b'{"ph": "}, {"}',
+        b'{"ph": 3, "args": {"ph": 4}}',
+    ]
+    lost = [dict(part) for part in found if not isinstance(part, bytes)]
+    assert lost == [
+        {"entries": 1, "unreadable": 1, "unreadable bytes": 36},
+        {"entries": 1, "unreadable": 1, "unreadable bytes": 8},
+        {"entries": 1, "unreadable": 1, "unreadable bytes": 8},
+    ]
+
+
+def test_what_was_read_in_vain_is_not_read_again_for_ever(monkeypatch):
+    """Each place may be read again a few times; then what was read is given up."""
+    monkeypatch.setattr(trace_loose, "_AGAIN_AT_LEAST", 0)
+    whole = b'{"ph": 1}'
+    text = b'{"a": ' * 400 + b"x" * 100 + whole
+    assert whole in list(whole_objects(text))
+    deep = b'{"a":' * 100_000 + b" " * 3000 + whole
+    assert whole in list(whole_objects(deep))
+
+
+def test_times_are_floats_only_where_those_are_exact():
+    assert DECODER.columns(b'{"cat": "cpu_op", "ts": 1.5}').blocks["Op"]["ts"].typecode == "d"
+    assert DECODER.columns(b'{"cat": "cpu_op", "ts": 1700000000000000.5}').blocks["Op"]["ts"].typecode == "q"
+    assert trace_decode.EXACT_US == 2**43

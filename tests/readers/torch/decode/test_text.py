@@ -1,0 +1,201 @@
+"""Where the events of a trace begin and end, where they may be cut, and what stands around them."""
+
+import gzip
+
+import pytest
+
+from kanalyze.errors import UnknownFormatError
+from kanalyze.readers.torch.decode import text as trace_text
+from kanalyze.readers.torch.decode.repair import outline
+from kanalyze.readers.torch.decode.text import between, is_tail, open_text, split_tail
+from support.made_traces import LAYOUTS, trace, written_to, x
+
+EVENTS = [
+    x("cpu_op", f"op {number}", number, 1, {"External id": number, "Input Dims": [[number]]}) for number in range(40)
+]
+
+
+def taken(path):
+    """The pieces of a trace as bytes, and its text."""
+    text = open_text(path)
+    whole = path.read_bytes()
+    pieces = [one if isinstance(one, bytes) else whole[slice(*one)] for one in text.pieces()]
+    if text.around.tail is not None:
+        text.around.add_tail(text.around.tail)
+    return pieces, text
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pieces_are_whole_events_and_together_all_of_them(tmp_path, monkeypatch, layout, compressed):
+    monkeypatch.setattr(trace_text, "PIECE_BYTES", 300)
+    whole = trace(EVENTS, layout, {"schemaVersion": 1}, {"traceName": "t"})
+    pieces, text = taken(written_to(tmp_path, whole, compressed=compressed))
+    assert len(pieces) > 5
+    assert all(piece.strip(b", \t\n")[:1] == b"{" and piece.strip()[-1:] == b"}" for piece in pieces)
+    assert b"".join(pieces) in whole
+    assert sum(piece.count(b'"ph"') for piece in pieces) == len(EVENTS)
+    assert text.around.properties == {"schemaVersion": 1, "traceName": "t"}
+    assert (text.around.damage, text.around.bare) == ([], False)
+    assert text.share > 0.9
+
+
+@pytest.mark.parametrize(
+    ("opening", "where"),
+    [
+        (b'\n  {\n    "ph": "X"', b"\n  }"),
+        (b'\r\n  {\r\n    "ph": "X"', b"\n  }"),
+        (b'{"ph": "X"', b"}"),
+        (b'{"ph":"X"', b"}"),
+        (b' { "a key" : 1', b"}"),
+        (b"", b"}"),
+        (b"{}", b"}"),
+    ],
+)
+def test_the_place_between_two_events_is_told_by_the_first(opening, where):
+    key = {b"{}": b"}", b"": b'"x"'}.get(opening, opening.lstrip(b" \r\n{").partition(b":")[0])
+    inside = opening.partition(b"{")[2][: -len(opening.partition(b"{")[2].lstrip())] if b'"' in opening else b""
+    line = opening.partition(b"{")[0]
+    text = b'{"args": [1]' + where + b" ," + line + b"{" + inside + key + b": 2}"
+    found = between(opening).search(text)
+    assert found is not None
+    assert text[: found.end()] == b'{"args": [1]' + where
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"ph": "X"}]}', (b'{"ph": "X"}', b"}")),
+        (b'{"ph": "X"} , ] , "a": [{"b": [1]}, {"b": 2}] }', (b'{"ph": "X"} , ', b' , "a": [{"b": [1]}, {"b": 2}] }')),
+        (b"  ]", (b"  ", b"")),
+        (b'{"ph": "X", "args": {"a": [1]}}', None),
+        (b'{"ph": "X"}, {"ph": "X", "args": {"a": [1]', None),
+        (b'{"ph": "X"}], "a": "cut', None),
+        (b"", None),
+    ],
+)
+def test_the_end_of_the_list_is_found_behind_its_last_event(text, expected):
+    assert split_tail(text, between(b'{"ph"')) == (expected or (text, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (b"", True),
+        (b"}", True),
+        (b"}\0\0\n", True),
+        (b', "a": {"ph": "X"}}', True),
+        (b', "a": "cut', True),
+        (b'}, {"ph": "X"}', False),
+        (b'{"ph": "X", "cut', False),
+    ],
+)
+def test_no_event_stands_behind_the_list(text, answer):
+    assert is_tail(text) is answer
+
+
+def test_an_outline_says_where_a_list_may_be_cut_and_where_it_ends():
+    text = b'{"a": "}, {"}, {"b": [{}, {}]}, {"c\\"{": 1}], "d": [2]}'
+    places = [at for at in range(len(text)) if text[at : at + 3] == b"}, "]
+    cuts, ends = outline(text, [place + 1 for place in places])
+    assert [text[:cut] for cut in cuts] == [b'{"a": "}, {"}', b'{"a": "}, {"}, {"b": [{}, {}]}', text]
+    assert [text[at:] for at in ends] == [b'], "d": [2]}', b"}"]
+
+
+@pytest.mark.parametrize("head", [b'{"a": [{"b": "traceEvents"}], ', b'\xef\xbb\xbf {\n "a": [{"b": "traceEvents"}],'])
+def test_properties_stand_before_and_after(tmp_path, head):
+    path = written_to(tmp_path, head + b'"traceEvents" :\n [ ], "z": {"y": [{"ph": "X"}, {"x": "]}"}]}}\n')
+    pieces, text = taken(path)
+    assert b"".join(pieces).strip() == b""
+    assert text.around.properties == {"a": [{"b": "traceEvents"}], "z": {"y": [{"ph": "X"}, {"x": "]}"}]}}
+
+
+@pytest.mark.parametrize(
+    ("head", "properties", "damage"),
+    [
+        (b'{"deviceProperties": [{"id": 0}], "a": "x\x01y"', {"deviceProperties": [{"id": 0}], "a": "x\x01y"}, []),
+        (b'{"a": NaN, "b": -inf, "c": N/A', {"b": None, "c": None}, []),
+        (b'{"a": "one /"quoted/" word"', {"a": 'one "quoted" word'}, []),
+        (b'{"a": "C:\\Users"', {"a": "C:\\Users"}, []),
+        (
+            b'{"deviceProperties": [{"id": 0}], "a": {{, "schemaVersion": 1',
+            {"deviceProperties": [{"id": 0}], "schemaVersion": 1},
+            ["unreadable properties before the events"],
+        ),
+        (
+            b'{"a": ' + b"[" * 100_000 + b', "schemaVersion": 1',
+            {"schemaVersion": 1},
+            ["unreadable properties before the events"],
+        ),
+    ],
+)
+def test_damaged_properties_are_read_as_far_as_they_can_be(tmp_path, head, properties, damage):
+    _, text = taken(written_to(tmp_path, head + b', "traceEvents": [{"ph": "X"}]}'))
+    found = text.around.properties
+    assert {name: found[name] for name in properties} == properties
+    assert text.around.damage == damage
+
+
+def test_a_piece_is_found_where_events_have_their_keys_in_any_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_text, "PIECE_BYTES", 200)
+    shuffled = [EVENTS[0], *(dict(reversed(event.items())) for event in EVENTS[1:])]
+    pieces, _ = taken(written_to(tmp_path, trace(shuffled, "compact")))
+    assert len(pieces) > 10
+
+
+def test_text_without_any_place_between_events_is_cut_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_text, "PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(trace_text, "LONGEST_BYTES", 1 << 18)
+    pieces, _ = taken(written_to(tmp_path, b'{"traceEvents": [' + b"x" * (1 << 20)))
+    assert max(map(len, pieces)) == 1 << 18
+    assert sum(map(len, pieces)) == 1 << 20
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_just_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_text, "PIECE_BYTES", 300)
+    path = written_to(tmp_path, trace(EVENTS))
+    pieces = open_text(path).pieces()
+    next(pieces)
+    path.write_bytes(b"{")
+    assert all(stop >= start for start, stop in pieces)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [1, 3],
+    ids=["one member", "three members and zeros"],
+)
+def test_compressed_text_may_stand_in_several_members(tmp_path, members):
+    whole = trace(EVENTS)
+    path = tmp_path / "t.json.gz"
+    parts = [
+        gzip.compress(whole[len(whole) * number // members : len(whole) * (number + 1) // members])
+        for number in range(members)
+    ]
+    path.write_bytes((b"\0" * 7 if members > 1 else b"").join(parts) + b"\0" * 512)
+    pieces, text = taken(path)
+    assert b"".join(pieces) in whole
+    assert (text.around.tail, text.around.damage) == (b"}", [])
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"no JSON", b"\x00\x01"])
+def test_what_is_no_json_is_refused(tmp_path, content):
+    for compressed in (False, True):
+        with pytest.raises(UnknownFormatError):
+            open_text(written_to(tmp_path, content, compressed=compressed))
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"traceEvents": null}', b'{"traceEvents": {}}', b"{", b'{"traceEve'])
+def test_json_without_events_is_refused(tmp_path, content):
+    for compressed in (False, True):
+        with pytest.raises(UnknownFormatError, match="JSON without traceEvents"):
+            open_text(written_to(tmp_path, content, compressed=compressed))
+
+
+def test_the_events_are_looked_for_only_so_far(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace_text, "LONGEST_BYTES", 4 << 20)
+    monkeypatch.setattr(trace_text, "_READ_BYTES", 1 << 20)
+    filler = b'{"a": "' + b"x" * (1 << 20) + b'", '
+    assert taken(written_to(tmp_path, filler + b'"traceEvents": []}'))[1].around.tail == b"}"
+    with pytest.raises(UnknownFormatError, match="JSON without traceEvents"):
+        open_text(written_to(tmp_path, b'{"a": "' + b"x" * (5 << 20) + b'", "traceEvents": []}'))

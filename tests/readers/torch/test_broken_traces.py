@@ -1,0 +1,314 @@
+"""Broken traces: whatever is whole is read, what is lost is counted, and nothing takes long or ends in a traceback."""
+
+import gzip
+import random
+import resource
+import time
+from collections import Counter
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.errors import KanalyzeError
+from kanalyze.readers import read
+from kanalyze.readers.torch.decode import text as trace_text
+from kanalyze.readers.torch.decode.processes import decoded
+from kanalyze.readers.torch.decode.text import open_text
+from support.command import refused, run
+from support.made_traces import LAYOUTS, counted, report_of, trace, written_to, x
+
+HEAD = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}]}
+TAIL = {"traceName": "t", "baseTimeNanoseconds": 5}
+
+EVENTS = [
+    x("cpu_op", "aten::mm", Decimal("10.5"), 50, {"External id": 1, "Input Dims": [[2, 3], [3, 4]]}),
+    x("cuda_runtime", "cudaLaunchKernel", 20, 5, {"External id": 1, "correlation": 7}),
+    {"ph": "s", "id": 7, "pid": 4000, "tid": 4001, "ts": 20, "cat": "ac2g", "name": "ac2g"},
+    x(
+        "kernel",
+        'gemm<"a", {}>',
+        30,
+        Decimal("9.25"),
+        {"External id": 1, "correlation": 7, "device": 0, "stream": 7},
+        0,
+        7,
+    ),
+    x("user_annotation", "}, {", 0, 100, {"External id": 2}),
+    {"ph": "M", "name": "process_name", "pid": 4000, "tid": 0, "ts": 0, "args": {"name": "python"}},
+]
+KINDS = {"cpu_op": "op", "cuda_runtime": "api", "kernel": "kernel", "user_annotation": "range"}
+
+LOST = "events that cannot be read"
+CUT = "missing end of the list of events"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("broken")
+
+
+def decoded_of(folder, text):
+    """What is decoded of a text: the name and start of each event that a table holds; counts; damage and properties."""
+    opened = open_text(written_to(folder, text))
+    parts = decoded(opened, lambda *_: None)
+    counts = sum((part.columns.counts for part in parts), Counter())
+    found = [
+        (part.texts[name], start_us)
+        for part in parts
+        for kind, block in part.columns.blocks.items()
+        for name, start_us in zip(block["name"], _us(block["ts"]), strict=True)
+    ]
+    return sorted(found), counts, opened.around
+
+
+def _us(times):
+    return times if times.typecode == "d" else [time / 1000 for time in times]
+
+
+def expected(events):
+    """The same names and starts of these events."""
+    return sorted((event["name"], float(event["ts"])) for event in events if event.get("cat") in KINDS)
+
+
+def places_of(text, layout):
+    """Where each event begins and ends in the text of :data:`EVENTS`."""
+    found, at = [], text.index(b"[", text.index(b'"traceEvents"')) + 1
+    for event in EVENTS:
+        begin = text.index(b"{", at)
+        one = trace([event], layout)
+        size = one.rindex(b"}", 0, one.rindex(b"]")) + 1 - one.index(b"{", one.index(b"["))
+        found.append((begin, begin + size))
+        at = begin + size
+    return found
+
+
+@pytest.mark.parametrize("layout", ["kineto", "compact", "kineto 2026"])
+def test_cut_off_at_any_byte_every_whole_event_is_there(folder, layout):
+    text = trace(EVENTS, layout, HEAD, TAIL)
+    places = places_of(text, layout)
+    opened, end = text.index(b'"traceEvents"') + len(b'"traceEvents": ['), text.index(b"]", places[-1][1])
+    for size in range(len(text)):
+        if size < opened:
+            with pytest.raises(KanalyzeError):
+                decoded_of(folder, text[:size])
+            continue
+        found, counts, around = decoded_of(folder, text[:size])
+        whole = [event for event, (_, stop) in zip(EVENTS, places, strict=True) if stop <= size]
+        cut = [event for event, (begin, stop) in zip(EVENTS, places, strict=True) if begin < size < stop]
+        assert found == expected(whole), size
+        assert counts["unreadable"] == len(cut), size
+        assert counts["entries"] == len(whole) + len(cut), size
+        assert (CUT in around.damage) == (size <= end), size
+        assert around.properties["deviceProperties"] == HEAD["deviceProperties"]
+
+
+@pytest.mark.parametrize("share", [0.03, 0.05, 0.1, 0.3, 0.5, 0.9, 0.99])
+def test_a_compressed_trace_that_ends_early_is_read_to_its_end(folder, share):
+    noise = random.Random(5)  # noqa: S311 - names that do not compress
+    events = [x("cpu_op", f"{noise.random()}", number, 1) for number in range(40)]
+    whole = gzip.compress(trace(events))
+    path = folder / "cut.json.gz"
+    path.write_bytes(whole[: int(len(whole) * share)])
+    ran = run("show", "health", path, "--format=csv")
+    if ran.status:
+        assert refused(ran)[1].endswith("[unknown-format]")
+        return
+    assert "early end of the compressed data" in ran.text
+    assert (CUT in ran.text) == (share < 0.98)  # after that, only the check of the whole is missing
+
+
+def test_compressed_data_that_is_damaged_is_read_up_to_there(folder):
+    noise = random.Random(1)  # noqa: S311
+    events = [x("cpu_op", f"{noise.random()}", number, 1) for number in range(2000)]
+    whole = bytearray(gzip.compress(trace(events), 1))
+    middle = len(whole) // 2
+    whole[middle : middle + 400] = b"\xff" * 400
+    path = folder / "damaged.json.gz"
+    path.write_bytes(whole)
+    report = read(path)
+    assert report.kind("op").height > 800
+    assert any(check.startswith("damage in the compressed data before byte") for check in counted(report))
+
+
+def written(event) -> str:
+    return trace([event], "compact", bare=True).decode()[1:-1]
+
+
+OP = written(EVENTS[0])
+
+#: The same on lines as Kineto has them.
+LINES = OP.replace('"ph"', '\n    "ph"').replace('"ts"', '\n    "ts"')
+
+
+@pytest.mark.parametrize(
+    ("text", "notes", "names"),
+    [
+        (OP.replace("aten", "a\x01t\x00en"), {"characters that JSON does not allow": 2}, ["a t en::mm"]),
+        (OP.replace("aten", "a\ttab"), {"characters that JSON does not allow": 1}, ["a tab::mm"]),
+        (OP.replace("aten", "\udcff\udcfe"), {"characters that JSON does not allow": 2}, ["\ufffd\ufffd::mm"]),
+        (OP.replace("aten", "\\ud83d"), {"characters that JSON does not allow": 1}, ["\ufffd::mm"]),
+        (OP.replace("aten", "\\ud83d\\ude00"), {}, ["😀::mm"]),
+        (OP.replace("aten", "C:\\Users"), {"characters that JSON does not allow": 1}, ["C:\\Users::mm"]),
+        (LINES.replace("aten", 'a "quoted" one'), {"characters that JSON does not allow": 1}, ['a "quoted" one::mm']),
+        (OP.replace("[[2", "[NaN, inf, -Infinity, N/A, [2"), {"characters that JSON does not allow": 4}, ["aten::mm"]),
+        (
+            OP.replace("50", "NaN"),
+            {"characters that JSON does not allow": 1, "op events without a duration": 1},
+            ["aten::mm"],
+        ),
+        (OP.replace('"dur": 50', '"dur": null'), {"op events without a duration": 1}, ["aten::mm"]),
+        (OP.replace('"dur": 50, ', ""), {"op events without a duration": 1}, ["aten::mm"]),
+        (OP.replace("50", "18446744073709551.615"), {"op events without a duration": 1}, ["aten::mm"]),
+        (OP.replace("50", "-50"), {"op events of negative duration": 1}, ["aten::mm"]),
+        (OP.replace("10.5", "-10.5"), {"op events at negative times": 1}, ["aten::mm"]),
+        (OP.replace("10.5", "null"), {"events without a time": 1}, []),
+        (OP.replace('"ts": 10.5, ', ""), {"events without a time": 1}, []),
+        (OP.replace("10.5", "1e400"), {"events without a time": 1}, []),
+        (OP.replace("10.5", "9" * 5000), {LOST: 1}, []),
+        (OP.replace("10.5", "1e99999999999999999999"), {"events without a time": 1}, []),
+        (OP.replace("10.5", '"10.5"'), {}, ["aten::mm"]),
+        (OP.replace("10.5", '"soon"'), {"events without a time": 1}, []),
+        ('{"ph": "s", "cat": "ac2g", "id": [], "pid": 1, "tid": 1, "ts": "x"}', {"arrows between events": 1}, []),
+        (OP.replace("aten", "\\" * 2001), {LOST: 1}, []),
+        (OP.replace("cpu_op", "of my own"), {"events of the category of my own": 1}, []),
+        (OP.replace("cpu_op", "collective_comm"), {"events of other devices and tools": 1}, []),
+        (OP.replace('"cat": "cpu_op", ', ""), {"events without a category": 1}, []),
+        (OP.replace('"cpu_op"', "5"), {"events without a category": 1}, []),
+        (OP.replace('"aten::mm"', "5"), {}, ["5"]),
+        (OP.replace('"aten::mm"', "null"), {}, [None]),
+        (OP.replace('{"External', '[{"External') + "]", {LOST: 1}, []),
+        ('{"ph": "X", "ph": "X"' + OP.removeprefix('{"ph": "X"'), {}, ["aten::mm"]),
+        ("5", {"entries that are no event": 1}, []),
+        ('{"a": 1}', {"entries that are no event of a trace": 1}, []),
+        (OP.replace("[[2", "[" * 100_000 + "[[2"), {LOST: 1}, []),
+        (OP.replace("[[2", "[" * 5_000 + "]" * 5_000 + ", [[2"), None, None),
+        ("", {}, []),
+    ],
+)
+def test_what_is_odd_is_read_or_counted(folder, text, notes, names):
+    fine = written(EVENTS[1])
+    whole = f'{{"traceEvents": [{fine}, {text}, {fine}]}}' if text else f'{{"traceEvents": [{fine}, {fine}]}}'
+    report = report_of(folder, whole.encode("utf-8", "surrogateescape"))
+    assert report.kind("api").height == 2
+    if notes is not None:
+        usual = {"events in the trace", "bytes of events that cannot be read"}
+        assert {check: count for check, count in counted(report).items() if check not in usual} == notes
+    if names is not None:
+        assert report.kind("op").get_column("name").cast(str).to_list() == names
+
+
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', '{"traceEvents": [\n]\n}', "[]", " [ ] \n"])
+def test_a_trace_without_events_is_a_trace(folder, text):
+    report = report_of(folder, text.encode())
+    assert (report.kinds, counted(report)) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (b'{"a": 1}', "JSON without traceEvents"),
+        (b"[1, 2]", "JSON without traceEvents"),
+        (b'[{"a": 1}, {"b": [2]}]', "JSON without traceEvents"),
+        (b"[[[[", "JSON without traceEvents"),
+        (gzip.compress(b"#!/bin/sh", mtime=0), "compressed data that is no JSON"),
+        (gzip.compress(b'{"a": 1}', mtime=0), "JSON without traceEvents"),
+        (b"\x1f\x8b\x08\x00", "nothing that can be read"),
+    ],
+)
+def test_json_that_is_no_trace_is_refused_with_a_word_on_what_is_read(tmp_path, text, found):
+    path = tmp_path / "a.json"
+    path.write_bytes(text)
+    message, remedy = refused(run("summarize", path))
+    assert message == f"{path}: {found}, not a {'trace' if 'Events' in found else 'report'} that kanalyze reads."
+    assert remedy.endswith("[unknown-format]")
+
+
+def test_events_of_unknown_categories_are_told_apart_up_to_a_number(folder):
+    events = [EVENTS[0], *[x(f"category {number}", "a", 0, 1) for number in range(30)] * 2]
+    notes = counted(report_of(folder, trace(events)))
+    assert sum(check.startswith("events of the category") for check in notes) == 10
+    assert notes["events of 20 more categories"] == 40
+
+
+#: Each event that a table holds, as it stands in a trace.
+WHOLE = {
+    layout: [trace([event], layout, bare=True)[1:-1].strip() for event in EVENTS if event.get("cat") in KINDS]
+    for layout in LAYOUTS
+}
+
+
+@given(data=st.data(), layout=st.sampled_from(list(LAYOUTS)), piece=st.sampled_from([60, 1 << 20]))
+def test_any_damage_is_survived(folder, data, layout, piece):
+    text = bytearray(trace(EVENTS * 2, layout, HEAD, TAIL))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        gone = data.draw(st.sampled_from([0, 1, 1, 5, 60]))
+        text[at : at + gone] = data.draw(
+            st.sampled_from([b"", b"{", b"}", b"]", b"[", b'"', b"\\", b",", b"\0", b"\xff", b"9e9"])
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace_text, "PIECE_BYTES", piece)
+        try:
+            found, counts, _ = decoded_of(folder, bytes(text))
+        except KanalyzeError:
+            return
+    left = sum(text.count(part) for part in WHOLE[layout])
+    assert len(found) >= left
+    assert counts["entries"] >= len(found)
+
+
+BIG = 8 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "filler",
+    [
+        b"\0",
+        b"x",
+        b"{",
+        b"[",
+        b'"',
+        b'\\"',
+        b'{"',
+        b'{"a":',
+        b'{"ph":"X","args":{',
+        b"}, {",
+        b'}, {"ph": "X", ',
+        b'"name": "',
+        b'{"ph": "X", "cat": "cpu_op", "ts": 1, "args": {"a": [',
+        b"9",
+        b"[]",
+        bytes(range(256)),
+    ],
+)
+@pytest.mark.parametrize("closed", [b"", b"]}"])
+def test_a_large_file_of_anything_ends_soon(tmp_path, filler, closed):
+    path = written_to(
+        tmp_path, b'{"traceEvents": [' + written(EVENTS[0]).encode() + b", " + filler * (BIG // len(filler)) + closed
+    )
+    begun = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report = report_of(tmp_path, path.read_bytes())
+    assert report.kind("op").height == 1
+    assert time.monotonic() - begun < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_event_larger_than_a_piece_is_read(folder, monkeypatch, compressed):
+    monkeypatch.setattr(trace_text, "PIECE_BYTES", 1000)
+    large = {
+        "Input Dims": [[number] for number in range(2000)],
+        "list": [{"ph": "X", "cat": "odd"}] * 500,
+        "text": "}, {" * 500,
+    }
+    events = [*EVENTS, x("cpu_op", "large", 5, 6, large), *EVENTS]
+    report = report_of(folder, trace(events, "compact", HEAD, TAIL), compressed=compressed)
+    assert report.kind("op").get_column("name").to_list() == ["large", "aten::mm", "aten::mm"]
+    shapes = report.table("op_detail").filter(report.table("op_detail")["event_id"] == report.kind("op")["event_id"][0])
+    assert len(shapes.get_column("input_shapes").item().split(",")) == 2000
+    assert counted(report)["events in the trace"] == len(events)
+    assert not {LOST, CUT}.intersection(counted(report))
