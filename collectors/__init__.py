@@ -1,8 +1,7 @@
 """Collects profiles: builds the tools' commands, runs them, and keeps everything in one folder with a manifest.
 
-One file per tool (:mod:`~kanalyze.collectors.nsys`, :mod:`~kanalyze.collectors.ncu`, :mod:`~kanalyze.collectors.nvcc`,
-:mod:`~kanalyze.collectors.torch_pass`) knows that tool's flags and messages, and nothing else does. torch and triton
-are imported when they are used.
+One file per tool (of :mod:`~kanalyze.collectors.tools`, and :mod:`~kanalyze.collectors.base.nvcc`) knows that tool's
+flags and messages, and nothing else does. torch and triton are imported when they are used.
 
 >>> from kanalyze.collectors import dry_run
 >>> commands = dry_run("add", output="add-capture", passes=("nsys",))
@@ -12,15 +11,15 @@ are imported when they are used.
 
 from __future__ import annotations
 
-from kanalyze.collectors.collect import Capture, collect, dry_run
-from kanalyze.collectors.doctor import Examined, doctor
-from kanalyze.collectors.options import Options
-from kanalyze.collectors.progress import Event
+from kanalyze.collectors.base.options import Options
+from kanalyze.collectors.base.progress import Event
+from kanalyze.collectors.base.workload import Workload
+from kanalyze.collectors.base.workloads import Reference, references
 from kanalyze.collectors.redact import redact
+from kanalyze.collectors.run.collect import Capture, collect, dry_run
 from kanalyze.collectors.time_cuda import Timing, time_cuda
+from kanalyze.collectors.tools.doctor import Examined, doctor
 from kanalyze.collectors.torch_profile import TorchCapture, torch_profile
-from kanalyze.collectors.workload import Workload
-from kanalyze.collectors.workloads import Reference, references
 
 __all__ = [
     "Capture",

@@ -11,16 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
-from kanalyze.collectors import recipes
-from kanalyze.collectors.torch_session import (
-    SCHEMA,
-    ProfilerBusyError,
-    Request,
-    Session,
-    facts,
-    write_json,
-)
-from kanalyze.collectors.torch_sessions import TraceSession, session
+from kanalyze.collectors.in_workload import recipes
+from kanalyze.collectors.in_workload.torch_session import SCHEMA, ProfilerBusyError, Request, Session, facts, write_json
+from kanalyze.collectors.in_workload.torch_sessions import TraceSession, session
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -32,7 +25,7 @@ T = TypeVar("T")
 
 
 class Changes(TypedDict, total=False):
-    """What of a recipe can be changed: see :class:`kanalyze.collectors.recipes.Switches` and `Cycle`."""
+    """What of a recipe can be changed: see :class:`kanalyze.collectors.in_workload.recipes.Switches` and `Cycle`."""
 
     record_shapes: bool
     profile_memory: bool
@@ -219,9 +212,9 @@ def torch_profile(
     the region ends by an exception, that goes on, and what was recorded until then is kept in ``FOLDER-partial``.
 
     Args:
-        recipe: One of :data:`kanalyze.collectors.recipes.RECIPES`. With steps (schedule, events, tensorboard), the
-            region calls ``capture.step()`` at the end of each; with toggle…, what is left out stands in
-            ``with capture.leave_out():``.
+        recipe: One of :data:`kanalyze.collectors.in_workload.recipes.RECIPES`. With steps (schedule, events,
+            tensorboard), the region calls ``capture.step()`` at the end of each; with toggle…, what is left out stands
+            in ``with capture.leave_out():``.
         out: The folder, which must not exist; by default ``torch-RECIPE-DATE-TIME`` in the current one.
         activities: 'cpu', 'cuda', or both; by default what this torch and machine can.
         key_averages: Whether torch's table is written too.

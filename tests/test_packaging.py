@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-from kanalyze.collectors.workloads import references
+from kanalyze.collectors.base.workloads import references
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

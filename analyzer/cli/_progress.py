@@ -9,7 +9,7 @@ from kanalyze import outlets
 from kanalyze.cli._output import tell, told_on_terminal
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.progress import Event
+    from kanalyze.collectors.base.progress import Event
 
 _CLEAR = "\r\x1b[2K"
 

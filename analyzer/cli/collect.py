@@ -78,7 +78,7 @@ def collect(workload: str, args: tuple[str, ...], dry_run: bool, **told: Any) ->
     ARGS are its own; write -- before them: kanalyze collect train.py -- --epochs 2
     """
     from kanalyze import collectors  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.errors import IncompleteError, InterruptedCaptureError  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import IncompleteError, InterruptedCaptureError  # noqa: PLC0415 - as above
 
     options = _options(told)
     if dry_run:
@@ -108,7 +108,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _options(told: dict[str, Any]) -> Options:
     """The options of the command line as those of the library."""
     from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.errors import BadOptionError  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import BadOptionError  # noqa: PLC0415 - as above
 
     passes = told.pop("passes")
     told["passes"] = tuple(name.strip() for name in passes.split(",")) if passes is not None else None

@@ -13,7 +13,7 @@ from kanalyze import outlets
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.doctor import Examined
+    from kanalyze.collectors.tools.doctor import Examined
 
 _FILE = click.Path(path_type=Path)
 
@@ -29,8 +29,8 @@ def doctor(**told: Path | None) -> None:
     The exit status is 1 if anything is missing.
     """
     from kanalyze.collectors import Options  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.doctor import complete  # noqa: PLC0415 - as above
-    from kanalyze.collectors.doctor import doctor as examined  # noqa: PLC0415 - as above
+    from kanalyze.collectors.tools.doctor import complete  # noqa: PLC0415 - as above
+    from kanalyze.collectors.tools.doctor import doctor as examined  # noqa: PLC0415 - as above
 
     lines = examined(Options(python=told["python"], nvcc=told["nvcc"], nsys=told["nsys"], ncu=told["ncu"]))
     emit("".join(_text(line) for line in lines), None)

@@ -10,14 +10,14 @@ import click
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.workloads import Reference
+    from kanalyze.collectors.base.workloads import Reference
 
 
 @click.command()
 @click.argument("name", required=False)
 def workloads(name: str | None) -> None:
     """The reference workloads with what each teaches; or all that NAME says of itself."""
-    from kanalyze.collectors.workloads import reference, references  # noqa: PLC0415 - --help need not wait
+    from kanalyze.collectors.base.workloads import reference, references  # noqa: PLC0415 - --help need not wait
     from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
 
     known = references()

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from kanalyze.collectors import machine, ncu, programs
+from kanalyze.collectors.base import programs
+from kanalyze.collectors.tools import machine, ncu
 from support.stand_ins import StandIns
 
 

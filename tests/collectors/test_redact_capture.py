@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-from kanalyze.collectors import machine
 from kanalyze.collectors.redact import redact
+from kanalyze.collectors.tools import machine
 from kanalyze.errors import OutputError, RedactError, ReportNotFoundError, UnknownFormatError
 from support.command import ADD, REPORTS
 

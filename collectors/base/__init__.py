@@ -1,0 +1,1 @@
+"""What every pass needs: the workload, options, programs, processes, files."""

@@ -1,0 +1,93 @@
+"""nvcc: where it is, the commands that compile a workload, and what its messages say."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.base.programs import Program, find, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from kanalyze.collectors.base.options import Options
+
+_FOLDERS: Final = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/opt/nvidia/hpc_sdk/*/*/cuda/bin")
+
+REMEDY: Final = (
+    "install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads) and put its nvcc on PATH, or say where it "
+    "is with --nvcc-path"
+)
+
+#: An error of nvcc, of the host's compiler, or of the linker.
+_ERROR: Final = re.compile(
+    r"^.*(?:\berror\b\s*(?:#\S+)?:|fatal error|undefined reference|: \*\*\* ).*$|^nvcc fatal.*$", re.MULTILINE
+)
+
+#: Variables that change what nvcc and the host's compiler make of the same command.
+ENVIRONMENT: Final = (
+    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"),
+    *("LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"),
+)
+
+#: How a user says the architecture in flags of nvcc, which then takes no other.
+_ARCH_FLAGS: Final = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")
+
+#: What nvcc is told where nobody knows the GPU: to look at the machine that it runs on.
+NATIVE: Final = "-arch=native"
+
+
+def find_nvcc(options: Options) -> Program:
+    """The nvcc that the user names, or the one on PATH, or of a toolkit."""
+    return find("nvcc", "--nvcc-path", options.nvcc, _FOLDERS, REMEDY)
+
+
+def command(  # noqa: PLR0913 - all that goes into it
+    nvcc: str, source: Path, binary: Path, arch: Sequence[str], flags: Sequence[str], depends: Path | None = None
+) -> tuple[str, ...]:
+    """The command that compiles `source`; `depends` takes the list of the headers that went into it."""
+    listed = ("-MD", "-MF", str(depends)) if depends else ()
+    chosen = () if any(flag.startswith(_ARCH_FLAGS) for flag in flags) else arch_flags(arch)
+    return (nvcc, "-lineinfo", *chosen, *flags, *listed, "-o", str(binary), str(source))
+
+
+def arch_flags(arch: Sequence[str]) -> tuple[str, ...]:
+    """What makes nvcc compile for each of `arch` (``sm_90``, ``90``, ``9.0``, ``90a``), into one fat binary.
+
+    PTX of the newest goes in too, so that GPUs to come can run it. Without any, the GPUs of the machine are asked.
+    """
+    numbers = list(dict.fromkeys(_number(text) for text in arch))
+    if not numbers:
+        return (NATIVE,)
+    if len(numbers) == 1:
+        return (f"-arch=sm_{numbers[0]}",)
+    newest = max(numbers, key=lambda number: int(number.rstrip("af")))
+    code = [f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers]
+    return (*code, f"-gencode=arch=compute_{newest},code=compute_{newest}")
+
+
+def known_arch(text: str) -> bool:
+    """Whether `text` says an architecture as :func:`arch_flags` takes it."""
+    return re.fullmatch(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?", text) is not None
+
+
+def _number(text: str) -> str:
+    return text.removeprefix("sm_").removeprefix("compute_").replace(".", "")
+
+
+def supported(nvcc: Program) -> tuple[str, ...]:
+    """The architectures that this nvcc compiles for, such as ``90``; empty where it does not say."""
+    ran = said(nvcc.path, "--list-gpu-arch") if nvcc.path else None
+    return tuple(re.findall(r"compute_(\d+)", ran[1])) if ran and not ran[0] else ()
+
+
+def errors(said_lines: Iterable[str]) -> list[str]:
+    """The lines of what nvcc said that are errors, the first first."""
+    return [line.strip() for line in _ERROR.findall("\n".join(said_lines))]
+
+
+def dependencies(text: str) -> list[str]:
+    """The files that a dependency file (``-MF``) lists, in order."""
+    _, _, listed = text.replace("\\\n", " ").partition(": ")
+    return [word.replace("\\ ", " ").replace("$$", "$") for word in re.findall(r"(?:\\ |[^\s])+", listed)]

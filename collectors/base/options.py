@@ -1,0 +1,144 @@
+"""What a user can choose about a run; declared once, for the command line and for Python."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
+
+from kanalyze.collectors.base.errors import BadOptionError
+from kanalyze.collectors.base.nvcc import known_arch
+from kanalyze.collectors.in_workload.recipes import RECIPES
+from kanalyze.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+#: Every pass, in the order in which they run.
+PASSES: Final = ("nsys", "torch", "ncu")
+
+ClockControl = Literal["base", "none"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to collect.
+
+    Attributes:
+        passes: Which of :data:`PASSES`; None is every one that suits the workload.
+        output: The folder to write; None names it for the workload and the time, in the current folder.
+        prepare: Whether the program runs once without a profiler first, so that what it builds and compiles is there.
+        repeat: How often the nsys pass runs.
+        timeout_s: How long one pass may take.
+        arch: GPU architectures to compile for (``sm_90``, ``90a``); none is that of the GPUs present.
+        nvcc_flags: Further flags of nvcc.
+        nsys_flags: Further flags of ``nsys profile``.
+        ncu_flags: Further flags of ncu.
+        recipe: The recipe of torch.profiler.
+        recipe_flags: Further flags of the torch pass, as its runner takes them.
+        kernels: How many kernels ncu profiles, the heaviest of the nsys pass.
+        launches: How many launches of each.
+        ncu_budget_s: How long all of ncu's runs together may take.
+        clock_control: Whether ncu locks the GPU's clocks to their base frequency.
+        range_name: Only what happens within the NVTX range of that name is profiled.
+        cuda_profiler_api: Only what happens between cudaProfilerStart and cudaProfilerStop is profiled.
+        delay_s: The nsys pass begins to record so much later.
+        duration_s: The nsys pass records so long.
+        python: The Python that runs a script; None finds one.
+        nvcc: The nvcc to use; None finds one, as with `nsys` and `ncu`.
+        nsys: The nsys to use.
+        ncu: The ncu to use.
+    """
+
+    passes: tuple[str, ...] | None = None
+    output: str | PathLike[str] | None = None
+    prepare: bool = False
+    repeat: int = 1
+    timeout_s: float = 3600.0
+    arch: tuple[str, ...] = ()
+    nvcc_flags: tuple[str, ...] = ()
+    nsys_flags: tuple[str, ...] = ()
+    ncu_flags: tuple[str, ...] = ()
+    recipe: str = "plain"
+    recipe_flags: tuple[str, ...] = ()
+    kernels: int = 5
+    launches: int = 1
+    ncu_budget_s: float = 600.0
+    clock_control: ClockControl = "base"
+    range_name: str | None = None
+    cuda_profiler_api: bool = False
+    delay_s: float | None = None
+    duration_s: float | None = None
+    python: str | PathLike[str] | None = None
+    nvcc: str | PathLike[str] | None = None
+    nsys: str | PathLike[str] | None = None
+    ncu: str | PathLike[str] | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether the nsys pass records a part of the run only, so that its launches are not all of the program's."""
+        recorded_in_part = (self.range_name, self.delay_s, self.duration_s)
+        return self.cuda_profiler_api or any(value is not None for value in recorded_in_part)
+
+
+class Keywords(TypedDict, total=False):
+    """The attributes of :class:`Options` as keywords."""
+
+    passes: tuple[str, ...] | None
+    output: str | PathLike[str] | None
+    prepare: bool
+    repeat: int
+    timeout_s: float
+    arch: tuple[str, ...]
+    nvcc_flags: tuple[str, ...]
+    nsys_flags: tuple[str, ...]
+    ncu_flags: tuple[str, ...]
+    recipe: str
+    recipe_flags: tuple[str, ...]
+    kernels: int
+    launches: int
+    ncu_budget_s: float
+    clock_control: ClockControl
+    range_name: str | None
+    cuda_profiler_api: bool
+    delay_s: float | None
+    duration_s: float | None
+    python: str | PathLike[str] | None
+    nvcc: str | PathLike[str] | None
+    nsys: str | PathLike[str] | None
+    ncu: str | PathLike[str] | None
+
+
+def checked(options: Options) -> Options:
+    """Give `options` back if they can be.
+
+    Raises:
+        BadOptionError: A value is out of bounds, or two options exclude each other.
+        UnknownNameError: There is no such pass, or no such recipe.
+    """
+    for name in options.passes or ():
+        if name not in PASSES:
+            raise UnknownNameError.of("pass", name, PASSES)
+    if options.recipe not in RECIPES:
+        raise UnknownNameError.of("recipe", options.recipe, RECIPES)
+    for text in options.arch:
+        if not known_arch(text):
+            raise BadOptionError.of("--arch", text, "a GPU architecture such as sm_90")
+    _check_numbers(options)
+    if options.range_name is not None and options.cuda_profiler_api:
+        raise BadOptionError.together("--range", "--cuda-profiler-api")
+    if options.range_name == "":
+        raise BadOptionError.of("--range", "", "the name of a range")
+    return options
+
+
+def _check_numbers(options: Options) -> None:
+    for option in ("repeat", "kernels", "launches"):
+        if getattr(options, option) < 1:
+            raise BadOptionError.of(f"--{option}", getattr(options, option), "a whole number from 1")
+    times = {"timeout": options.timeout_s, "ncu-budget": options.ncu_budget_s, "duration": options.duration_s}
+    for option, value in times.items():
+        if value is not None and not 0 < value < math.inf:
+            raise BadOptionError.of(f"--{option}", value, "a time above 0")
+    if options.delay_s is not None and not 0 <= options.delay_s < math.inf:
+        raise BadOptionError.of("--delay", options.delay_s, "a time from 0")

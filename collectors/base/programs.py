@@ -1,0 +1,135 @@
+"""Finds the tools: where the user says, on PATH, then where their installers put them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.base.errors import BadOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+#: A tool that does not say its version in this time is stuck.
+_PATIENCE_S: Final = 60
+
+#: A version in what ``--version`` prints: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
+_VERSION: Final = re.compile(r"V?(\d+\.\d+(?:\.\d+)*)")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One outside tool as it was found, or not.
+
+    Attributes:
+        name: What it is called, such as ``nsys``.
+        path: Where it is; None where it was not found.
+        version: What it says of itself.
+        problem: Why it cannot be used; empty where it can.
+        remedy: How to get one that can be used.
+    """
+
+    name: str
+    path: Path | None = None
+    version: str | None = None
+    problem: str = ""
+    remedy: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether it was found and nothing is known to be wrong with it."""
+        return self.path is not None and not self.problem
+
+    @property
+    def command(self) -> str:
+        """How to call it; by its bare name where it was not found, for commands that run on another machine."""
+        return str(self.path) if self.path else self.name
+
+
+def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
+    """The tool called `name`.
+
+    Args:
+        name: Its file's name.
+        option: The option by which the user says where it is.
+        asked: Where the user says that it is; nothing else is tried then.
+        folders: Where installers put it: patterns below ``/``, the best first, of versions the newest first.
+        remedy: How to get it.
+
+    Raises:
+        BadOptionError: It is not where the user says.
+    """
+    if asked is not None:
+        return _asked_for_version(name, runnable(option, asked), remedy)
+    on_path = shutil.which(name)
+    for candidate in [Path(on_path)] if on_path else installed(name, folders):
+        return _asked_for_version(name, candidate, remedy)
+    return Program(name, problem="not found on PATH or where its installers put it", remedy=remedy)
+
+
+def runnable(option: str, asked: str | PathLike[str]) -> Path:
+    """The program that the user names with `option`: a file, or a name on PATH.
+
+    Raises:
+        BadOptionError: There is none.
+    """
+    path = Path(asked)
+    found = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
+    if found is None:
+        raise BadOptionError.of(option, asked, "a program that can be run")
+    return Path(found)
+
+
+def installed(name: str, folders: Sequence[str]) -> list[Path]:
+    """Every program called `name` in `folders`, patterns below ``/``; of versions the newest first."""
+    found: list[Path] = []
+    for pattern in folders:
+        places = sorted(Path("/").glob(pattern.lstrip("/")), key=_by_version, reverse=True)
+        found += [place / name for place in places if os.access(place / name, os.X_OK) and (place / name).is_file()]
+    return found
+
+
+def _by_version(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+
+def _asked_for_version(name: str, path: Path, remedy: str) -> Program:
+    ran = said(path, "--version")
+    if ran is None:
+        return Program(name, path, problem=f"{path} --version does not run", remedy=remedy)
+    status, text = ran
+    version = _VERSION.search(" ".join(re.findall(r"V\d[\d.]+", text)) or text)
+    if status:
+        words = " ".join(text.split())[:200]
+        why = f"{path} --version ended with status {status}: {words}"
+        return Program(name, path, problem=why, remedy=remedy)
+    return Program(name, path, version.group(1) if version else None, remedy=remedy)
+
+
+def version_of(*command: str) -> str | None:
+    """The version that a program says when it is asked; None where it does not."""
+    ran = said(*command, "--version")
+    found = _VERSION.search(ran[1]) if ran and not ran[0] else None
+    return found.group(1) if found else None
+
+
+def said(*command: str | Path, patience_s: float = _PATIENCE_S) -> tuple[int, str] | None:
+    """The exit status and output of a short command; None where it cannot be started or does not end."""
+    try:
+        ended = subprocess.run(  # noqa: S603 - a list of arguments, no shell
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=patience_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.returncode, ended.stdout.decode(errors="replace")

@@ -1,0 +1,118 @@
+"""What is to be profiled: a CUDA source, a Python script, or an executable, with its arguments as they were given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from kanalyze.collectors.base.errors import WorkloadError
+from kanalyze.collectors.base.launchers import LAUNCHERS, behind, starts_python
+from kanalyze.collectors.base.workloads import reference, references
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.collectors.base.launchers import Behind
+
+Kind = Literal["cuda", "python", "executable"]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program to profile.
+
+    Attributes:
+        name: What the capture is called after it.
+        kind: How it is started, and which passes suit it.
+        path: The source, script or executable; None for ``python -m MODULE``.
+        args: Its own arguments.
+        launcher: For Python: what stands before the script (``torchrun --nproc-per-node=2``); empty is a Python
+            that is found.
+        target: For Python: the script, or ``-m MODULE``.
+        starts_python: For an executable: whether it seems to start a Python, whose script cannot be told.
+    """
+
+    name: str
+    kind: Kind
+    path: Path | None
+    args: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    starts_python: bool = False
+
+
+def resolve(text: str, args: Sequence[str] = ()) -> Workload:
+    """The workload that `text` names: a file, a reference workload, or a program on PATH.
+
+    Raises:
+        WorkloadError: There is no such thing, or it can neither be compiled nor run.
+    """
+    path = Path(text)
+    if not path.is_file():
+        known = reference(text)
+        on_path = shutil.which(text) if os.sep not in text else None
+        if known is not None:
+            path = known.path
+        elif on_path is not None:
+            path = Path(on_path)
+        else:
+            _refuse(path)
+    return _of_file(path, tuple(args))
+
+
+def _refuse(path: Path) -> None:
+    if path.is_dir():
+        raise WorkloadError.folder(path)
+    if path.exists():
+        raise WorkloadError.not_runnable(path)
+    beside = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
+    raise WorkloadError.missing(path, beside, [known.name for known in references()])
+
+
+def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow the links of virtual environments
+    try:
+        with absolute.open("rb") as file:
+            head = file.read(128)
+    except OSError as error:
+        raise WorkloadError.unreadable(path, error.strerror or str(error)) from error
+    if absolute.suffix == ".cu":
+        return Workload(_name(absolute.stem), "cuda", absolute, args)
+    if absolute.suffix == ".py":
+        return Workload(_name(absolute.stem), "python", absolute, args, (), (str(absolute),))
+    if not os.access(absolute, os.X_OK):
+        raise WorkloadError.not_runnable(path)
+    found = behind(str(absolute), args)
+    if found is not None:
+        return _behind_launcher(found)
+    of_python = head.startswith(b"#!") and re.search(rb"python[\d.]*\s*$", head.splitlines()[0])
+    if of_python and absolute.name not in LAUNCHERS:
+        return Workload(_name(absolute.stem), "python", absolute, args, (_interpreter(head),), (str(absolute),))
+    hidden = starts_python(str(absolute), args, head)
+    return Workload(_name(absolute.name), "executable", absolute, args, starts_python=hidden)
+
+
+def _interpreter(head: bytes) -> str:
+    """The Python that a script's first line names; with ``env``, the one on PATH."""
+    words = head.splitlines()[0][2:].decode(errors="replace").split()
+    return shutil.which(words[-1]) or words[-1]
+
+
+def _behind_launcher(found: Behind) -> Workload:
+    """The script that a launcher starts."""
+    if found.target[0] == "-m":
+        name = _name(found.target[1].rpartition(".")[2])
+        return Workload(name, "python", None, found.args, found.launcher, found.target)
+    script = Path(os.path.abspath(found.target[0]))  # noqa: PTH100 - as above
+    if not script.is_file():
+        _refuse(Path(found.target[0]))
+    return Workload(_name(script.stem), "python", script, found.args, found.launcher, (str(script),))
+
+
+def _name(text: str) -> str:
+    """A name that is good in a file's name on every system."""
+    return re.sub(r"[^\w.+-]+", "_", text).strip("-._") or "workload"

@@ -1,0 +1,239 @@
+"""What Triton and inductor compiled: one row per kernel, from Triton's cache, and its PTX beside the reports.
+
+Triton keeps each kernel that it compiles in a folder of its cache, named by a hash of all that the result depends on:
+``NAME.json`` (how it was compiled), ``NAME.ptx``, ``NAME.cubin`` and the stages before. A row of ``compiled.json``:
+
+    name                    the kernel's name, as profilers show it
+    source                  'inductor' where torch.compile wrote it, else 'triton'
+    hash                    Triton's own, of source, options and versions
+    backend, arch           such as 'cuda' and 90
+    num_warps, num_stages   what it was compiled with
+    registers               per thread, from the cubin
+    spills                  32-bit words of local memory per thread, as Triton's n_spills, from the cubin
+    shared_memory_bytes     per block, static and dynamic
+    compile_ns              what compiling took; null where it came from the cache
+    compile_measured_by     'triton' (its own clock), or 'files' (from the first to the last file of the entry, in a
+                            worker of inductor, which leaves Triton's front end out); null where there is no time
+    cache_hit               whether it came from the cache; null where nobody saw
+    ptx                     the file in the capture; null where Triton kept none
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import cubin  # relative: the runner loads these files without their package
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+#: The version of the rows' shape.
+SCHEMA = 1
+
+FILE = "compiled.json"
+
+TRITON_CACHE = "TRITON_CACHE_DIR"
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+_WORD_BYTES = 4
+#: How inductor names the files that it writes: c and the hash of what is in them.
+_INDUCTOR_FILE = re.compile(r"c[a-z2-7]{51}\.py")
+_PLACE = re.compile(r'loc\("([^"]+\.py)":\d')
+#: Where in a stage's text the place of its source is looked for.
+_HEAD = 1 << 16
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What Triton said when it was asked for a kernel for the first time in a process."""
+
+    cache_hit: bool
+    compile_ns: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel in a Triton cache: the file with its metadata, and what that says."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+
+    def beside(self, ending: str) -> Path:
+        """The file of another stage of the same kernel."""
+        return self.path.with_suffix(ending)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables that make Triton and inductor compile everything afresh and keep it below `folder`."""
+    return {TRITON_CACHE: str(folder / "triton"), INDUCTOR_CACHE: str(folder / "inductor")}
+
+
+def caches(environ: Mapping[str, str]) -> list[Path]:
+    """The folders where Triton keeps kernels in a process with this environment, inductor's own among them."""
+    if TRITON_CACHE in environ:
+        return [Path(environ[TRITON_CACHE])]
+    home = Path(environ.get("TRITON_HOME") or environ.get("HOME") or Path.home())
+    inductor = environ.get(INDUCTOR_CACHE)
+    user = environ.get("USER") or environ.get("LOGNAME") or ""
+    below = Path(inductor) if inductor else Path(environ.get("TMPDIR", "/tmp"), f"torchinductor_{user}")  # noqa: S108
+    return [home / ".triton" / "cache", *sorted((below / "triton").glob("*"))]
+
+
+def entries(folders: Iterable[Path]) -> list[Entry]:
+    """All kernels in these caches; what is no kernel or half written is passed over."""
+    found = []
+    for folder in folders:
+        for path in sorted(folder.glob("*/*.json")):
+            metadata = {} if path.name.startswith("__grp__") else _read(path)
+            if isinstance(metadata.get("hash"), str) and "target" in metadata:
+                found.append(Entry(path, metadata))
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def hashes(folders: Iterable[Path]) -> frozenset[str]:
+    """The kernels that these caches hold, by hash: what a run finds there when it begins."""
+    return frozenset(entry.metadata["hash"] for entry in entries(folders))
+
+
+def rows(
+    found: Iterable[Entry],
+    *,
+    before: frozenset[str] = frozenset(),
+    said: Mapping[str, Compilation] | None = None,
+    fresh: bool = True,
+) -> list[dict[str, Any]]:
+    """One row per kernel that the run compiled or took from the cache, without its PTX.
+
+    Args:
+        found: What the caches hold after the run.
+        before: The hashes that they held before it.
+        said: What Triton said, by hash; None where nobody listened.
+        fresh: Whether the caches were the run's own, so that all of it is of this run.
+    """
+    made = {}
+    for entry in found:
+        key = entry.metadata["hash"]
+        heard = (said or {}).get(key)
+        if fresh or heard or key not in before:
+            made[key] = _row(entry, heard, compiled_here=key not in before, fresh=fresh)
+    return sorted(made.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
+
+
+def _row(entry: Entry, heard: Compilation | None, *, compiled_here: bool, fresh: bool) -> dict[str, Any]:
+    metadata = entry.metadata
+    name = str(metadata.get("name") or entry.path.stem)
+    target = metadata["target"] if isinstance(metadata["target"], dict) else {}
+    binary = entry.beside(".cubin")
+    needs = cubin.resources(binary.read_bytes(), name) if binary.is_file() else None
+    local = needs.local_bytes if needs else None
+    # In a cache of its own what this process finds was compiled in this run, by one of inductor's workers.
+    by_worker = heard is None or (heard.cache_hit and fresh)
+    hit = heard.cache_hit if heard and not (by_worker and compiled_here) else not compiled_here
+    compile_ns, measured = None, None
+    if heard and not heard.cache_hit:
+        compile_ns, measured = heard.compile_ns, "triton"
+    elif not hit:
+        compile_ns = _files_ns(entry)
+        measured = "files" if compile_ns is not None else None
+    return {
+        "name": name,
+        "source": _source(entry, name),
+        "hash": metadata["hash"],
+        "backend": target.get("backend"),
+        "arch": target.get("arch"),
+        "num_warps": metadata.get("num_warps"),
+        "num_stages": metadata.get("num_stages"),
+        "registers": needs.registers if needs else None,
+        "spills": local // _WORD_BYTES if local is not None else None,
+        "shared_memory_bytes": metadata.get("shared"),
+        "compile_ns": compile_ns,
+        "compile_measured_by": measured,
+        "cache_hit": hit,
+        "ptx": None,
+    }
+
+
+def _files_ns(entry: Entry) -> int | None:
+    """From the first stage's file to the metadata, which Triton writes last."""
+    first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), None)
+    if first is None:
+        return None
+    spent = entry.path.stat().st_mtime_ns - first.stat().st_mtime_ns
+    return spent if spent > 0 else None
+
+
+def _source(entry: Entry, name: str) -> str:
+    """Who wrote the kernel, by the file that its first stage names."""
+    for path in map(entry.beside, (".ttir", ".source", ".ttgir")):
+        if path.is_file():
+            with path.open(encoding="utf-8", errors="replace") as stage:
+                place = _PLACE.search(stage.read(_HEAD))
+            if place:
+                return "inductor" if _INDUCTOR_FILE.fullmatch(Path(place[1]).name) else "triton"
+    return "inductor" if name.startswith("triton_") else "triton"
+
+
+def keep(
+    folder: Path,
+    found: Iterable[Entry],
+    made: list[dict[str, Any]],
+    *,
+    suffix: str = "",
+) -> list[Path]:
+    """Write ``compiled.json`` and each kernel's PTX into `folder`; nothing where there are no rows."""
+    if not made:
+        return []
+    by_hash = {entry.metadata["hash"]: entry for entry in found}
+    written = []
+    for row in made:
+        source = by_hash[row["hash"]].beside(".ptx")
+        if source.is_file():
+            # A name can be as long as a file's name can be: room for the hash is made.
+            target = folder / "triton" / f"{row['name'][:200]}-{row['hash'][:8]}.ptx"
+            target.parent.mkdir(exist_ok=True)
+            part = target.with_name(f".{row['hash'][:16]}.{os.getpid()}.part")
+            shutil.copyfile(source, part)
+            part.replace(target)
+            row["ptx"] = str(target.relative_to(folder))
+            written.append(target)
+    return [_write(folder / f"compiled{suffix}.json", made), *written]
+
+
+def merge_ranks(folder: Path) -> Path | None:
+    """Make ``compiled.json`` of the files that the ranks left, each kernel once; None where there are none.
+
+    A kernel that several ranks compiled keeps the longest time.
+    """
+    ranks = sorted(folder.glob("compiled-rank*.json"))
+    files = [folder / FILE, *ranks] if ranks else []
+    merged: dict[str, dict[str, Any]] = {}
+    for path in files:
+        for row in _read(path).get("kernels", []):
+            kept = merged.setdefault(row["hash"], row)
+            if (row["compile_ns"] or 0) > (kept["compile_ns"] or 0):
+                merged[row["hash"]] = row
+    if not merged:
+        return None
+    ordered = sorted(merged.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
+    return _write(folder / FILE, ordered)
+
+
+def _write(path: Path, made: list[dict[str, Any]]) -> Path:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(json.dumps({"schema": SCHEMA, "kernels": made}, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
+    return path

@@ -1,0 +1,57 @@
+"""Does something to a module as soon as the program imports it, without importing it before."""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Stands first on ``sys.meta_path``; finds only the modules that somebody waits for, where Python finds them."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.waiting:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            # The loader is an object of this one import, so that a method of its own hides nothing from others.
+            loader: Any = spec.loader
+            original = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                original(module)
+                del loader.exec_module
+                for action in self.waiting.pop(fullname, ()):
+                    action(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+_finder = _AfterImport()
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Call `action` with the module called `name`: now if it is loaded, else when it is, once.
+
+    A module that is built in, frozen or found by another finder than Python's own for files is not seen.
+    """
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        action(module)
+        return
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.waiting.setdefault(name, []).append(action)

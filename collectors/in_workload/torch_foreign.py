@@ -1,0 +1,92 @@
+"""What happens when the workload starts a torch profiler of its own, while ours is on or in its place.
+
+torch lets a second profiler take the first one's events without a word. So ours ends first and keeps what it has; and
+the traces that the program exports itself are copied into the capture.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import os
+import shutil
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_GZIP = b"\x1f\x8b"
+
+
+class Foreign:
+    """Profilers that are not ours: how many were started, and the traces that they exported."""
+
+    def __init__(self, folder: Path, suffix: str, before: Callable[[], None]) -> None:
+        """Copy traces into `folder`; call `before` before the first foreign profiler starts."""
+        self.folder = folder
+        self.suffix = suffix
+        self.before = before
+        self.started = 0
+        self.files: list[Path] = []
+        self.failures: list[str] = []
+        self._ours = True
+
+    def watch(self) -> None:
+        """See every torch profiler that starts from now on."""
+        kineto: Any = getattr(import_module("torch.profiler.profiler"), "_KinetoProfile", None)
+        legacy: Any = import_module("torch.autograd.profiler")
+        self._ours = False
+        for owner, method in (
+            (kineto, "prepare_trace"),
+            (legacy.profile, "__enter__"),
+            (legacy.emit_nvtx, "__enter__"),
+        ):
+            if owner is not None and hasattr(owner, method):
+                setattr(owner, method, self._starting(getattr(owner, method)))
+        if kineto is not None:
+            kineto.export_chrome_trace = self._exporting(kineto.export_chrome_trace)
+
+    def done(self) -> None:
+        """See nothing any more: the profiler that is at work now is ours."""
+        self._ours = True
+
+    def _starting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def starting(profiler: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if not self._ours and not getattr(profiler, "of_kanalyze", False):
+                self.started += 1
+                if self.started == 1:
+                    self._ours = True
+                    self.before()
+                    self._ours = False
+            return original(profiler, *args, **kwargs)
+
+        return starting
+
+    def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def exporting(profiler: Any, path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            given = original(profiler, path, *args, **kwargs)
+            if not self._ours and not getattr(profiler, "of_kanalyze", False):
+                try:
+                    self._copy(Path(path))
+                except OSError as error:
+                    self.failures.append(f"copy of {path}: {error}")
+            return given
+
+        return exporting
+
+    def _copy(self, source: Path) -> None:
+        target = self.folder / f"torch-own{len(self.files) + 1}{self.suffix}.json.gz"
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            with source.open("rb") as file:
+                packed = file.read(2) == _GZIP
+            with source.open("rb") as file, part.open("wb") if packed else gzip.open(part, "wb", 6) as out:
+                shutil.copyfileobj(file, out, 1 << 20)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        self.files.append(target)

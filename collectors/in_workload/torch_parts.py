@@ -1,0 +1,335 @@
+"""Parts of a program that come again and again (a step, a phase), found in a script that says nothing about profiling.
+
+A part is one of: the optimizer's step, the top-level module's call, a record_function or NVTX range by name, a function
+by name. :func:`watch` calls back right before and right after each occurrence, outside of what the profiler records of
+it, so that no range of the trace is cut in two.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .import_hooks import when_imported  # relative: the runner loads these files without their package
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+
+@dataclass(frozen=True)
+class Part:
+    """What to watch: `kind` is 'auto', 'optimizer', 'forward', 'range' (with a pattern) or 'function'.
+
+    `auto` is the optimizer's step where an optimizer exists by the time that a module is first called, else the
+    top-level module's call.
+    """
+
+    kind: str = "auto"
+    name: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """The part that ``--step-on`` names.
+
+        Raises:
+            ValueError: It is neither a kind nor MODULE:FUNCTION.
+        """
+        if text in ("auto", "optimizer", "forward"):
+            return cls(text)
+        module, colon, function = text.partition(":")
+        if not (colon and module and all(name.isidentifier() for name in function.split("."))):
+            raise ValueError(f"{text!r} is neither optimizer, forward nor MODULE:FUNCTION")
+        return cls("function", text)
+
+    @property
+    def text(self) -> str:
+        """What it is, for people."""
+        words = {
+            "auto": "the optimizer's step, or the top-level module's call",
+            "optimizer": "the optimizer's step",
+            "forward": "the top-level module's call",
+            "range": f"the range {self.name}",
+            "function": f"the function {self.name}",
+        }
+        return words[self.kind]
+
+
+AUTO = Part("auto")
+OPTIMIZER = Part("optimizer")
+FORWARD = Part("forward")
+
+
+@dataclass
+class Watched:
+    """What is done around each occurrence of a part, and what was seen.
+
+    `before` and `after` are called on the program's own thread; they must not raise.
+    """
+
+    part: Part
+    before: Callable[[], None]
+    after: Callable[[], None]
+    seen: int = 0
+    found: Part | None = None
+    _inside: threading.local = field(default_factory=threading.local)
+
+    def enter(self) -> bool:
+        """An occurrence begins; False where it lies inside another one of the same part, which alone counts."""
+        depth = getattr(self._inside, "depth", 0)
+        self._inside.depth = depth + 1
+        if depth == 0:
+            self.before()
+        return depth == 0
+
+    def leave(self) -> None:
+        """The occurrence ended."""
+        self._inside.depth = getattr(self._inside, "depth", 1) - 1
+        if self._inside.depth == 0:
+            self.seen += 1
+            self.after()
+
+
+def watch(part: Part, before: Callable[[], None], after: Callable[[], None]) -> Watched:
+    """Call `before` and `after` around each occurrence of the `part` from now on, for the rest of the process."""
+    watched = Watched(part, before, after, found=None if part.kind == "auto" else part)
+    if part.kind in ("auto", "optimizer"):
+        _watch_optimizer(watched)
+    if part.kind in ("auto", "forward"):
+        _watch_forward(watched)
+    if part.kind == "range":
+        _watch_ranges(watched)
+    if part.kind == "function" and not part.name.startswith("__main__:"):
+        module, _, name = part.name.partition(":")
+        when_imported(module, functools.partial(_wrap_function, name=name, watched=watched))
+    return watched
+
+
+def _compiling_test() -> Callable[[], bool]:
+    """Torch's own test whether torch.compile traces this very code, which must then do nothing of ours.
+
+    It is called by its own name, so that torch.compile knows it and sees a constant.
+    """
+    torch: Any = import_module("torch")
+    found: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+    return found
+
+
+def wrap(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
+    """`function`, watched; a coroutine or generator function ends when it has given its last value."""
+    if inspect.iscoroutinefunction(function):
+        return _wrap_coroutine(function, watched)
+    if inspect.isgeneratorfunction(function):
+        return _wrap_generator(function, watched)
+    compiling = _compiling_test()
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if compiling():
+            return function(*args, **kwargs)
+        watched.enter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            watched.leave()
+
+    return wrapped
+
+
+def _wrap_coroutine(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        watched.enter()
+        try:
+            return await function(*args, **kwargs)
+        finally:
+            watched.leave()
+
+    return wrapped
+
+
+def _wrap_generator(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        watched.enter()
+        try:
+            return (yield from function(*args, **kwargs))
+        finally:
+            watched.leave()
+
+    return wrapped
+
+
+def _wrap_function(module: ModuleType, name: str, watched: Watched) -> None:
+    """Replace the function `name` (dots go into classes) of `module`; one that is not there is never seen."""
+    *owners, last = name.split(".")
+    owner: Any = module
+    for step in owners:
+        owner = getattr(owner, step, None)
+    found = inspect.getattr_static(owner, last, None) if owner is not None else None
+    if isinstance(found, (staticmethod, classmethod)):
+        setattr(owner, last, type(found)(wrap(found.__func__, watched)))
+    elif callable(found):
+        setattr(owner, last, wrap(found, watched))
+
+
+def _watch_optimizer(watched: Watched) -> None:
+    """Wrap the step of every optimizer class as its first object is made; of several objects one counts at a time.
+
+    Not by torch's global step hooks: they run inside the range that torch records around the step.
+    """
+    optimizer: Any = import_module("torch.optim").Optimizer
+    initialize = optimizer.__init__
+    compiling = _compiling_test()
+    counts = _OneOptimizer()
+
+    def after_init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        initialize(self, *args, **kwargs)
+        watched.found = watched.found or OPTIMIZER
+        step = type(self).__dict__.get("step")
+        if callable(step) and not hasattr(step, "of_kanalyze"):
+            type(self).step = of_step(step)
+
+    def of_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        around = wrap(step, watched)
+
+        @functools.wraps(step)
+        def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if compiling() or watched.found != OPTIMIZER:
+                return step(self, *args, **kwargs)
+            return (around if counts.is_step(self) else step)(self, *args, **kwargs)
+
+        stepped.of_kanalyze = True  # type: ignore[attr-defined]
+        return stepped
+
+    optimizer.__init__ = functools.wraps(initialize)(after_init)
+
+
+class _OneOptimizer:
+    """Which of several optimizers ends the steps: the first one, until another one steps twice while that one rests."""
+
+    def __init__(self) -> None:
+        self.chosen: object = None
+        self.others: set[int] = set()
+
+    def is_step(self, optimizer: object) -> bool:
+        """Whether this call of the `optimizer`'s step ends a step of the program."""
+        if self.chosen is not None and optimizer is not self.chosen and id(optimizer) not in self.others:
+            self.others.add(id(optimizer))
+            return False
+        self.chosen = optimizer
+        self.others.clear()
+        return True
+
+
+def _watch_forward(watched: Watched) -> None:
+    """Watch the first module that is called from outside of any module, and only that one.
+
+    For `auto` this first call also decides: no optimizer was made before it, so the calls are the steps. Not by torch's
+    global module hooks: torch.compile warns of them, and traces them.
+    """
+    base: Any = import_module("torch.nn").Module
+    call = base.__call__
+    compiling = _compiling_test()
+
+    def first_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if compiling() or base.__call__ is not first_call:
+            return call(self, *args, **kwargs)
+        base.__call__ = call
+        if watched.found is not None and watched.found.kind != "forward":
+            return call(self, *args, **kwargs)
+        watched.found = FORWARD
+        _watch_module(self, watched)
+        return wrap(call, watched)(self, *args, **kwargs)
+
+    base.__call__ = first_call
+
+
+def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
+    """Watch the calls of one module from its next one on."""
+    kind = type(module)
+    call = kind.__call__
+    around = wrap(call, watched)
+    compiling = _compiling_test()
+
+    def watched_call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        return (call if compiling() or self is not module else around)(self, *args, **kwargs)
+
+    kind.__call__ = watched_call
+
+
+def _watch_ranges(watched: Watched) -> None:
+    """Ranges of record_function, of torch.cuda.nvtx and of the package nvtx, by name."""
+    profiler: Any = import_module("torch.autograd.profiler")
+    _watch_manager(profiler.record_function, lambda range_: range_.name, watched)
+    _watch_stack(import_module("torch.cuda.nvtx"), "range_push", "range_pop", watched)
+    when_imported("nvtx.nvtx", functools.partial(_watch_nvtx_package, watched=watched))
+
+
+def _watch_nvtx_package(module: Any, watched: Watched) -> None:  # noqa: ANN401
+    annotate = getattr(module, "annotate", None)
+    if isinstance(annotate, type):
+        _watch_manager(annotate, lambda range_: getattr(getattr(range_, "attributes", None), "message", ""), watched)
+    if hasattr(module, "push_range") and hasattr(module, "pop_range"):
+        _watch_stack(module, "push_range", "pop_range", watched)
+
+
+def _matcher(pattern: str) -> Callable[[object], bool]:
+    compiling = _compiling_test()
+
+    def matches(name: object) -> bool:
+        return not compiling() and fnmatchcase(str(name), pattern)
+
+    return matches
+
+
+def _watch_manager(manager: Any, name_of: Callable[[Any], object], watched: Watched) -> None:  # noqa: ANN401
+    """Watch the context managers of a class whose name matches."""
+    enter, leave, matches = manager.__enter__, manager.__exit__, _matcher(watched.part.name)
+
+    @functools.wraps(enter)
+    def __enter__(self: Any) -> Any:  # noqa: ANN401, N807
+        if matches(name_of(self)):
+            watched.enter()
+        return enter(self)
+
+    @functools.wraps(leave)
+    def __exit__(self: Any, *error: Any) -> Any:  # noqa: ANN401, N807
+        try:
+            return leave(self, *error)
+        finally:
+            if matches(name_of(self)):
+                watched.leave()
+
+    manager.__enter__, manager.__exit__ = __enter__, __exit__
+
+
+def _watch_stack(module: Any, push: str, pop: str, watched: Watched) -> None:  # noqa: ANN401
+    """Watch ranges that are opened and closed by two functions, the last opened first."""
+    opened = threading.local()
+    pushes, pops, matches = getattr(module, push), getattr(module, pop), _matcher(watched.part.name)
+
+    @functools.wraps(pushes)
+    def range_push(message: Any = None, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        ours = matches(message)
+        if ours:
+            watched.enter()
+        given = pushes(message, *args, **kwargs)
+        opened.__dict__.setdefault("stack", []).append(ours)
+        return given
+
+    @functools.wraps(pops)
+    def range_pop(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        given = pops(*args, **kwargs)
+        stack = opened.__dict__.setdefault("stack", [])
+        if stack and stack.pop():
+            watched.leave()
+        return given
+
+    setattr(module, push, range_push)
+    setattr(module, pop, range_pop)

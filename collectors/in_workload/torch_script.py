@@ -1,0 +1,116 @@
+"""Runs a script or module as ``__main__``, as Python itself would, from a program that is ``__main__`` already."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import runpy
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+Decorator = Any
+
+
+def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
+    """Run ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; what it raises goes through.
+
+    Args:
+        target: The script or module, and its arguments.
+        wrappers: What functions of the script itself are wrapped in, by name (Class.method for a method).
+
+    Raises:
+        OSError: There is no such script, or it cannot be read.
+    """
+    if target[0] == "-m":
+        sys.argv = target[1:]
+        _set_path(str(Path.cwd()))
+        runpy.run_module(target[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = list(target)
+    script = Path(target[0])
+    if script.is_dir() or script.suffix != ".py":
+        # A folder or zip file with a __main__, or a script with another ending: all that Python knows how to run.
+        if script.is_file() and not _is_zip(script):
+            _run_file(script, wrappers)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
+        return
+    _run_file(script, wrappers)
+
+
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\3\4"
+
+
+def _set_path(folder: str) -> None:
+    """Put what Python puts first on the path; under -P or -I it puts nothing there."""
+    if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
+        sys.path.insert(0, folder)
+
+
+def _run_file(script: Path, wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
+    with io.open_code(str(script.absolute())) as file:
+        source = file.read()
+    _set_path(str(script.resolve().parent))
+    path = str(script.absolute())
+    module = ModuleType("__main__")
+    module.__file__ = path
+    module.__loader__ = SourceFileLoader("__main__", path)
+    module.__spec__ = None
+    module.__dict__.update(__builtins__=builtins, __cached__=None, __package__=None, __annotations__={})
+    # It stays after the script's end: what runs at exit, and pickle, look for it there.
+    sys.modules["__main__"] = module
+    code: Any = source
+    if wrappers:
+        tree = ast.parse(source, path)
+        names = {name: f"__kanalyze_{number}__" for number, name in enumerate(wrappers)}
+        _Decorate(names).visit(tree)
+        module.__dict__.update({names[name]: wrapper for name, wrapper in wrappers.items()})
+        code = tree
+    exec(compile(code, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - running it is the purpose
+
+
+class _Decorate(ast.NodeTransformer):
+    """Puts a decorator outside of all others on the functions that are named; lines stay as they are."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._inside: list[str] = []
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self._inside.append(node.name)
+        self.generic_visit(node)
+        self._inside.pop()
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._decorated(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._decorated(node)
+
+    def _decorated(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        name = self._names.get(".".join((*self._inside, node.name)))
+        if name is not None:
+            node.decorator_list.insert(0, ast.copy_location(ast.Name(name, ast.Load()), node))
+        return node
+
+
+def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the workload: without the frames that run it."""
+    here = Path(__file__).parent
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if file not in (runpy.__file__, "<frozen runpy>") and Path(file).parent != here:
+            break
+        traceback = traceback.tb_next
+    return traceback

@@ -1,0 +1,226 @@
+"""The sessions that record: torch.profiler, NVTX ranges, the times of steps; and which one a recipe wants."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import recipes  # relative: the runner loads these files without their package
+from .torch_session import NO_STEP, QuietSession, Request, Session, refuse_second, write_json, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Good enough, and several times quicker than gzip's default on traces of gigabytes.
+_GZIP_LEVEL = 6
+
+
+def session(request: Request) -> Session:
+    """The session that does what the recipe says."""
+    kinds: dict[str, Callable[[Request], Session]] = {
+        recipes.TRACE: TraceSession,
+        recipes.TENSORBOARD: TraceSession,
+        recipes.TIMES: TimesSession,
+        recipes.RANGES: RangesSession,
+    }
+    return kinds.get(request.recipe.makes, QuietSession)(request)
+
+
+class TraceSession(QuietSession):
+    """Recipes with torch.profiler: a Chrome trace per cycle, and torch's own table beside it."""
+
+    def __init__(self, request: Request) -> None:
+        """Prepare to do as `request` says."""
+        super().__init__(request)
+        self._torch: Any = import_module("torch.profiler")
+        self._profiler: Any = None
+        self._left_out: list[Any] = []
+        self.last: Any = None
+
+    def start(self) -> None:
+        """Start torch.profiler."""
+        refuse_second()
+        cycle = self.request.recipe.cycle
+        self.outcome.activities = self.activities()
+        schedule = None
+        if cycle:
+            counts = {name: getattr(cycle, name) for name in recipes.CYCLE_FIELDS}
+            schedule = self._torch.schedule(**counts)
+        # It tells of a choice between cycles and all in one, which the recipe has made.
+        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+        switches = {name: getattr(self.request.recipe.switches, name) for name in recipes.SWITCH_FIELDS}
+        self._left_out = self._activities(
+            tuple(name for name in self.request.recipe.leaves_out or () if name in self.outcome.activities)
+        )
+        self._profiler = self._torch.profile(
+            activities=self._activities(self.outcome.activities),
+            schedule=schedule,
+            on_trace_ready=self._ready,
+            **switches,
+        )
+        self._profiler.of_kanalyze = True  # torch_foreign looks for it
+        self._profiler.start()
+
+    def _activities(self, names: tuple[str, ...]) -> list[Any]:
+        return [getattr(self._torch.ProfilerActivity, name.upper()) for name in names]
+
+    def step(self) -> None:
+        """Tell torch.profiler of the step, where the recipe has steps."""
+        self.outcome.steps += 1
+        if self.request.recipe.cycle and self._profiler is not None:
+            self.outcome.attempt(f"step {self.outcome.steps}", self._profiler.step)
+
+    def leave_out(self) -> None:
+        """Switch off what the recipe leaves out."""
+        self._toggle(on=False)
+
+    def take_up(self) -> None:
+        """Switch on again what was left out."""
+        self._toggle(on=True)
+
+    def _toggle(self, *, on: bool) -> None:
+        if self._left_out and self._profiler is not None:
+            self.outcome.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, self._left_out))
+
+    def stop(self) -> None:
+        """Stop torch.profiler; a cycle that is not over is written as far as it came."""
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        before = len(self.outcome.traces)
+        action = profiler.current_action
+        self.outcome.attempt("stop", profiler.stop)
+        cycle = self.request.recipe.cycle
+        if cycle and len(self.outcome.traces) > before and action.name == "RECORD":
+            self.outcome.notes.append(f"cycle {self.outcome.cycles} ended with the program, before its last step")
+        if cycle and not self.outcome.traces and not self.outcome.failures:
+            need = cycle.skip_first + cycle.wait + cycle.warmup
+            self.outcome.notes.append(
+                f"no trace: too few steps ({self.outcome.steps}): the recipe skips the first {need}"
+                if self.outcome.steps
+                else NO_STEP
+            )
+
+    def _ready(self, profiler: Any) -> None:  # noqa: ANN401
+        self.outcome.cycles += 1
+        self.last = profiler
+        cycle = self.request.recipe.cycle
+        number = f"-cycle{self.outcome.cycles}" if cycle and cycle.repeat != 1 else ""
+        self.outcome.attempt("trace", lambda: self._export(profiler, number))
+        if self.request.key_averages:
+            self.outcome.attempt("key averages", lambda: self._tabulate(profiler, number))
+
+    def _export(self, profiler: Any, number: str) -> None:  # noqa: ANN401
+        path = self.path(f"torch{number}", ".json.gz")
+        if self.request.recipe.makes == recipes.TENSORBOARD:
+            # The board takes the text before the first dot as the worker, and reads what ends in .pt.trace.json.gz.
+            board = self.request.folder / "tensorboard"
+            board.mkdir(exist_ok=True)
+            path = board / f"torch{self.request.suffix}.{time.time_ns()}.pt.trace.json.gz"
+        plain = path.with_name(f".{path.name}.json")
+        packed = path.with_name(f".{path.name}.part")
+        try:
+            profiler.export_chrome_trace(str(plain))
+            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=_GZIP_LEVEL) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            packed.replace(path)
+        finally:
+            plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)
+        self.outcome.traces.append(self.wrote(path))
+
+    def _tabulate(self, profiler: Any, number: str) -> None:  # noqa: ANN401
+        by = "self_cuda_time_total" if "cuda" in self.outcome.activities else "self_cpu_time_total"
+        table = profiler.key_averages().table(sort_by=by, row_limit=-1)
+        self.wrote(write_text(self.path(f"torch{number}", ".key_averages.txt"), table))
+
+
+class RangesSession(QuietSession):
+    """Every operator becomes an NVTX range, which nsys sees when it runs this program."""
+
+    def start(self) -> None:
+        """Start torch's NVTX ranges."""
+        self.outcome.activities = self.activities()
+        if "cuda" not in self.outcome.activities:
+            self.outcome.notes.append("no NVTX ranges: this torch has no CUDA, or finds no GPU")
+            return
+        refuse_second()
+        profiler: Any = import_module("torch.autograd.profiler")
+        self._ranges = profiler.emit_nvtx(record_shapes=self.request.recipe.switches.record_shapes)
+        self._ranges.__enter__()
+
+    def stop(self) -> None:
+        """Stop torch's NVTX ranges."""
+        ranges = getattr(self, "_ranges", None)
+        if ranges is not None:
+            self.outcome.attempt("stop", lambda: ranges.__exit__(None, None, None))
+
+
+class TimesSession(QuietSession):
+    """The time of each step after a warm-up, by CUDA events, or by the host's clock where there is no GPU.
+
+    An event is recorded on the current stream at the end of each step; the device is waited for once, at the end.
+    Without steps it is the time of the whole program, as the host sees it.
+    """
+
+    def __init__(self, request: Request) -> None:
+        """Prepare to do as `request` says."""
+        super().__init__(request)
+        self._torch: Any = import_module("torch")
+        self._marks: list[Any] = []
+        self._began_ns = 0
+
+    def start(self) -> None:
+        """Take the first mark."""
+        self.outcome.activities = self.activities()
+        self._began_ns = time.perf_counter_ns()
+        self._mark()
+
+    def step(self) -> None:
+        """Take a mark, until the recipe has as many as it wants."""
+        self.outcome.steps += 1
+        cycle = self.request.recipe.cycle or recipes.Cycle()
+        if len(self._marks) <= cycle.skip_first + cycle.wait + cycle.warmup + cycle.active:
+            self._mark()
+
+    def _mark(self) -> None:
+        # A script that forks before it touches the GPU must not find a CUDA context made by us.
+        if "cuda" in self.outcome.activities and self._torch.cuda.is_initialized():
+            event = self._torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter_ns())
+
+    def stop(self) -> None:
+        """Wait for the device once, and write the times."""
+        whole_ns = time.perf_counter_ns() - self._began_ns
+        self.outcome.attempt("times", lambda: self._write(whole_ns))
+
+    def _write(self, whole_ns: int) -> None:
+        events = any(not isinstance(mark, int) for mark in self._marks)
+        if events:
+            self._torch.cuda.synchronize()
+        cycle = self.request.recipe.cycle or recipes.Cycle()
+        cold = cycle.skip_first + cycle.wait + cycle.warmup
+        times_ns = [_between_ns(*pair) for pair in zip(self._marks, self._marks[1:])]
+        if len(times_ns) <= cold:
+            self.outcome.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {cold} warm up")
+        document = {
+            "clock": "cuda events" if events else "host",
+            "warmup_ns": times_ns[:cold],
+            "times_ns": times_ns[cold:],
+            "whole_ns": whole_ns,
+        }
+        self.wrote(write_json(self.path("torch", ".times.json"), document))
+
+
+def _between_ns(before: Any, after: Any) -> int | None:  # noqa: ANN401
+    """From mark to mark; None where the first is the host's clock and the second an event."""
+    if isinstance(before, int) != isinstance(after, int):
+        return None
+    return int(after - before if isinstance(after, int) else round(before.elapsed_time(after) * 1e6))

@@ -1,0 +1,1 @@
+"""The plan of a collection, and its run."""

@@ -1,0 +1,77 @@
+"""What Triton and inductor compiled in a run without the torch pass: told from their caches, before and after.
+
+Such a run uses the user's own caches, as it does without a profiler. What is new in them afterwards is of the run; of
+what was there before, nobody can say for sure that it is the very kernel that ran.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.in_workload import compiled
+from kanalyze.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+#: So many kernels are named in a note.
+_NAMED: Final = 3
+
+
+def cached() -> frozenset[str]:
+    """The kernels that the user's caches hold, by hash: to be called before the run."""
+    return compiled.hashes(compiled.caches(os.environ))
+
+
+def keep(folder: Path, before: frozenset[str], launched: Iterable[str]) -> list[str]:
+    """Write ``compiled.json`` and the PTX of what is new in the caches, unless the torch pass wrote them.
+
+    Returns:
+        Notes: which of the `launched` kernels came from the caches and are not among them.
+    """
+    if (folder / compiled.FILE).exists():
+        return []
+    found = compiled.entries(compiled.caches(os.environ))
+    made = compiled.rows(found, before=before, fresh=False)
+    compiled.keep(folder, found, made)
+    new = {row["name"] for row in made}
+    cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in found}
+    known = sorted((set(launched) & cached_names) - new)
+    if not known:
+        return []
+    named = ", ".join(known[:_NAMED]) + (", …" if len(known) > _NAMED else "")
+    told = f"{plural(len(known), 'kernel')} ({named}) came from Triton's cache, so that compiled.json does not have "
+    return [f"{told}{'it' if len(known) == 1 else 'them'}; the torch pass compiles everything afresh"]
+
+
+# The lock files of torch's extension builds: one that a stopped build leaves makes every later run wait for ever.
+
+#: torch's folder has one for each extension, below one for each Python and CUDA where it chose the place itself.
+_PATTERNS: Final = ("lock", "*/lock", "*/*/lock")
+
+
+def folder() -> Path:
+    """Where torch builds extensions."""
+    chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(chosen) if chosen else Path(base) / "torch_extensions"
+
+
+def notes(began_unix_s: float) -> list[str]:
+    """What to say of the lock files that are there after a run was stopped that began at that time."""
+    told = []
+    for path in sorted({path for pattern in _PATTERNS for path in folder().glob(pattern)}):
+        with suppress(OSError):
+            if path.stat().st_mtime >= began_unix_s:
+                told.append(
+                    f"{path} is left of a build that was stopped: remove it, or later runs wait for it for ever"
+                )
+            else:
+                told.append(
+                    f"{path} is older than this run, which may have waited for it: remove it, unless something is built"
+                )
+    return told

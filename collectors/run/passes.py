@@ -1,0 +1,150 @@
+"""The passes, one function each: they run their steps, and leave what they found in their record."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.base import files
+from kanalyze.collectors.base.checks import Check, checks
+from kanalyze.collectors.in_workload import compiled
+from kanalyze.collectors.run.runner import StepFailedError, read_end
+from kanalyze.collectors.tools import ncu, torch_pass
+from kanalyze.collectors.tools.ncu_launches import Launch, first_launch, parse, select, unselected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.collectors.base.step import Step
+    from kanalyze.collectors.run.plan import Plan
+    from kanalyze.collectors.run.runner import Runner
+    from kanalyze.collectors.tools.ncu_launches import Selection
+
+#: What the summary of a program without kernels says.
+NO_KERNELS: Final = "the program launched no kernel"
+
+
+@dataclass
+class Found:
+    """What the passes found, for those that come after them.
+
+    Attributes:
+        launches: The kernel launches of the nsys pass; None where there was none.
+        checks: The check lines of the program, by the step that printed them.
+    """
+
+    launches: list[Launch] | None = None
+    checks: dict[str, list[Check]] = field(default_factory=dict)
+
+
+def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
+    """Record the run as often as asked, export each, and list the kernel launches of the first."""
+    for number in range(1, plan.options.repeat + 1):
+        for step in plan.nsys(number):
+            _run(step, runner, found)
+    if plan.makes_ranges and not _take_up(plan, runner):
+        runner.note("torch did not come to its end: ranges of operators may be missing")
+    listing = plan.launches()
+    try:
+        runner.run(listing)
+    except StepFailedError as error:  # the report is whole all the same
+        runner.note(f"the kernel launches cannot be listed: {error.why}")
+        return
+    found.launches = parse(listing.log.with_name("launches.csv").read_text(encoding="utf-8", errors="replace"))
+    if not found.launches:
+        runner.note(NO_KERNELS)
+
+
+def run_torch(plan: Plan, runner: Runner, found: Found) -> None:
+    """Run the script under torch.profiler, in a process of its own."""
+    for step in plan.torch():
+        _run(step, runner, found)
+    if not _take_up(plan, runner):
+        raise StepFailedError("torch.profiler did not come to its end", plan.torch()[-1])
+
+
+def _take_up(plan: Plan, runner: Runner) -> bool:
+    """Take what the runner says of itself into the record; False where it did not come to its end."""
+    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in plan.folder.glob("torch-run*.json")}
+    runner.record.torch = told
+    for note in (note for run in told.values() for note in (*run["notes"], *run["failures"])):
+        runner.note(note)
+    compiled.merge_ranks(plan.folder)
+    # the workers of inductor's that end after the program make their folders again
+    files.discard(set(plan.folder.glob(f"{torch_pass.OWN_CACHES}*")))
+    return bool(told) and all(run["workload"]["ended"] != "unknown" for run in told.values())
+
+
+def run_ncu(plan: Plan, runner: Runner, found: Found) -> None:
+    """Profile the heaviest kernels, a run of the program for each group of them, while the time budget lasts."""
+    if found.launches is None:
+        chosen = [unselected(plan.options)]
+        runner.note("no nsys pass says which kernels are heavy: these are the program's first launches")
+    else:
+        chosen = select(found.launches, plan.options)
+    began = time.monotonic()
+    for number, selection in enumerate(chosen, 1):
+        left_s = plan.options.ncu_budget_s - (time.monotonic() - began)
+        if left_s <= 0:
+            names = ", ".join(name for rest in chosen[number - 1 :] for name in rest.kernels)
+            runner.note(f"the time budget ended before: {names}")
+            break
+        try:
+            _profile_some(plan, runner, found, number, selection, left_s)
+        except StepFailedError as error:
+            if number == 1:
+                raise
+            runner.note(f"group {number} of the kernels is missing: {error.why}")
+            continue
+        runner.record.chosen += selection.kernels
+
+
+def _profile_some(  # noqa: PLR0913 - as below
+    plan: Plan, runner: Runner, found: Found, number: int, selection: Selection, limit_s: float
+) -> None:
+    """One run of ncu; where the launches that were chosen never came, at the first ones."""
+    began = time.monotonic()
+    try:
+        _profile(plan, runner, found, number, selection, limit_s)
+    except StepFailedError as error:
+        first = first_launch(selection, plan.options)
+        if error.why != ncu.NONE_PROFILED or first is None:
+            raise
+        log = plan.ncu(number, selection)[0].log
+        log.rename(log.with_name(f"{log.stem}-none.log"))
+        _profile(plan, runner, found, number, first, limit_s - (time.monotonic() - began))
+        runner.note("the launches that were chosen did not come again: profiled the first ones")
+
+
+def _profile(  # noqa: PLR0913 - what a pass has, and which run of it
+    plan: Plan, runner: Runner, found: Found, number: int, selection: Selection, limit_s: float
+) -> None:
+    """One run of ncu and the pages of its report; without locked clocks where they cannot be locked."""
+    profile, *pages = plan.ncu(number, selection)
+    try:
+        _run(profile, runner, found, limit_s)
+    except StepFailedError:
+        if plan.options.clock_control == "none" or not ncu.cannot_lock_clocks(read_end(profile.log)):
+            raise
+        runner.note("the clocks cannot be locked here: profiled with --clock-control none")
+        profile.log.rename(profile.log.with_name(f"{profile.name}-locked.log"))
+        unlocked = replace(plan, options=replace(plan.options, clock_control="none"))
+        profile, *pages = unlocked.ncu(number, selection)
+        _run(profile, runner, found, limit_s)
+    for line in ncu.warnings(read_end(profile.log), python=plan.workload.kind == "python"):
+        runner.note(line)
+    for page in pages:
+        runner.run(page)
+
+
+def _run(step: Step, runner: Runner, found: Found, limit_s: float | None = None) -> None:
+    """Run a step, and take the program's check line from what it printed."""
+    runner.run(step, limit_s)
+    if step.runs_workload:
+        found.checks[step.name] = checks(step.log)
+
+
+#: Every pass by its name.
+RUNS: Final[dict[str, Callable[[Plan, Runner, Found], None]]] = {"nsys": run_nsys, "torch": run_torch, "ncu": run_ncu}

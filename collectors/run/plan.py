@@ -1,0 +1,154 @@
+"""The commands of a run, as data: nothing here starts anything or looks at the machine.
+
+The dry run prints them, and the runner takes its steps from the same functions.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.base.step import Step
+from kanalyze.collectors.tools import ncu, nsys, torch_pass
+from kanalyze.collectors.tools.ncu_launches import Selection, filter_flags, unselected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.collectors.base.options import Options
+    from kanalyze.collectors.base.workload import Workload
+    from kanalyze.collectors.tools.found import Tools
+
+#: The script that runs in the workload's own Python.
+RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
+
+#: Stands for what is known after the nsys pass only.
+_CHOSEN: Final = "CHOSEN_LAUNCHES"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is needed to write the commands of a run.
+
+    Attributes:
+        workload: What is profiled.
+        options: How.
+        tools: With what.
+        folder: Where everything goes.
+        binary: The compiled workload, where it is a CUDA source.
+    """
+
+    workload: Workload
+    options: Options
+    tools: Tools
+    folder: Path
+    binary: Path | None = None
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The workload's own command."""
+        work = self.workload
+        if work.kind == "python":
+            return (*(work.launcher or (str(self.tools.python),)), *work.target, *work.args)
+        return (str(self.binary or work.path), *work.args)
+
+    @property
+    def makes_ranges(self) -> bool:
+        """Whether the nsys pass runs the script so that each operator makes an NVTX range."""
+        return self.workload.kind == "python" and torch_pass.under_nsys(self.options)
+
+    @property
+    def recorded(self) -> tuple[str, ...]:
+        """The command that nsys records: the workload's own, or one that makes ranges of its operators besides."""
+        return self._under_runner if self.makes_ranges else self.command
+
+    @property
+    def _under_runner(self) -> tuple[str, ...]:
+        return torch_pass.command(str(self.tools.python), RUNNER, self.folder, self.options, self.workload)
+
+    def log(self, name: str) -> Path:
+        """The log of the step called `name`."""
+        return self.folder / "logs" / f"{name}.log"
+
+    def prepare(self) -> Step:
+        """The program without any profiler."""
+        return Step("prepare", self.command, self.log("prepare"), runs_workload=True)
+
+    def nsys(self, number: int) -> list[Step]:
+        """The steps of the nsys pass; `number` counts its repetitions from 1."""
+        name = "nsys" if number == 1 else f"nsys-{number}"
+        report, tool = self.folder / name, self.tools.nsys.command
+        recorded, exported = report.with_name(f"{name}.nsys-rep"), report.with_name(f"{name}.sqlite")
+        profile = nsys.profile(tool, report, self.options, self.recorded)
+        return [
+            Step(
+                name,
+                profile,
+                self.log(name),
+                outputs=(recorded,),
+                runs_workload=True,
+                has_runner=self.makes_ranges,
+            ),
+            Step(f"{name}-export", nsys.export(tool, report), self.log(f"{name}-export"), outputs=(exported,)),
+        ]
+
+    def launches(self) -> Step:
+        """The step that lists the kernel launches of the first nsys pass."""
+        listing = self.folder / "logs" / "launches.csv"
+        command = nsys.launches(self.tools.nsys.command, self.folder / "nsys")
+        return Step("nsys-launches", command, self.log("nsys-launches"), outputs=(listing,), stdout=listing)
+
+    def torch(self) -> list[Step]:
+        """The step of the torch pass."""
+        return [Step("torch", self._under_runner, self.log("torch"), runs_workload=True, has_runner=True)]
+
+    def ncu(self, number: int, selection: Selection) -> list[Step]:
+        """The steps of one run of ncu; `number` counts the groups of launches from 1."""
+        name = "ncu" if number == 1 else f"ncu-{number}"
+        report, tool = self.folder / name, self.tools.ncu.command
+        recorded = report.with_name(f"{name}.ncu-rep")
+        profile = ncu.profile(tool, report, self.options, selection, self.command)
+        first = Step(name, profile, self.log(name), outputs=(recorded,), runs_workload=True)
+        return [first, *(self._page(name, page) for page in ncu.PAGES)]
+
+    def _page(self, name: str, page: str) -> Step:
+        written, step = self.folder / f"{name}.{page}.csv", f"{name}-{page}"
+        command = ncu.page(self.tools.ncu.command, self.folder / name, page)
+        return Step(step, command, self.log(step), outputs=(written,), stdout=written)
+
+
+def script(plan: Plan, passes: Sequence[str], compiled: tuple[str, ...] | None) -> list[str]:
+    """Every command of a run as lines for a shell; `compiled` is what compiles the workload.
+
+    Which launches ncu profiles is known after the nsys pass only: its command takes them from there.
+    """
+    lines = [f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}"]
+    if compiled is not None:
+        binary = Path(compiled[compiled.index("-o") + 1])
+        lines += ["# compile", f"mkdir -p {shlex.quote(str(binary.parent))}", shlex.join(compiled)]
+    if plan.options.prepare:
+        lines += ["# without a profiler", plan.prepare().shell]
+    if "nsys" in passes:
+        for number in range(1, plan.options.repeat + 1):
+            again = f", {number} of {plan.options.repeat}" if plan.options.repeat > 1 else ""
+            lines += [f"# nsys{again}", *(step.shell for step in plan.nsys(number))]
+    if "torch" in passes:
+        lines += ["# torch.profiler", *(step.shell for step in plan.torch())]
+    if "ncu" in passes:
+        lines += ["# ncu", *_ncu_lines(plan, chosen="nsys" in passes)]
+    return lines
+
+
+def _ncu_lines(plan: Plan, *, chosen: bool) -> list[str]:
+    if not chosen:
+        return [step.shell for step in plan.ncu(1, unselected(plan.options))]
+    listing, options = plan.launches(), plan.options
+    wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
+    wanted += ["--part"] if options.partial else []
+    choose = shlex.join([sys.executable, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *wanted])
+    first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
+    command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
+    return [listing.shell, command, *(step.shell for step in pages)]

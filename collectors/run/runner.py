@@ -1,0 +1,169 @@
+"""Runs the steps of one pass after the other, within the time that the pass has, and says what became of them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import outlets
+from kanalyze.collectors.base import process
+from kanalyze.collectors.base.checks import checks
+from kanalyze.collectors.base.files import NO_SPACE, discard, entries, full, incomplete
+from kanalyze.collectors.base.progress import Event, Progress
+from kanalyze.collectors.tools import ncu, nsys
+from kanalyze.collectors.tools.last_words import last_words
+from kanalyze.collectors.tools.manifest import PassRecord, step_record
+from kanalyze.collectors.tools.torch_pass import RUNNER_FAILED
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.base.process import Ended, Starter
+    from kanalyze.collectors.base.step import Step
+
+#: So much of a log is looked at for messages that are known.
+_READ_BYTES: Final = 1 << 20
+
+#: A line of a program is shown as far as this in the middle of a sentence.
+_WIDE: Final = 200
+
+#: How the runner of torch's pass begins what it says.
+_RUNNER_SAYS: Final = "kanalyze: "
+
+#: What the tools' messages mean, by the first word of a step's name.
+_MEANINGS: Final = {"nsys": nsys.meaning, "ncu": ncu.meaning}
+
+
+class StepFailedError(Exception):
+    """A step did not do what it should; `of_program` says that the workload failed, not the tool."""
+
+    def __init__(self, why: str, step: Step, status: int | None = None, *, of_program: bool = False) -> None:
+        """Keep the reason and the step; no `status` says that it was stopped or never began."""
+        super().__init__(why)
+        self.why = why
+        self.step = step
+        self.status = status
+        self.of_program = of_program
+
+    def told(self, name: str) -> str:
+        """Why, for the pass called `name`; with the last thing that the program said, where it failed."""
+        last = self.said[-1:] if self.of_program else []
+        inside = "" if self.step.name == name else f"{self.step.name}: "
+        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:_WIDE]}" for line in last)
+
+    @property
+    def said(self) -> list[str]:
+        """The end of what the step printed; what the program printed, where it is the program that failed."""
+        return last_words(self.step, of_program=self.of_program)
+
+
+@dataclass
+class Runner:
+    """Runs steps for one pass.
+
+    Attributes:
+        record: Takes how each ended.
+        progress: Told what happens.
+        timeout_s: How long the pass may take.
+        starter: Starts processes.
+        stopped: Whether the program is stopped by the tool in the end, so that its exit status says nothing.
+        began: When the pass began.
+    """
+
+    record: PassRecord
+    progress: Progress
+    timeout_s: float
+    starter: Starter = subprocess.Popen
+    stopped: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """What is left of the pass's time."""
+        return self.timeout_s - (time.monotonic() - self.began)
+
+    def note(self, text: str) -> None:
+        """Remember what is worth knowing of the pass, once."""
+        if text not in self.record.notes:
+            self.record.notes.append(text)
+
+    def run(self, step: Step, limit_s: float | None = None) -> None:
+        """Run a step to its end.
+
+        Args:
+            step: The command; its outputs are there afterwards.
+            limit_s: After so long it is stopped; None is what is left of the pass's time.
+
+        Raises:
+            StepFailedError: It could not be started, took too long, or did not do what it should. What it left is gone.
+        """
+        before = entries(step.log.parent.parent)
+        with ExitStack() as failed:
+            failed.callback(lambda: discard(entries(step.log.parent.parent) - before))
+            self._run(step, max(self.left_s if limit_s is None else min(limit_s, self.left_s), 0.0))
+            failed.pop_all()  # what it made stays
+
+    def _run(self, step: Step, limit_s: float) -> None:
+        self.progress(Event("begin", step.name))
+
+        def tick(elapsed_s: float, line: str) -> None:
+            self.progress(Event("tick", step.name, outlets.line(line), elapsed_s))
+
+        try:
+            ended = process.run(step.argv, step.log, step.env, limit_s, tick, stdout=step.stdout, starter=self.starter)
+        except OSError as error:
+            self.record.steps.append(step_record(step, None, 0.0, timed_out=False))
+            self.progress(Event("end", step.name, "failed"))
+            raise StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step) from error
+        self.record.steps.append(step_record(step, ended.status, ended.seconds, timed_out=ended.timed_out))
+        failed = self._judged(step, ended)
+        self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
+        if failed is not None:
+            raise failed
+
+    def _judged(self, step: Step, ended: Ended) -> StepFailedError | None:
+        """What is wrong with how a step ended; None where it did what it should."""
+        if ended.status is None:
+            return StepFailedError(f"took longer than {ended.seconds:.0f} s, and was stopped", step)
+        missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := incomplete(path))]
+        if missing:
+            return StepFailedError(_why_missing(step, ended.status, missing), step, ended.status)
+        if ended.status == 0 or (step.runs_workload and self.stopped):
+            return None
+        of_runner = ended.status == RUNNER_FAILED and step.has_runner
+        if of_runner or not step.runs_workload or ended.status < 0:
+            why = _of_runner(step) if of_runner else f"{Path(step.argv[0]).name} {_how(ended.status)}"
+            return StepFailedError(why, step, ended.status)
+        if any(not check.passed for check in checks(step.log)):
+            return None  # it says that its result is wrong, and was recorded all the same
+        return StepFailedError(f"the program {_how(ended.status)}", step, ended.status, of_program=True)
+
+
+def _why_missing(step: Step, status: int, missing: list[str]) -> str:
+    """Why outputs are missing: what the tool's messages mean, or how it ended."""
+    if full(step.log.parent):
+        return NO_SPACE
+    meant = _MEANINGS.get(step.name.partition("-")[0], lambda _: "")(read_end(step.log))
+    return meant or ", and ".join([*([f"{Path(step.argv[0]).name} {_how(status)}"] if status else []), *missing])
+
+
+def _of_runner(step: Step) -> str:
+    """What the runner says of its own trouble."""
+    said = [line.removeprefix(_RUNNER_SAYS) for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
+    return said[-1] if said else "the script could not be profiled"
+
+
+def _how(status: int) -> str:
+    return f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
+
+
+def read_end(log: Path) -> str:
+    """The end of a log, as much as messages can be looked for in."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(file.seek(0, 2) - _READ_BYTES, 0))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""What is known of each tool: its commands, its version, its words."""

@@ -1,0 +1,133 @@
+"""Looks at the machine: what a full capture needs, whether it is there, what it means, and how to get it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kanalyze.collectors.base import files, nvcc
+from kanalyze.collectors.base.options import Options
+from kanalyze.collectors.tools import ncu
+from kanalyze.collectors.tools.found import NO_GPU, Tools, find_tools
+from kanalyze.units import size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.collectors.base.programs import Program
+
+
+@dataclass(frozen=True)
+class Examined:
+    """One thing that a capture needs.
+
+    Attributes:
+        name: What it is.
+        ok: Whether it is there and of use.
+        found: What was found, or why it is of no use.
+        means: What it is needed for.
+        remedy: How to get it; empty where it is there.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    means: str
+    remedy: str = ""
+
+
+def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
+    """Everything that a capture into `folder` (the current one) needs, one after the other."""
+    chosen = options or Options()
+    return examine(find_tools(chosen), folder or Path())
+
+
+def examine(tools: Tools, folder: Path) -> list[Examined]:
+    """What `tools` and the disk of `folder` allow."""
+    return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), _torch(tools), _disk(folder)]
+
+
+def _gpus(tools: Tools) -> list[Examined]:
+    gpus = tools.gpus
+    names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
+    means = "programs run on it; without one only the CPU side of Python workloads can be recorded"
+    if gpus.rows:
+        driver = Examined("driver", ok=True, found=str(gpus.driver_version), means="talks to the GPU")
+        return [Examined("GPU", ok=True, found=names, means=means), driver]
+    if gpus.present:
+        why = f"there is one, but nvidia-smi does not tell which ({gpus.smi.problem or 'it fails'})"
+        remedy = "check the driver's installation; --arch says what to compile for"
+        return [Examined("GPU", ok=False, found=why, means=means, remedy=remedy)]
+    why = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
+    return [Examined("GPU", ok=False, found=why, means=means, remedy=NO_GPU)]
+
+
+def _nvcc(tools: Tools) -> list[Examined]:
+    means = "compiles .cu files"
+    if not tools.nvcc.usable:
+        return [_tool(tools.nvcc, means)]
+    lines = [_tool(tools.nvcc, means)]
+    wanted, known = tools.gpus.compute_capabilities, nvcc.supported(tools.nvcc)
+    unknown = [text for text in wanted if known and text.replace(".", "") not in known]
+    means = "compiled programs run on this GPU"
+    if unknown:
+        why = f"nvcc {tools.nvcc.version} does not compile for {', '.join(unknown)}"
+        remedy = "install a CUDA toolkit that knows this GPU"
+        lines.append(Examined("architecture", ok=False, found=why, means=means, remedy=remedy))
+    elif wanted:
+        found = ", ".join(f"sm_{text.replace('.', '')}" for text in wanted)
+        lines.append(Examined("architecture", ok=True, found=found, means=means))
+    return lines
+
+
+def _profilers(tools: Tools) -> list[Examined]:
+    lines = [
+        _tool(tools.nsys, "records a run: kernels, copies, CUDA calls, NVTX ranges"),
+        _tool(tools.ncu, "reads the counters of single kernels"),
+    ]
+    means = "ncu needs it"
+    if ncu.restricted():
+        why = "administrators only (ERR_NVGPUCTRPERM is what ncu will say)"
+        lines.append(Examined("counters", ok=False, found=why, means=means, remedy=ncu.PERMISSION))
+    elif tools.gpus.present:
+        lines.append(Examined("counters", ok=True, found="this user may read them", means=means))
+    return lines
+
+
+def _tool(program: Program, means: str) -> Examined:
+    if program.usable:
+        return Examined(program.name, ok=True, found=_told(program), means=means)
+    return Examined(program.name, ok=False, found=program.problem, means=means, remedy=program.remedy)
+
+
+def _told(program: Program) -> str:
+    return f"{program.version or 'of unknown version'} ({program.path})"
+
+
+def _torch(tools: Tools) -> Examined:
+    means = "records operators of Python workloads"
+    if not tools.torch.usable:
+        return _tool(tools.torch, means)
+    sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
+    return Examined("torch", ok=True, found=f"{tools.torch.version} of {tools.python}, {sees}", means=means)
+
+
+def _disk(folder: Path) -> Examined:
+    means = "captures take space"
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        why = f"{folder}: {error.strerror or error}"
+        return Examined("disk", ok=False, found=why, means=means, remedy="choose a folder that exists with -o")
+    found = f"{size(free)} free"
+    if free < files.ENOUGH_BYTES:
+        remedy = f"free some, or write elsewhere with -o; a longer program takes {size(files.ENOUGH_BYTES)}"
+        return Examined("disk", ok=False, found=found, means=means, remedy=remedy)
+    return Examined("disk", ok=True, found=found, means=means)
+
+
+def complete(lines: Sequence[Examined]) -> bool:
+    """Whether nothing is missing."""
+    return all(line.ok for line in lines)

@@ -1,0 +1,123 @@
+"""Everything that a run needs from outside, found once; and which passes cannot run without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.base.nvcc import find_nvcc
+from kanalyze.collectors.base.options import PASSES
+from kanalyze.collectors.base.programs import Program, version_of
+from kanalyze.collectors.tools import ncu, torch_pass
+from kanalyze.collectors.tools.machine import Gpus, gpus
+from kanalyze.collectors.tools.nsys import find_nsys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kanalyze.collectors.base.options import Options
+    from kanalyze.collectors.base.workload import Workload
+
+#: What to do without a GPU.
+NO_GPU: Final = (
+    "run on a machine with an NVIDIA GPU and its driver; in a container start it with --gpus all; "
+    "`kanalyze collect --dry-run` prints the commands for another machine"
+)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The GPUs and the tools of this machine, each found or with the reason why not.
+
+    Attributes:
+        gpus: What nvidia-smi shows.
+        nvcc: Compiles CUDA sources.
+        nsys: Records a run.
+        ncu: Profiles kernels.
+        python: The Python that runs scripts.
+        torch: torch as that Python has it; asked only where a pass needs it.
+        torch_facts: What torch says of itself.
+        python_version: Of that Python, where a script runs in it.
+    """
+
+    gpus: Gpus
+    nvcc: Program
+    nsys: Program
+    ncu: Program
+    python: Path
+    torch: Program = field(default_factory=lambda: Program("torch", problem="not looked for"))
+    torch_facts: Mapping[str, object] = field(default_factory=dict)
+    python_version: str | None = None
+
+
+def find_tools(options: Options, workload: Workload | None = None, *, torch: bool = True) -> Tools:
+    """The tools of this machine. Asking for `torch` takes as long as importing it."""
+    command = torch_pass.python_of(workload, options) if workload else (str(torch_pass.find_python(options)),)
+    found, facts = torch_pass.find_torch(command) if torch else (Program("torch", problem="not looked for"), {})
+    profilers = (find_nvcc(options), find_nsys(options), ncu.find_ncu(options))
+    version = version_of(*command) if workload and workload.kind == "python" else None
+    return Tools(gpus(), *profilers, Path(command[-1]), found, facts, version)
+
+
+def wants_torch(workload: Workload, options: Options) -> bool:
+    """Whether the run has a use for torch: in a pass of its own, or for ranges in the nsys pass."""
+    wanted = "torch" in wanted_passes(workload, options) or torch_pass.under_nsys(options)
+    return workload.kind == "python" and wanted
+
+
+def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
+    """The passes that are asked for, in order; without a wish those that suit the workload."""
+    if options.passes is not None:
+        return tuple(name for name in PASSES if name in options.passes)
+    return tuple(name for name in PASSES if name != "torch" or workload.kind == "python" or workload.starts_python)
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a pass cannot run, and what to do about it."""
+
+    why: str
+    remedy: str
+
+
+def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, Obstacle]:
+    """What keeps each pass from running that is asked for and cannot."""
+    no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
+    found = {
+        "nsys": no_gpu or _missing(tools.nsys) or _ranges_obstacle(workload, options, tools),
+        "torch": _torch_obstacle(workload, options) or _missing(tools.torch),
+        "ncu": no_gpu or _missing(tools.ncu) or _unpermitted(),
+    }
+    wanted = wanted_passes(workload, options)
+    return {name: obstacle for name, obstacle in found.items() if obstacle is not None and name in wanted}
+
+
+def _missing(program: Program) -> Obstacle | None:
+    return None if program.usable else Obstacle(program.problem, program.remedy)
+
+
+def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
+    if workload.starts_python:
+        return Obstacle(
+            "the script that this program starts cannot be told, and torch.profiler runs in the script's own process",
+            "give the command that starts it: `kanalyze collect torchrun -- --nproc-per-node=2 train.py`, "
+            "`kanalyze collect python -- train.py`",
+        )
+    if workload.kind != "python":
+        return Obstacle("torch.profiler records Python workloads only", "give the script, or leave torch out of --with")
+    if torch_pass.under_nsys(options):
+        return Obstacle(
+            "the recipe nvtx is a part of the nsys pass", "choose another recipe for a trace of torch's own"
+        )
+    return None
+
+
+def _ranges_obstacle(workload: Workload, options: Options, tools: Tools) -> Obstacle | None:
+    """What keeps the recipe nvtx from making ranges in the nsys pass."""
+    ranges = workload.kind == "python" and torch_pass.under_nsys(options)
+    return _missing(tools.torch) if ranges else None
+
+
+def _unpermitted() -> Obstacle | None:
+    return Obstacle("this user may not read the GPU's counters", ncu.PERMISSION) if ncu.restricted() else None

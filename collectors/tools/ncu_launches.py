@@ -1,0 +1,173 @@
+"""Which kernel launches ncu is to profile: the heaviest kernels of the nsys pass, at launches that are warm.
+
+ncu runs the whole program once for every group of kernels that are to be profiled at the same launch number, and
+replays each profiled launch some forty times, so that few groups and few launches are worth having.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kanalyze.collectors.base.options import Options
+
+#: Kernels that wait for those of other GPUs: profiled one by one, they would wait for ever.
+_COMMUNICATION: Final = re.compile(r"nccl|nvshmem|mscclpp", re.IGNORECASE)
+
+#: A launch is typical of its kernel when its time is within this ratio of the median.
+_TYPICAL: Final = 1.25
+
+#: So long a list of names is given to ncu at once; mangled names of templates have hundreds of characters.
+_LONGEST_FILTER: Final = 8000
+
+_FIRST_COLUMN: Final = "Start (ns)"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel.
+
+    Attributes:
+        kernel: Its mangled name.
+        shape: Grid, block and shared memory.
+        owner: Device and context.
+        start_ns: When it began.
+        dur_ns: How long it took.
+    """
+
+    kernel: str
+    shape: tuple[str, ...]
+    owner: tuple[str, ...]
+    start_ns: int
+    dur_ns: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Kernels that one run of ncu profiles at the same launches.
+
+    Attributes:
+        kernels: Their mangled names, the heaviest first.
+        flags: How ncu is told.
+        expression: The part of them that names the kernels.
+    """
+
+    kernels: tuple[str, ...]
+    flags: tuple[str, ...]
+    expression: str = ""
+
+
+def parse(text: str) -> list[Launch]:
+    """The kernel launches in what ``nsys stats --report cuda_gpu_trace:mangled --format csv`` prints, in order."""
+    lines = text.splitlines()
+    head = next((at for at, line in enumerate(lines) if line.startswith(_FIRST_COLUMN)), None)
+    if head is None:
+        return []
+    rows = [row for row in csv.DictReader(lines[head:]) if row.get("GrdX") and row.get("Name")]
+    return sorted((_launch(row) for row in rows), key=lambda launch: launch.start_ns)
+
+
+def _launch(row: Mapping[str, str]) -> Launch:
+    shape = [value for name, value in row.items() if name and re.match(r"(Grd|Blk)[XYZ]|(Stc|Dym)SMem", name)]
+    return Launch(
+        kernel=row["Name"],
+        shape=tuple(shape),
+        owner=(row.get("Device", ""), row.get("Ctx", "")),
+        start_ns=int(row[_FIRST_COLUMN]),
+        dur_ns=int(row["Duration (ns)"]),
+    )
+
+
+def select(launches: Sequence[Launch], options: Options) -> list[Selection]:
+    """The launches to profile, grouped into runs of ncu; the group with the heaviest kernel first."""
+    of_kernel: defaultdict[str, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        if not _COMMUNICATION.search(launch.kernel):
+            of_kernel[launch.kernel].append(launch)
+    heaviest = sorted(of_kernel, key=lambda name: -_time(of_kernel[name]))[: options.kernels]
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name in heaviest:
+        numbers = () if options.partial else _numbers(of_kernel[name], options.launches)
+        groups.setdefault(numbers, []).append(name)
+    parts = [(part, numbers) for numbers, names in groups.items() for part in _parts(names)]
+    return [_selection(part, numbers, options) for part, numbers in parts]
+
+
+def _selection(names: Sequence[str], numbers: Iterable[int], options: Options) -> Selection:
+    which = "|".join(map(str, numbers))
+    any_of = f"regex:^({'|'.join(map(_escaped, names))})$"
+    expression = f"::{any_of}:{which}" if which else any_of
+    return Selection(tuple(names), filter_flags(expression, len(names), options), expression)
+
+
+def _numbers(launches: Sequence[Launch], count: int) -> tuple[int, ...]:
+    """Which launches of a kernel to profile, counted from 1 as ncu counts: by name, whatever their shapes.
+
+    The context and the shape that take the most time decide. The kernel's first launch loads the module and is left
+    out where there is another; the next one is taken where it is typical, since it is so for most kernels and they
+    then share a run.
+    """
+    owners: defaultdict[tuple[str, ...], list[Launch]] = defaultdict(list)
+    for launch in launches:
+        owners[launch.owner].append(launch)
+    shapes: defaultdict[tuple[str, ...], list[tuple[int, int]]] = defaultdict(list)
+    for number, launch in enumerate(max(owners.values(), key=_time), 1):
+        shapes[launch.shape].append((number, launch.dur_ns))
+    series = max(shapes.values(), key=lambda some: sum(dur for _, dur in some))
+    warm = [(number, dur) for number, dur in series if number > 1] or series
+    median = sorted(dur for _, dur in warm)[(len(warm) - 1) // 2]
+    typical = [number for number, dur in warm if median <= dur * _TYPICAL and dur <= median * _TYPICAL]
+    return tuple(sorted((typical or [number for number, _ in warm])[:count]))
+
+
+def first_launch(selection: Selection, options: Options) -> Selection | None:
+    """The same kernels at their first launch; None where that is what was selected.
+
+    A run of the program may launch less often than the one before, and of several processes on one GPU each launches
+    less often than all of them.
+    """
+    again = None if options.partial or not selection.kernels else _selection(selection.kernels, (1,), options)
+    return None if again == selection else again
+
+
+def _time(launches: Iterable[Launch]) -> int:
+    return sum(launch.dur_ns for launch in launches)
+
+
+def _parts(names: Sequence[str]) -> list[list[str]]:
+    """`names` in as few lists as the length of a filter allows."""
+    parts: list[list[str]] = [[]]
+    for name in names:
+        if parts[-1] and sum(map(len, parts[-1])) + len(name) > _LONGEST_FILTER:
+            parts.append([])
+        parts[-1].append(name)
+    return parts
+
+
+def filter_flags(expression: str, kernels: int, options: Options) -> tuple[str, ...]:
+    """How ncu is told of launches; `expression` is what :attr:`Selection.expression` has.
+
+    Where a part of the run was recorded, launches have other numbers in it, and ncu takes the first ones: the first
+    launch in a part need not be the first of the program.
+    """
+    based = ("--kernel-name-base", "mangled")
+    if options.partial:
+        return (*based, "--kernel-name", expression, "--launch-count", str(kernels * options.launches))
+    return (*based, "--kernel-id", expression)
+
+
+def unselected(options: Options) -> Selection:
+    """What ncu profiles where no nsys pass says which kernels are heavy: the first launches of the program."""
+    skipped = ("--kernel-name", "regex:^(?!.*(nccl|nvshmem|mscclpp))")
+    return Selection((), (*skipped, "--launch-count", str(options.kernels * options.launches)))
+
+
+def _escaped(name: str) -> str:
+    """`name` as a regular expression; a mangled name has letters, digits, ``_`` and at times ``$`` and ``.``."""
+    return re.sub(r"([^\w])", r"\\\1", name)

@@ -1,0 +1,129 @@
+"""nsys: where it is, the commands of its pass, and what its messages mean."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.collectors.base.files import NO_SPACE
+from kanalyze.collectors.base.programs import Program, find
+from kanalyze.collectors.base.step import with_flags
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kanalyze.collectors.base.options import Options
+
+_FOLDERS: Final = (
+    "/usr/local/cuda/bin",
+    "/usr/local/cuda-*/bin",
+    "/opt/nvidia/nsight-systems-cli/*/target-linux-x64",
+    "/opt/nvidia/nsight-systems-cli/*/target-linux-sbsa-armv8",
+    "/opt/nvidia/nsight-systems/*/target-linux-x64",
+    "/opt/nvidia/nsight-systems/*/target-linux-sbsa-armv8",
+    "/opt/nvidia/nsight-systems*/*/bin",
+    "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin",
+    "/opt/nvidia/nsight-compute/*/host/target-linux-x64",
+    "/usr/local/cuda*/nsight-systems-*/target-linux-x64",
+    "/usr/lib/nsight-systems/target-linux-x64",
+)
+
+_REMEDY: Final = (
+    "install Nsight Systems (https://developer.nvidia.com/nsight-systems, or the package nsight-systems-cli) and put "
+    "its nsys on PATH, or say where it is with --nsys"
+)
+
+#: What is recorded: CUDA and NVTX, each node of a graph, faults of managed memory; no samples of the CPU, which cost
+#: gigabytes and answer another question.
+_TRACE: Final = (
+    "--trace=cuda,nvtx",
+    "--cuda-graph-trace=node",
+    "--cuda-um-cpu-page-faults=true",
+    "--cuda-um-gpu-page-faults=true",
+    "--sample=none",
+    "--cpuctxsw=none",
+)
+
+#: What nsys says when it cannot, and what that means.
+_MESSAGES: Final = (
+    (r"No space left on device", NO_SPACE),
+    (r"(?i)importer.*(not found|failed to start|error)|Unable to (find|start|run).*[Ii]mporter",
+     "this nsys lacks its importer, as the copy in Nsight Compute's folder does; install Nsight Systems"),
+    (r"(?i)range was not (captured|found)|No reports? (was|were) generated|no data was collected",
+     "nothing was recorded; does the range or the call that starts the recording ever happen?"),
+    (r"(?i)already (being )?profiled|CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler already traces this program"),
+)  # fmt: skip
+
+#: What nsys itself says in the log that the program writes to as well.
+OWN_LINE: Final = re.compile(
+    r"^(Collecting data\.\.\.|Generating '.*\.qdstrm'|\[\d+/\d+\] \[|Generated:|\s+/.*\.(nsys-rep|qdstrm|sqlite)$"
+    r"|Processing (\d+ )?events|Capture range (started|ended)|The target application (terminated|returned|exited)"
+    r"|Waiting for termination|Use the `--wait` option)"
+)
+
+
+def find_nsys(options: Options) -> Program:
+    """The nsys that the user names, or the one on PATH, or of an installer.
+
+    The one in Nsight Compute's folder records, but most copies of it cannot make a report of the recording.
+    """
+    found = find("nsys", "--nsys", options.nsys, _FOLDERS, _REMEDY)
+    if found.path is not None and "nsight-compute" in str(found.path) and not _has_importer(found.path):
+        missing = f"{found.path} lacks its importer, so that it records and cannot write a report"
+        return replace(found, problem=missing)
+    return found
+
+
+def _has_importer(path: Path) -> bool:
+    real = path.resolve()
+    return any(real.parent.parent.glob("host-*/QdstrmImporter")) or any(real.parent.glob("QdstrmImporter"))
+
+
+def profile(nsys: str, report: Path, options: Options, workload: Sequence[str]) -> tuple[str, ...]:
+    """The command that records `workload` into ``report``, a path without ending."""
+    ours = [(flag,) for flag in (*_TRACE, *_part(options), f"--output={report}")]
+    return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
+
+
+def _part(options: Options) -> list[str]:
+    """What limits the recording to a part of the run.
+
+    The program runs to its end all the same, but for `duration_s`: it is meant for programs that do not end by
+    themselves, and nsys stops them then.
+    """
+    flags: list[str] = []
+    if options.range_name is not None:
+        # names that are not registered strings (torch.cuda.nvtx has no others) are compared only when told so
+        name = options.range_name.replace("@", r"\@")
+        register = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
+        flags += ["--capture-range=nvtx", f"--nvtx-capture={name}", register, "--capture-range-end=stop"]
+    elif options.cuda_profiler_api:
+        flags += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+    if options.delay_s is not None:
+        flags.append(f"--delay={_seconds(options.delay_s)}")
+    if options.duration_s is not None:
+        flags.append(f"--duration={_seconds(options.duration_s)}")
+    return flags
+
+
+def _seconds(value: float) -> str:
+    """Seconds as nsys takes them: it knows whole ones only, so that a part counts as a whole."""
+    return str(max(int(-(-value // 1)), 1))
+
+
+def export(nsys: str, report: Path) -> tuple[str, ...]:
+    """The command that makes ``report.sqlite`` of ``report.nsys-rep``."""
+    return (nsys, "export", "--type=sqlite", f"--output={report}.sqlite", f"{report}.nsys-rep")
+
+
+def launches(nsys: str, report: Path) -> tuple[str, ...]:
+    """The command that prints every kernel launch of ``report.sqlite`` by its mangled name, as CSV."""
+    listing = ("--report=cuda_gpu_trace:mangled", "--format=csv", "--output=-")
+    return (nsys, "stats", *listing, f"{report}.sqlite")
+
+
+def meaning(log: str) -> str:
+    """What nsys' messages mean; empty where there is none that is known."""
+    return next((meant for pattern, meant in _MESSAGES if re.search(pattern, log)), "")

@@ -1,0 +1,155 @@
+"""One command from start to end: its output, its time, and that nothing of it stays behind."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors.base import process
+
+#: Starts a grandchild in a session of its own, which outlives its parent and ignores polite requests.
+DAEMON = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+while not os.path.exists(sys.argv[1]) or not open(sys.argv[1]).read():
+    time.sleep(0.01)
+"""
+
+
+def python(code, *args):
+    return [sys.executable, "-c", code, *map(str, args)]
+
+
+def run(argv, folder, timeout_s=60.0, **more):
+    return process.run(argv, folder / "log", {}, timeout_s, **more)
+
+
+def alive(pid):
+    """Whether a process runs; a zombie that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
+
+
+def test_what_a_command_prints_goes_to_the_log_and_its_status_comes_back(tmp_path):
+    ended = run(python("import sys; print('one'); print('two', file=sys.stderr); sys.exit(7)"), tmp_path)
+    assert (ended.status, ended.timed_out) == (7, False)
+    assert sorted((tmp_path / "log").read_text().split()) == ["one", "two"]
+
+
+def test_a_result_goes_to_its_own_file(tmp_path):
+    run(python("import sys; print('result'); print('talk', file=sys.stderr)"), tmp_path, stdout=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "result\n"
+    assert (tmp_path / "log").read_text() == "talk\n"
+
+
+def test_arguments_arrive_as_they_were(tmp_path):
+    words = ["a b", "it's", '"q"', "$HOME", "*", "", "-x", "--", "\\", "é\n"]
+    run(python("import sys; print(sys.argv[1:])", *words), tmp_path)
+    assert (tmp_path / "log").read_text() == f"{words}\n"
+
+
+def test_a_command_reads_nothing_and_sees_what_is_added_to_its_environment(tmp_path):
+    code = "import os, sys; print(repr(sys.stdin.read()), os.environ['ADDED'], os.environ['KEPT'])"
+    os.environ["KEPT"] = "old"
+    try:
+        process.run(python(code), tmp_path / "log", {"ADDED": "new"}, 60)
+    finally:
+        del os.environ["KEPT"]
+    assert (tmp_path / "log").read_text() == "'' new old\n"
+
+
+def test_a_command_that_takes_too_long_is_stopped_even_if_it_does_not_want_to(tmp_path):
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    ended = run(python(code), tmp_path, timeout_s=0.5)
+    assert ended.timed_out
+    assert ended.seconds < 20
+
+
+def test_a_command_may_finish_its_files_when_it_is_stopped(tmp_path):
+    code = (
+        "import signal, sys, time\n"
+        "def end(*_): open(sys.argv[1], 'w').write('whole'); sys.exit()\n"
+        "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(1000)"
+    )
+    run(python(code, tmp_path / "file"), tmp_path, timeout_s=2)
+    assert (tmp_path / "file").read_text() == "whole"
+
+
+def test_no_process_outlives_its_step_whatever_session_it_is_in(tmp_path):
+    ended = run(python(DAEMON, tmp_path / "pid"), tmp_path)
+    assert ended.status == 0
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_an_interrupt_ends_everything_before_it_goes_on(tmp_path):
+    def interrupted(_elapsed_s, _line):
+        if (tmp_path / "pid").exists():
+            raise KeyboardInterrupt
+
+    code = DAEMON + "\ntime.sleep(1000)"
+    with pytest.raises(KeyboardInterrupt):
+        run(python(code, tmp_path / "pid"), tmp_path, tick=interrupted)
+    deadline = time.monotonic() + 5
+    while alive(int((tmp_path / "pid").read_text() or 0)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_other_processes_are_left_alone(tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(1000)
+        os._exit(0)
+    try:
+        run(python("pass"), tmp_path)
+        assert alive(pid)
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+
+
+def test_progress_tells_the_time_and_the_last_line(tmp_path):
+    told = []
+    code = "import time\nfor n in range(4): print('line', n, flush=True); time.sleep(0.3)"
+    run(python(code), tmp_path, tick=lambda *event: told.append(event))
+    times, lines = zip(*told, strict=True)
+    assert list(times) == sorted(times)
+    assert lines[-1] in ("line 2", "line 3")
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_system(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run([str(tmp_path / "nowhere")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("", []),
+        ("a\nb\n", ["a", "b"]),
+        ("a\n\n  \n", ["a"]),
+        ("10 %\r50 %\r100 %\ndone", ["100 %", "done"]),
+        ("dos\r\n", ["dos"]),
+        ("x" * 100_000 + "\nend\n", ["x" * 65_531, "end"]),
+    ],
+)
+def test_the_end_of_a_log_is_what_a_terminal_would_show(tmp_path, text, lines):
+    (tmp_path / "log").write_bytes(text.encode())
+    assert process.tail(tmp_path / "log", 2) == lines

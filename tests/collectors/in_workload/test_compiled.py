@@ -1,0 +1,344 @@
+"""The rows of compiled.json, from Triton caches made by hand as Triton lays them out."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors.in_workload import compiled
+from kanalyze.collectors.in_workload.compiled import Compilation
+from kanalyze.collectors.in_workload.compiled_live import Caches, Compilations, OutputCode
+from kanalyze.collectors.in_workload.import_hooks import when_imported
+
+INDUCTOR_FILE = f"/home/me/torchinductor_me/ab/c{'a' * 51}.py"
+MS = 1_000_000
+
+
+def put(cache, key, name, *, source="/home/me/square.py", took_ms=90, **metadata):
+    """A kernel in the cache, with `took_ms` between its first file and its last."""
+    folder = cache / f"FOLDER{key}"
+    folder.mkdir(parents=True)
+    stages = {
+        "source": f'#loc = loc("{source}":12:1)\nmodule {{}}',
+        "ptx": f"// {name}",
+        "ttir": f'loc("{source}":12:1)',
+    }
+    for ending, text in stages.items():
+        (folder / f"{name}.{ending}").write_text(text)
+    document = {
+        "hash": key * 32,
+        "target": {"backend": "cuda", "arch": 90, "warp_size": 32},
+        "num_warps": 4,
+        "num_stages": 3,
+        "shared": 1024,
+        "name": name,
+        **metadata,
+    }
+    (folder / f"{name}.json").write_text(json.dumps(document))
+    (folder / f"__grp__{name}.json").write_text(json.dumps({"child_paths": {}}))
+    os.utime(folder / f"{name}.source", ns=(0, 0))
+    os.utime(folder / f"{name}.json", ns=(took_ms * MS, took_ms * MS))
+    return folder
+
+
+def row(name, key, **changes):
+    """A row as `put` with no further words makes it."""
+    return {
+        "name": name,
+        "source": "triton",
+        "hash": key * 32,
+        "backend": "cuda",
+        "arch": 90,
+        "num_warps": 4,
+        "num_stages": 3,
+        "registers": None,
+        "spills": None,
+        "shared_memory_bytes": 1024,
+        "compile_ns": 90 * MS,
+        "compile_measured_by": "files",
+        "cache_hit": False,
+        "ptx": None,
+        **changes,
+    }
+
+
+def test_one_row_per_kernel_in_the_order_of_names_and_warps(tmp_path):
+    put(tmp_path, "cc", "square", num_warps=8)
+    put(tmp_path, "bb", "square", num_warps=4)
+    put(tmp_path, "aa", "triton_poi_fused_mul_0", source=INDUCTOR_FILE)
+    assert compiled.rows(compiled.entries([tmp_path])) == [
+        row("square", "bb"),
+        row("square", "cc", num_warps=8),
+        row("triton_poi_fused_mul_0", "aa", source="inductor"),
+    ]
+
+
+def test_what_is_no_kernel_is_passed_over(tmp_path):
+    put(tmp_path, "aa", "square")
+    for name, text in (("cut.json", '{"hash": "1'), ("list.json", "[]"), ("square.autotune.json", '{"key": []}')):
+        (tmp_path / "FOLDERaa" / name).write_text(text)
+    (tmp_path / "FOLDERbb").mkdir()
+    assert compiled.rows(compiled.entries([tmp_path, tmp_path / "none"])) == [row("square", "aa")]
+
+
+def test_tritons_own_clock_wins_over_the_files(tmp_path):
+    put(tmp_path, "aa", "square")
+    said = {"aa" * 32: Compilation(cache_hit=False, compile_ns=123_000)}
+    assert compiled.rows(compiled.entries([tmp_path]), said=said) == [
+        row("square", "aa", compile_ns=123_000, compile_measured_by="triton")
+    ]
+
+
+def test_what_an_inductor_worker_compiled_is_no_hit_in_a_cache_of_ones_own(tmp_path):
+    put(tmp_path, "aa", "triton_red_fused_sum_0", source=INDUCTOR_FILE, took_ms=25)
+    said = {"aa" * 32: Compilation(cache_hit=True, compile_ns=50_000)}
+    assert compiled.rows(compiled.entries([tmp_path]), said=said) == [
+        row("triton_red_fused_sum_0", "aa", source="inductor", compile_ns=25 * MS)
+    ]
+
+
+def test_in_the_users_cache_hits_are_seen_and_other_kernels_are_not_the_runs(tmp_path):
+    put(tmp_path, "aa", "of_another_run")
+    put(tmp_path, "bb", "from_the_cache")
+    before = compiled.hashes([tmp_path])
+    put(tmp_path, "cc", "new")
+    said = {
+        "bb" * 32: Compilation(cache_hit=True, compile_ns=40_000),
+        "cc" * 32: Compilation(cache_hit=False, compile_ns=123_000),
+    }
+    assert compiled.rows(compiled.entries([tmp_path]), before=before, said=said, fresh=False) == [
+        row("from_the_cache", "bb", cache_hit=True, compile_ns=None, compile_measured_by=None),
+        row("new", "cc", compile_ns=123_000, compile_measured_by="triton"),
+    ]
+
+
+def test_without_a_listener_only_what_is_new_is_known_of_the_users_cache(tmp_path):
+    put(tmp_path, "aa", "old")
+    before = compiled.hashes([tmp_path])
+    put(tmp_path, "bb", "new")
+    assert compiled.rows(compiled.entries([tmp_path]), before=before, fresh=False) == [row("new", "bb")]
+
+
+def test_a_kernel_of_triton_without_stages_is_told_by_its_name(tmp_path):
+    for key, name in (("aa", "triton_poi_0"), ("bb", "square")):
+        folder = put(tmp_path, key, name)
+        for ending in ("source", "ttir", "ptx"):
+            (folder / f"{name}.{ending}").unlink()
+    found = compiled.rows(compiled.entries([tmp_path]))
+    assert [(each["name"], each["source"], each["compile_ns"]) for each in found] == [
+        ("square", "triton", None),
+        ("triton_poi_0", "inductor", None),
+    ]
+
+
+def test_ptx_and_rows_are_kept_beside_the_reports(tmp_path):
+    put(tmp_path / "cache", "aa", "square")
+    put(tmp_path / "cache", "bb", "square", num_warps=8)
+    capture = tmp_path / "capture"
+    capture.mkdir()
+    found = compiled.entries([tmp_path / "cache"])
+    made = compiled.rows(found)
+    assert compiled.keep(capture, found, made) == [
+        capture / "compiled.json",
+        capture / "triton" / "square-aaaaaaaa.ptx",
+        capture / "triton" / "square-bbbbbbbb.ptx",
+    ]
+    assert json.loads((capture / "compiled.json").read_text()) == {
+        "schema": 1,
+        "kernels": [
+            row("square", "aa", ptx="triton/square-aaaaaaaa.ptx"),
+            row("square", "bb", ptx="triton/square-bbbbbbbb.ptx", num_warps=8),
+        ],
+    }
+    assert (capture / "triton" / "square-bbbbbbbb.ptx").read_text() == "// square"
+    assert sorted(path.name for path in capture.rglob("*") if path.is_file()) == [
+        "compiled.json",
+        "square-aaaaaaaa.ptx",
+        "square-bbbbbbbb.ptx",
+    ]
+
+
+def test_nothing_is_kept_where_nothing_was_compiled(tmp_path):
+    assert compiled.keep(tmp_path, [], []) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ranks_become_one_table_with_the_longest_time_of_each_kernel(tmp_path):
+    for rank, spent in ((0, 10), (1, 30)):
+        kernels = [row("square", "aa", compile_ns=spent)] + ([row("gelu", "bb")] if rank else [])
+        (tmp_path / f"compiled-rank{rank}.json").write_text(json.dumps({"schema": 1, "kernels": kernels}))
+    assert compiled.merge_ranks(tmp_path) == tmp_path / "compiled.json"
+    merged = json.loads((tmp_path / "compiled.json").read_text())
+    assert merged == {"schema": 1, "kernels": [row("gelu", "bb"), row("square", "aa", compile_ns=30)]}
+
+
+def test_without_ranks_there_is_nothing_to_merge(tmp_path):
+    (tmp_path / "compiled.json").write_text('{"schema": 1, "kernels": []}')
+    assert compiled.merge_ranks(tmp_path) is None
+
+
+def test_where_triton_keeps_kernels(tmp_path):
+    (tmp_path / "torchinductor_me" / "triton" / "0").mkdir(parents=True)
+    here = {"HOME": "/home/me", "USER": "me", "TMPDIR": str(tmp_path)}
+    inductor = tmp_path / "torchinductor_me" / "triton" / "0"
+    found = {
+        "its own": compiled.caches({**here, "TRITON_CACHE_DIR": "/c"}),
+        "a home for triton": compiled.caches({**here, "TRITON_HOME": "/h"}),
+        "usual": compiled.caches(here),
+    }
+    assert {name: [str(path) for path in paths] for name, paths in found.items()} == {
+        "its own": ["/c"],
+        "a home for triton": ["/h/.triton/cache", str(inductor)],
+        "usual": ["/home/me/.triton/cache", str(inductor)],
+    }
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package that nobody has imported, and that is forgotten afterwards."""
+    name = f"package_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("from . import knobs\nafter = knobs.value\n")
+    (tmp_path / name / "knobs.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    for module in [each for each in sys.modules if each.startswith(name)]:
+        del sys.modules[module]
+
+
+def test_a_module_is_met_when_the_program_imports_it(package):
+    met = []
+    when_imported(f"{package}.knobs", lambda module: (met.append(module.value), setattr(module, "value", 2)))
+    assert met == []
+    module = __import__(package)
+    assert (met, module.after) == ([1], 2)
+    when_imported(f"{package}.knobs", lambda again: met.append(again.value))
+    assert met == [1, 2]
+
+
+def test_the_listener_hears_of_the_first_time_and_passes_on_to_the_one_before():
+    class Times:
+        total = 1_500
+
+    class Knobs:
+        class compilation:  # noqa: N801 - Triton's own name
+            listener = None
+
+    others, heard = [], Compilations()
+    Knobs.compilation.listener = lambda **event: others.append(event["cache_hit"])
+    heard.attach(Knobs)
+    for hit in (False, True):
+        Knobs.compilation.listener(
+            src=None, metadata={"hash": "aa"}, metadata_group={}, times=Times(), cache_hit=hit, new_keyword=1
+        )
+    assert heard.said == {"aa": Compilation(cache_hit=False, compile_ns=1_500_000)}
+    assert others == [False, True]
+
+
+def test_an_older_triton_has_nobody_to_tell():
+    heard = Compilations()
+    heard.attach(object())
+    assert (heard.heard, heard.said) == (False, {})
+
+
+def test_output_code_is_kept_and_nothing_else(tmp_path):
+    code = OutputCode(tmp_path / "inductor" / "output_code.py")
+    code.listen()
+    logger = logging.getLogger("torch._inductor.codecache.__output_code")
+    logger.debug("Output code: \n%s", "x = 1\n")
+    logger.debug("Output code written to: %s", "/somewhere")
+    logger.debug("Output code: \n%s", "y = 2")
+    assert code.finish() == [tmp_path / "inductor" / "output_code.py"]
+    assert (tmp_path / "inductor" / "output_code.py").read_text() == "# graph 1\nx = 1\n\n\n# graph 2\ny = 2\n\n\n"
+    assert [path.name for path in (tmp_path / "inductor").iterdir()] == ["output_code.py"]
+
+
+def test_without_output_code_there_is_no_file(tmp_path):
+    code = OutputCode(tmp_path / "inductor" / "output_code.py")
+    code.listen()
+    assert code.finish() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_caches_of_ones_own_are_gone_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/users/own")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/users/own")
+    caches = Caches(tmp_path, "-rank1", fresh=True)
+    caches.begin()
+    put(tmp_path / ".caches-rank1" / "triton", "aa", "square")
+    files, made = caches.finish()
+    assert [path.name for path in files] == ["compiled-rank1.json", "square-aaaaaaaa.ptx"]
+    assert made == [row("square", "aa", ptx="triton/square-aaaaaaaa.ptx")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled-rank1.json", "triton"]
+
+
+def test_what_is_made_in_them_after_the_end_is_gone_too(tmp_path):
+    """Inductor makes its folder again at exit."""
+    script = textwrap.dedent(f"""
+        import atexit, pathlib
+        from kanalyze.collectors.in_workload.compiled_live import Caches
+        caches = Caches(pathlib.Path({str(tmp_path)!r}), "", fresh=True)
+        caches.begin()
+        atexit.register(lambda: (caches.own / "inductor").mkdir(parents=True))
+        caches.finish()
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)  # noqa: S603
+    assert list(tmp_path.iterdir()) == []
+
+
+KERNEL = """
+    import sys
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    @triton.jit
+    def double_kernel(x, y, n, BLOCK: tl.constexpr):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+    signature = {"x": "*fp32", "y": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+    for warps in (4, 8, 4):
+        source = ASTSource(fn=double_kernel, signature=signature, constexprs={"BLOCK": 1024})
+        triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+"""
+
+
+def test_a_real_triton_is_heard_and_its_cache_read(tmp_path):
+    """Compiles for a GPU that need not be there; registers are held against what Triton's cuobjdump prints."""
+    triton = pytest.importorskip("triton", reason="needs triton, which has no GPU to compile for but no need of one")
+    script = tmp_path / "kernel.py"
+    script.write_text(textwrap.dedent(KERNEL))
+    watching = textwrap.dedent(f"""
+        import json, pathlib, runpy
+        from kanalyze.collectors.in_workload.compiled_live import Caches
+        caches = Caches(pathlib.Path({str(tmp_path)!r}), "", fresh=True)
+        caches.own = pathlib.Path({str(tmp_path / "kept")!r})
+        caches.begin()
+        caches.fresh = False  # so that the cache is still there to be looked at
+        runpy.run_path({str(script)!r})
+        caches.fresh = True
+        import shutil; shutil.copytree(caches.own / "triton", {str(tmp_path / "copy")!r})
+        caches.finish()
+    """)
+    compiling = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-c", watching]
+    subprocess.run(command, check=True, timeout=100, env=compiling)  # noqa: S603
+    rows = json.loads((tmp_path / "compiled.json").read_text())["kernels"]
+    told = [(each["name"], each["num_warps"], each["arch"], each["source"], each["cache_hit"]) for each in rows]
+    assert told == [("double_kernel", 4, 90, "triton", False), ("double_kernel", 8, 90, "triton", False)]
+    assert [each["compile_measured_by"] for each in rows] == ["triton", "triton"]
+    assert all(each["compile_ns"] > 0 and each["spills"] == 0 for each in rows)
+    assert all(".visible .entry double_kernel(" in (tmp_path / each["ptx"]).read_text() for each in rows)
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    binaries = {entry.metadata["hash"]: entry.beside(".cubin") for entry in compiled.entries([tmp_path / "copy"])}
+    for each in rows:
+        command = [tool, "--dump-resource-usage", binaries[each["hash"]]]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603
+        assert f"REG:{each['registers']} STACK:0 " in said

@@ -1,0 +1,405 @@
+"""Whole runs with stand-ins for the tools: what is left when all goes well, and when it does not."""
+
+import errno
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from kanalyze.collectors.base import process
+from kanalyze.collectors.base.errors import WorkloadError
+from kanalyze.collectors.run import collect
+from kanalyze.errors import CollectError, OutputError
+from support.command import ROOT
+from support.stand_ins import PROGRAM
+
+FILES = {
+    *("nsys.nsys-rep", "nsys.sqlite", "ncu.ncu-rep", "ncu.details.csv", "ncu.raw.csv", "ncu.source.csv"),
+    *("manifest.json", "logs"),
+}
+
+
+@pytest.fixture
+def program(stand_ins):
+    return stand_ins.write("my program", PROGRAM)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
+
+
+def left(folder=Path()):
+    return {entry.name for entry in folder.iterdir()}
+
+
+def passes(capture):
+    return {one["name"]: one["status"] for one in capture.manifest["passes"]}
+
+
+def why(capture, name):
+    return next(one["why"] for one in capture.manifest["passes"] if one["name"] == name)
+
+
+def test_a_program_is_run_under_every_tool_into_one_folder(stand_ins, program):
+    capture = collect(program, ["a b", "it's", "$HOME"], output=Path("cap"))
+    assert capture.folder == Path("cap")
+    assert left() == {"cap"}
+    assert left(Path("cap")) == FILES
+    assert capture.reports == [Path("cap/nsys.sqlite")]
+    assert (capture.problems, capture.checks) == ((), ["Max error: 0"])
+    assert passes(capture) == {"nsys": "done", "ncu": "done"}
+    assert (stand_ins.folder / "arguments").read_text() == "a b\nit's\n$HOME\n"
+    profiled = next(words for words in stand_ins.called("ncu") if "--export" in words)
+    assert profiled[profiled.index("--kernel-id") + 1] == "::regex:^(_Z3addiPfS_)$:2"
+    assert profiled[-4:] == [str(program), "a b", "it's", "$HOME"]
+
+
+def test_the_manifest_says_what_was_done(program, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("NCCL_API_KEY", "secret")
+    monkeypatch.setenv("HOME_ADDRESS", "private")
+    collect(program, ["--token", "secret"], output=Path("cap"))
+    text = Path("cap/manifest.json").read_text()
+    told = json.loads(text)
+    assert "secret" not in text
+    assert "private" not in text
+    assert str(Path.cwd() / "cap" / "nsys") in text
+    assert ".collecting" not in text
+    assert (told["schema"], told["status"]) == (1, "complete")
+    assert told["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
+    assert told["workload"]["args"] == ["--token", "(hidden)"]
+    assert told["gpus"][0]["name"] == "NVIDIA H200"
+    assert told["tools"]["nsys"]["version"] == "2025.3.2.474"
+    assert told["passes"][0]["before"][0]["temperature_celsius"] == 31
+    assert told["checks"][0] == {"step": "nsys", "line": "Max error: 0", "passed": True}
+    assert set(told["files"]) >= {"nsys.sqlite", "ncu.raw.csv", "logs/nsys.log"}
+
+
+def test_an_argument_that_is_no_unicode_arrives_and_is_in_the_manifest(stand_ins, program):
+    word = os.fsdecode(b"caf\xe9")
+    capture = collect(program, [word], output=Path("cap"), passes=("nsys",))
+    assert (stand_ins.folder / "arguments").read_bytes() == b"caf\xe9\n"
+    assert capture.manifest["workload"]["args"] == [word]
+
+
+def test_every_key_of_the_manifest_is_documented_and_no_other(program):
+    page = (ROOT / "docs/collect.md").read_text()
+    parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
+    documented = {
+        name: re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    told = collect(program, output=Path("cap"), passes=("nsys",)).manifest
+    assert sorted(documented["Manifest"]) == sorted([*told, "build", "prepare"])
+    assert documented["Passes"] == list(told["passes"][0])
+
+
+def test_repeated_runs_are_kept_one_by_one(program):
+    capture = collect(program, output=Path("cap"), repeat=3, passes=("nsys",))
+    assert [path.name for path in capture.reports] == ["nsys.sqlite", "nsys-2.sqlite", "nsys-3.sqlite"]
+
+
+def test_without_a_name_the_folder_is_called_after_the_program_and_never_the_same(program):
+    folders = {collect(program, passes=("nsys",)).folder for _ in range(3)}
+    assert len(folders) == 3
+    assert all(folder.name.startswith("my_program-") for folder in folders)
+
+
+def test_an_existing_folder_is_never_overwritten(program):
+    for make in (Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")):
+        path = Path(make.__name__)
+        make(path)
+        with pytest.raises(OutputError, match="exists already"):
+            collect(program, output=path)
+    assert left() == {"mkdir", "touch", "<lambda>"}
+
+
+def test_a_folder_in_no_folder_cannot_be_written(program):
+    with pytest.raises(OutputError, match="No such file or directory"):
+        collect(program, output=Path("no/cap"))
+
+
+# What is missing
+
+
+def test_a_tool_that_is_missing_is_skipped_with_its_reason(stand_ins, program):
+    (stand_ins.folder / "ncu").unlink()
+    capture = collect(program, output=Path("cap"))
+    assert passes(capture) == {"nsys": "done", "ncu": "skipped"}
+    assert why(capture, "ncu") == "not found on PATH or where its installers put it"
+    assert capture.problems == ()
+
+
+def test_without_nsys_ncu_profiles_the_first_launches(stand_ins, program):
+    (stand_ins.folder / "nsys").unlink()
+    capture = collect(program, output=Path("cap"))
+    assert passes(capture) == {"nsys": "skipped", "ncu": "done"}
+    assert "--launch-count" in stand_ins.called("ncu")[0]
+
+
+def test_torch_is_for_python_only(program):
+    capture = collect(program, output=Path("cap"), passes=("nsys", "torch"))
+    assert passes(capture) == {"nsys": "done", "torch": "skipped"}
+
+
+def test_where_no_pass_can_run_nothing_is_begun(bare):
+    program = bare.write("program", PROGRAM)
+    with pytest.raises(CollectError) as caught:
+        collect(program)
+    assert str(caught.value) == (
+        "nothing can be collected here (nsys: this machine has no GPU that can be used; "
+        "ncu: this machine has no GPU that can be used)."
+    )
+    assert left() == set()
+    assert not (bare.folder / "arguments").exists()
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("fails", "nsys ended with exit status 1, and nsys.nsys-rep was not written"),
+        ("killed", "nsys was killed by signal 9, and nsys.nsys-rep was not written"),
+        ("hangs", "took longer than 2 s, and was stopped"),
+        ("no space", "there is no space left on the disk"),
+        ("empty report", "nsys.nsys-rep is empty"),
+        ("half export", "nsys.sqlite was written in part"),
+    ],
+)
+def test_when_nsys_fails_the_others_go_on_and_nothing_half_written_stays(stand_ins, program, mode, told):
+    stand_ins.mode("nsys", mode)
+    capture = collect(program, output=Path("cap"), timeout_s=2)
+    assert passes(capture) == {"nsys": "failed", "ncu": "done"}
+    assert told in why(capture, "nsys")
+    assert told in capture.problems[0]
+    assert capture.manifest["status"] == "partial"
+    whole_step = {"nsys.nsys-rep"} if mode == "half export" else set()
+    assert left(Path("cap")) == FILES - {"nsys.nsys-rep", "nsys.sqlite"} | whole_step
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("fails", "ncu ended with exit status 1, and ncu.ncu-rep was not written"),
+        ("no permission", "this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM)"),
+        ("no kernels", "the program launched none of the kernels that were chosen"),
+        ("killed", "ncu was killed by signal 9"),
+    ],
+)
+def test_when_ncu_fails_the_report_of_nsys_is_kept(stand_ins, program, mode, told):
+    stand_ins.mode("ncu", mode)
+    capture = collect(program, output=Path("cap"))
+    assert passes(capture) == {"nsys": "done", "ncu": "failed"}
+    assert told in why(capture, "ncu")
+    assert left(Path("cap")) == {"nsys.nsys-rep", "nsys.sqlite", "manifest.json", "logs"}
+
+
+def test_where_clocks_cannot_be_locked_ncu_goes_without_and_says_so(stand_ins, program):
+    stand_ins.mode("ncu", "no clocks")
+    capture = collect(program, output=Path("cap"))
+    assert passes(capture) == {"nsys": "done", "ncu": "done"}
+    assert capture.notes == ("ncu: the clocks cannot be locked here: profiled with --clock-control none",)
+    assert left(Path("cap")) == FILES
+
+
+def test_where_launches_do_not_come_again_the_first_ones_are_profiled(stand_ins, program):
+    """As with two processes on one GPU, each of which launches a kernel once."""
+    stand_ins.mode("ncu", "one launch")
+    capture = collect(program, output=Path("cap"))
+    assert (passes(capture), left(Path("cap"))) == ({"nsys": "done", "ncu": "done"}, FILES)
+    assert capture.notes == ("ncu: the launches that were chosen did not come again: profiled the first ones",)
+    assert Path("cap/logs/ncu-none.log").exists()
+
+
+def test_where_every_pass_fails_nothing_is_kept(stand_ins, program):
+    stand_ins.mode("nsys", "fails")
+    stand_ins.mode("ncu", "fails")
+    with pytest.raises(CollectError, match="nothing was collected: nsys failed") as caught:
+        collect(program, output=Path("cap"))
+    assert caught.value.details == ["something went wrong"]
+    assert left() == set()
+
+
+def test_a_program_that_fails_is_told_with_its_last_words_and_nothing_is_kept(stand_ins):
+    program = stand_ins.write("bad", "#!/bin/sh\necho first\necho 'ValueError: no' >&2\nexit 3\n")
+    with pytest.raises(CollectError) as caught:
+        collect(program, output=Path("cap"))
+    assert str(caught.value) == "bad: the program ended with exit status 3: ValueError: no."
+    assert caught.value.details == ["first", "ValueError: no"]
+    assert left() == set()
+    assert stand_ins.called("ncu") == []
+
+
+def test_a_program_that_says_that_its_result_is_wrong_is_kept_and_told(stand_ins):
+    program = stand_ins.write("wrong", "#!/bin/sh\necho 'check: FAILED max_error=2'\nexit 1\n")
+    capture = collect(program, output=Path("cap"))
+    assert passes(capture) == {"nsys": "done", "ncu": "done"}
+    assert capture.problems[0] == "the program says that its result is wrong: check: FAILED max_error=2"
+
+
+def test_a_program_without_kernels_is_a_result(stand_ins, program):
+    (stand_ins.folder / "launches.csv").write_text("SKIPPED: does not contain CUDA trace data.\n")
+    capture = collect(program, output=Path("cap"))
+    assert passes(capture) == {"nsys": "done", "ncu": "skipped"}
+    assert why(capture, "ncu") == "the program launched no kernel"
+    assert (capture.problems, capture.notes) == ((), ("nsys: the program launched no kernel",))
+
+
+def test_a_chatty_tool_does_not_stand_in_its_own_way(stand_ins, program):
+    stand_ins.mode("nsys", "chatty")
+    capture = collect(program, output=Path("cap"), passes=("nsys",))
+    assert passes(capture) == {"nsys": "done"}
+    assert Path("cap/logs/nsys.log").stat().st_size > 10**6
+
+
+def test_with_a_duration_the_end_of_the_program_is_nsys_doing(stand_ins):
+    program = stand_ins.write("endless", "#!/bin/sh\nexit 143\n")
+    assert passes(collect(program, output=Path("cap"), passes=("nsys",), duration_s=1)) == {"nsys": "done"}
+
+
+def test_launches_that_need_several_runs_of_ncu_have_a_report_each(stand_ins, program):
+    rows = (stand_ins.folder / "launches.csv").read_text()
+    once = rows.splitlines()[-1].replace("_Z3addiPfS_", "_Z4oncev").replace("6000", "7000")
+    (stand_ins.folder / "launches.csv").write_text(rows + once + "\n")
+    capture = collect(program, output=Path("cap"))
+    assert left(Path("cap")) >= {"ncu.ncu-rep", "ncu-2.ncu-rep", "ncu-2.raw.csv"}
+    ran = next(one for one in capture.manifest["passes"] if one["name"] == "ncu")
+    assert ran["chosen"] == ["_Z3addiPfS_", "_Z4oncev"]
+
+
+def test_what_the_time_budget_of_ncu_leaves_out_is_said(stand_ins, program):
+    stand_ins.mode("ncu", "hangs")
+    capture = collect(program, output=Path("cap"), ncu_budget_s=1)
+    assert passes(capture) == {"nsys": "done", "ncu": "failed"}
+    assert "took longer than 1 s" in why(capture, "ncu")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_told(program):
+    Path.cwd().chmod(0o500)
+    with pytest.raises(OutputError, match="Permission denied"):
+        collect(program, output=Path("cap"))
+
+
+def test_a_program_that_is_not_there_is_told(stand_ins):
+    del stand_ins
+    with pytest.raises(WorkloadError, match="no such file, program on PATH or reference workload"):
+        collect("nowhere")
+
+
+# torch.profiler
+
+
+@pytest.fixture
+def script(stand_ins):
+    """A script (of the shell, as its Python is a stand-in), and a Python that has torch."""
+    path = Path("train.py")
+    path.write_text("echo 'check: ok'\n")
+    return path.absolute(), stand_ins.make("python3")
+
+
+def test_a_script_runs_under_all_three(script):
+    path, python = script
+    capture = collect(path, ["a b"], output=Path("cap"), python=python)
+    assert passes(capture) == {"nsys": "done", "torch": "done", "ncu": "done"}
+    assert left(Path("cap")) == FILES | {"torch.json.gz", "torch-run.json"}
+    assert capture.notes == ("torch: a remark",)
+    assert capture.manifest["tools"]["torch"]["version"] == "2.11.0"
+    assert [one["step"] for one in capture.manifest["checks"]] == ["nsys", "torch", "ncu"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "told"),
+    [
+        ("runner fails", "the workload cannot be profiled: ImportError: no torch"),
+        ("killed", "python3 was killed by signal 9"),
+        ("hangs", "took longer than 3 s, and was stopped"),
+        ("fails", "the program ended with exit status 1: something went wrong"),
+    ],
+)
+def test_when_torch_s_pass_fails_the_others_go_on_and_nothing_of_it_stays(stand_ins, script, mode, told):
+    path, python = script
+    stand_ins.mode("python3", mode)
+    capture = collect(path, output=Path("cap"), python=python, timeout_s=3)
+    assert passes(capture) == {"nsys": "done", "torch": "failed", "ncu": "done"}
+    assert why(capture, "torch") == told
+    assert left(Path("cap")) == FILES
+
+
+def test_the_recipe_of_ranges_is_a_part_of_the_nsys_pass(stand_ins, script):
+    path, python = script
+    capture = collect(path, output=Path("cap"), python=python, recipe="nvtx")
+    assert passes(capture) == {"nsys": "done", "torch": "skipped", "ncu": "done"}
+    assert capture.manifest["passes"][0]["torch"]["torch-run"]["workload"] == {"ended": "return"}
+    assert capture.notes == ("nsys: a remark",)
+    assert left(Path("cap")) == FILES | {"torch.json.gz", "torch-run.json"}
+    assert "--recipe" in stand_ins.called("nsys")[0]
+    assert "--recipe" not in stand_ins.called("ncu")[0]
+
+
+def test_ranges_of_operators_need_torch(stand_ins, script):
+    path, python = script
+    stand_ins.write("python3", "#!/bin/sh\necho 'No module named torch'\nexit 1\n")
+    with pytest.raises(CollectError, match="cannot import it"):
+        collect(path, output=Path("cap"), python=python, recipe="nvtx", passes=("nsys",))
+
+
+def test_the_manifest_has_the_version_of_the_script_s_python(script):
+    path, python = script
+    told = collect(path, output=Path("cap"), python=python, passes=("nsys",)).manifest["tools"]["python"]
+    assert told == {"path": str(python), "version": "3.12.3"}
+
+
+# No space left
+
+
+def test_little_space_is_told_before_it_begins(program, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.base.files.ENOUGH_BYTES", 10**18)
+    told = []
+    collect(program, output=Path("cap"), passes=("nsys",), progress=told.append)
+    assert (told[0].kind, told[0].step) == ("note", "disk")
+    assert " are free; a longer program takes " in told[0].text
+
+
+def test_without_space_nothing_is_begun(stand_ins, program, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.base.files._LEAST_BYTES", 10**18)
+    with pytest.raises(OutputError, match="are free there"):
+        collect(program, output=Path("cap"))
+    assert left() == set()
+    assert stand_ins.called("nsys") == []
+
+
+def test_a_pass_that_ends_when_the_disk_is_full_is_told_so(stand_ins, program, monkeypatch):
+    stand_ins.mode("ncu", "fails")
+    monkeypatch.setattr("kanalyze.collectors.base.files._NOTHING_BYTES", 10**18)
+    capture = collect(program, output=Path("cap"))
+    assert why(capture, "ncu") == "there is no space left on the disk"
+
+
+def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_stays(program, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("kanalyze.collectors.tools.manifest.write", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        collect(program, output=Path("cap"))
+    assert left() == set()
+
+
+def test_where_another_capture_came_first_ours_goes_beside_it(program, monkeypatch):
+    """Both began when there was none of that name."""
+    inner = collect.__globals__["find_tools"]
+
+    def slow(*args, **more):
+        Path("cap").mkdir(exist_ok=True)
+        return inner(*args, **more)
+
+    monkeypatch.setitem(collect.__globals__, "find_tools", slow)
+    assert collect(program, output=Path("cap")).folder == Path("cap-2")
+    assert left() == {"cap", "cap-2"}
+    assert left(Path("cap")) == set()
