@@ -15,11 +15,11 @@ from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.progress import Event
 from kanalyze.collectors.base.workload import Workload
 from kanalyze.collectors.base.workloads import Reference, references
-from kanalyze.collectors.redact import redact
 from kanalyze.collectors.run.collect import Capture, collect, dry_run
 from kanalyze.collectors.time_cuda import Timing, time_cuda
 from kanalyze.collectors.tools.doctor import Examined, doctor
 from kanalyze.collectors.torch_profile import TorchCapture, torch_profile
+from kanalyze.redact import redact
 
 __all__ = [
     "Capture",

@@ -15,7 +15,7 @@ from kanalyze.units import count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.collectors.redact import Removed
+    from kanalyze.redact import Removed
 
 
 @click.command()
@@ -29,7 +29,7 @@ def redact(report: Path, output: Path | None, keep: Sequence[str], remove: Seque
 
     REPORT is an nsys export (.sqlite), a trace of torch.profiler, a report or page of ncu, or a capture's folder.
     """
-    from kanalyze.collectors.redact import redact as redacted  # noqa: PLC0415 - --help need not wait for it
+    from kanalyze.redact import redact as redacted  # noqa: PLC0415 - --help need not wait for it
 
     if (output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")

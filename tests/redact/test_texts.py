@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.collectors.redact.names import Names
-from kanalyze.collectors.redact.removed import Removed
-from kanalyze.collectors.redact.texts import Texts
+from kanalyze.redact.folder import Removed
+from kanalyze.redact.rules.names import Names
+from kanalyze.redact.rules.texts import Texts
 
 UUID = "6c2e0d36-1418-64af-ccf0-d561691817a5"
 

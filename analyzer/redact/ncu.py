@@ -15,19 +15,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.assigned import values
-from kanalyze.collectors.redact.patterns import ADDRESS_HINT, ADDRESSES, PATH, ROOTS, WINDOWS_PATH
-from kanalyze.collectors.redact.protobuf import Layout, is_message, leaves, text_of
 from kanalyze.errors import RedactError
 from kanalyze.protobuf import fields
+from kanalyze.redact.protobuf import Layout, is_message, leaves, text_of
+from kanalyze.redact.rules.assigned import values
+from kanalyze.redact.rules.patterns import ADDRESS_HINT, ADDRESSES, PATH, ROOTS, WINDOWS_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.texts import Texts
     from kanalyze.protobuf import Field
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
 
     Leaf = tuple[tuple[int, ...], Field]
 

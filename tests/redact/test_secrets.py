@@ -12,13 +12,13 @@ from contextlib import closing
 
 import pytest
 
-from kanalyze.collectors.redact import redact
-from kanalyze.collectors.redact.assigned import is_secret, values
-from kanalyze.collectors.redact.documents import document
-from kanalyze.collectors.redact.names import Names
-from kanalyze.collectors.redact.patterns import ADDRESSES, URL
-from kanalyze.collectors.redact.removed import Removed
-from kanalyze.collectors.redact.texts import Texts
+from kanalyze.redact import redact
+from kanalyze.redact.documents import document
+from kanalyze.redact.folder import Removed
+from kanalyze.redact.rules.assigned import is_secret, values
+from kanalyze.redact.rules.names import Names
+from kanalyze.redact.rules.patterns import ADDRESSES, URL
+from kanalyze.redact.rules.texts import Texts
 from support.command import ADD, REPORTS
 
 TOKENS = (

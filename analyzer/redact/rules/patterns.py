@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kanalyze.collectors.redact.words import words
+from kanalyze.redact.rules.words import words
 
 _OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 

@@ -10,8 +10,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.assigned import values
-from kanalyze.collectors.redact.patterns import (
+from kanalyze.redact.rules.assigned import values
+from kanalyze.redact.rules.patterns import (
     ADDRESS_HINT,
     ADDRESSES,
     FILE_NAME,
@@ -30,8 +30,8 @@ from kanalyze.collectors.redact.patterns import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.removed import Removed
+    from kanalyze.redact.folder import Removed
+    from kanalyze.redact.rules.names import Names
 
     Rule = Callable[[str], str]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kanalyze.collectors.redact import redact
 from kanalyze.errors import RedactError
+from kanalyze.redact import redact
 
 HASH = "6c2e0d36-1418-64af-ccf0-d561691817a5"
 

@@ -12,18 +12,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kanalyze.collectors.redact import files, folders
-from kanalyze.collectors.redact.formats import kind_of
-from kanalyze.collectors.redact.names import asked
-from kanalyze.collectors.redact.removed import Removed
-from kanalyze.collectors.redact.texts import Texts
 from kanalyze.errors import OutputError, ReportNotFoundError
+from kanalyze.redact import files
+from kanalyze.redact import folder as folders
+from kanalyze.redact.files import kind_of
+from kanalyze.redact.folder import Removed
+from kanalyze.redact.rules.names import asked
+from kanalyze.redact.rules.texts import Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from os import PathLike
 
-    from kanalyze.collectors.redact.names import Names
+    from kanalyze.redact.rules.names import Names
 
 __all__ = ["Removed", "redact"]
 

@@ -11,13 +11,13 @@ import json
 import re
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from kanalyze.collectors.redact.trace_keys import GONE, KEYS, NAMES, PATHS
+from kanalyze.redact.trace_keys import GONE, KEYS, NAMES, PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.texts import Texts
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
 
 _PIECE: Final = 1 << 22
 

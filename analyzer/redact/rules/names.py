@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.assigned import is_secret, values
-from kanalyze.collectors.redact.words import words
+from kanalyze.redact.rules.assigned import is_secret, values
+from kanalyze.redact.rules.words import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

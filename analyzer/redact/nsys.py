@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact import nsys_settings
-from kanalyze.collectors.redact.nsys_tables import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, TABLES, Table
-from kanalyze.collectors.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
+from kanalyze.redact import nsys_settings
+from kanalyze.redact.nsys_known import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, TABLES, Table
+from kanalyze.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
 
 if TYPE_CHECKING:
     import sqlite3
     from pathlib import Path
 
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.nsys_tables import How
-    from kanalyze.collectors.redact.sqlite_files import Column
-    from kanalyze.collectors.redact.texts import Texts
+    from kanalyze.redact.nsys_known import How
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
+    from kanalyze.redact.sqlite_files import Column
 
 #: Any of these tables shows that nsys wrote the database.
 SIGNS: Final = frozenset(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact import documents, files
-from kanalyze.collectors.redact.formats import Kind, kind_of
-from kanalyze.collectors.redact.texts import Texts
 from kanalyze.errors import DamagedReportError, KanalyzeError, RedactError, UnknownFormatError, UnreadableReportError
+from kanalyze.redact import documents, files
+from kanalyze.redact.files import Kind, kind_of
+from kanalyze.redact.rules.texts import Texts
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.removed import Removed
+    from kanalyze.redact.rules.names import Names
+
 
 MANIFEST: Final = "manifest.json"
 
@@ -128,3 +130,32 @@ def _copy_manifest(path: Path, target: Path, texts: Texts) -> None:
     if isinstance(made, dict):
         made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": texts.removed.left_out}
     (target / MANIFEST).write_bytes(documents.encoded(made))
+
+
+# What a redaction took out: how often, of what kind, and what was left out whole.
+
+
+@dataclass
+class Removed:
+    """The tally of one redaction.
+
+    Attributes:
+        counts: How many places of each kind were removed or replaced, such as ``paths``: 12.
+        left_out: Files of a folder that the redacted one does not have, with the reason.
+        notes: What the user should know besides.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, what: str, count: int = 1) -> None:
+        """Count `count` more places of the kind `what`."""
+        if count:
+            self.counts[what] += count
+
+    def include(self, other: Removed) -> None:
+        """Add the tally of another file."""
+        self.counts.update(other.counts)
+        self.left_out.update(other.left_out)
+        self.notes.extend(note for note in other.notes if note not in self.notes)

@@ -6,15 +6,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.assigned import is_secret
-from kanalyze.collectors.redact.words import words
 from kanalyze.errors import UnknownFormatError
+from kanalyze.redact.rules.assigned import is_secret
+from kanalyze.redact.rules.words import words
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.texts import Texts
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
 
 #: Keys whose value goes, and what it is counted as.
 _GONE: Final = {

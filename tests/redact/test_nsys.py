@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.collectors.redact import redact
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
+from kanalyze.redact import redact
 from support.command import ADD, ADD_UM, REPORTS
 from support.exports import altered
 from support.nsys_versions import VERSIONS, as_written_by

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.collectors.redact import redact, torch_trace
-from kanalyze.collectors.redact.names import Names
-from kanalyze.collectors.redact.removed import Removed
-from kanalyze.collectors.redact.texts import Texts
-from kanalyze.collectors.redact.trace_keys import GONE, KEYS, NAMES, PATHS
 from kanalyze.errors import DamagedReportError, OutputError, UnknownFormatError
+from kanalyze.redact import redact
+from kanalyze.redact import trace as torch_trace
+from kanalyze.redact.folder import Removed
+from kanalyze.redact.rules.names import Names
+from kanalyze.redact.rules.texts import Texts
+from kanalyze.redact.trace_keys import GONE, KEYS, NAMES, PATHS
 
 TRACE = """
 {

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from kanalyze.collectors.redact import redact
 from kanalyze.collectors.tools import machine
 from kanalyze.errors import OutputError, RedactError, ReportNotFoundError, UnknownFormatError
+from kanalyze.redact import redact
 from support.command import ADD, REPORTS
 
 MANIFEST = {

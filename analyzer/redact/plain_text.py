@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.texts import Texts
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
 
 #: A line is cut here if it is longer: a page of ncu has thousands of columns, but no text of a gigabyte.
 _LONGEST: Final = 1 << 24

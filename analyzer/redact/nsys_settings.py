@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.redact.assigned import is_secret
-from kanalyze.collectors.redact.nsys_tables import SETTINGS, WARNING
-from kanalyze.collectors.redact.sqlite_files import columns_of, quoted
+from kanalyze.redact.nsys_known import SETTINGS, WARNING
+from kanalyze.redact.rules.assigned import is_secret
+from kanalyze.redact.sqlite_files import columns_of, quoted
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from kanalyze.collectors.redact.names import Names
-    from kanalyze.collectors.redact.sqlite_files import Column
-    from kanalyze.collectors.redact.texts import Texts
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
+    from kanalyze.redact.sqlite_files import Column
 
 #: Tables whose texts name the machine and its user.
 SPEAKING: Final = frozenset(

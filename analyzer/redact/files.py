@@ -1,0 +1,266 @@
+"""One file, whatever it is: what it calls its machine and user, and its redacted copy."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
+
+from kanalyze.errors import (
+    DamagedReportError,
+    RedactError,
+    ReportNotFoundError,
+    UnknownFormatError,
+    UnreadableReportError,
+)
+from kanalyze.redact import documents, plain_text
+from kanalyze.redact import ncu as ncu_report
+from kanalyze.redact import nsys as nsys_sqlite
+from kanalyze.redact import trace as torch_trace
+from kanalyze.redact.sqlite_files import holds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kanalyze.redact.rules.names import Names
+    from kanalyze.redact.rules.texts import Texts
+
+
+_PIECE: Final = 1 << 22
+
+#: Shorter names occur in numbers by chance.
+_LONG_ENOUGH: Final = 6
+
+
+class _Nowhere:
+    """Takes everything and keeps nothing."""
+
+    def write(self, data: bytes) -> int:
+        """Forget `data`."""
+        return len(data)
+
+
+def learn(path: Path, kind: Kind, names: Names) -> None:
+    """Add to `names` what the file at `path` calls its machine and user.
+
+    Raises:
+        UnknownFormatError: It is a database that nsys did not write.
+        DamagedReportError: It cannot be followed.
+        UnreadableReportError: The operating system does not let us read it.
+    """
+    try:
+        names.text(path.name)
+        if kind == "nsys":
+            if not holds(path, nsys_sqlite.SIGNS):
+                raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
+            nsys_sqlite.learn(path, names)
+        elif kind == "ncu":
+            ncu_report.learn(path, names)
+        elif kind == "document":
+            documents.learn(path, names)
+        else:
+            with opened(path) as source:
+                (torch_trace if kind == "trace" else plain_text).learn(source, names)
+    except OSError as error:
+        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+
+
+def copy(path: Path, kind: Kind, target: Path | None, texts: Texts, names: Names) -> None:
+    """Write the redacted copy of the file at `path` to `target`; without one only count what goes.
+
+    Raises:
+        RedactError: Something that identifies would be left.
+        OSError: The target cannot be written.
+    """
+    if kind == "nsys":
+        nsys_sqlite.copy(path, target, texts)
+    elif kind in ("ncu", "document"):
+        data = ncu_report.redacted(path, texts, names) if kind == "ncu" else documents.redacted(path, texts)
+        if target is not None:
+            target.write_bytes(data)
+    else:
+        _copy_stream(path, kind, target, texts)
+    if target is not None and _survives(target, names):
+        remedy = (
+            "Please report it. Until then, `--remove TEXT` takes out more, and a name that is none may be `--keep`."
+        )
+        raise RedactError.of(path, "a report with a name in it that is left after redaction", remedy)
+
+
+def _copy_stream(path: Path, kind: Kind, target: Path | None, texts: Texts) -> None:
+    with opened(path) as source:
+        if target is None:
+            _pass_on(source, cast("BinaryIO", _Nowhere()), kind, texts)
+        else:
+            with written(target, packed=target.suffix == ".gz") as sink:
+                _pass_on(source, sink, kind, texts)
+        if isinstance(source, Unpacked) and not source.whole:
+            if kind != "trace":
+                raise DamagedReportError.at(path, "its end", "the packed data end early")
+            texts.removed.notes.append(f"{texts.name(path.name)} is cut off, as it was before")
+
+
+def _pass_on(source: BinaryIO, sink: BinaryIO, kind: Kind, texts: Texts) -> None:
+    if kind == "trace":
+        torch_trace.copy(source, sink, texts)
+    else:
+        plain_text.copy(source, sink, texts, cells=kind == "csv")
+
+
+def _survives(path: Path, names: Names) -> bool:
+    """Whether a name that was to go stands anywhere in the file: a second look, at bytes."""
+    sought = [os.fsencode(name.lower()) for name in names.hosts | names.users if len(name) >= _LONG_ENOUGH]
+    asked = [os.fsencode(text.lower()) for text in names.secrets if len(text) >= _LONG_ENOUGH]
+    if not sought and not asked:
+        return False
+    longest = max(map(len, (*sought, *asked))) + 2
+    with opened(path) as file:
+        before = b""
+        while piece := file.read(_PIECE):
+            text = (before + piece).lower()
+            if any(name in text for name in asked) or any(_alone(name, text) for name in sought if name in text):
+                return True
+            before = piece[-longest:]
+    return False
+
+
+def _alone(name: bytes, text: bytes) -> bool:
+    return re.search(rb"(?<![a-z0-9])" + re.escape(name) + rb"(?![a-z0-9])", text) is not None
+
+
+# What a file is, by what is in it and not by its name, as far as redaction knows it.
+
+Kind = Literal["nsys", "trace", "document", "ncu", "csv", "text"]
+
+_HEAD: Final = 1 << 16
+_SQLITE: Final = b"SQLite format 3\0"
+_NCU: Final = b"NVR\0"
+_NSYS: Final = b"NVIDIA Tegra Profiler Report"
+
+#: A trace, or the beginning of one: its events, or what kineto writes before them.
+_TRACE: Final = re.compile(
+    rb'\s*(?:\{.*?"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)', re.DOTALL
+)
+#: What kanalyze's collectors write begins so; a manifest says what it is, after what was built.
+_DOCUMENT: Final = re.compile(
+    rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
+    rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
+)
+
+#: Files of lines that a capture has, by ending.
+_LINES: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
+
+_NO_EXPORT: Final = "Export it, and redact the export: `nsys export --type=sqlite REPORT`."
+
+
+def kind_of(path: Path) -> Kind:
+    """What the file at `path` is.
+
+    Raises:
+        ReportNotFoundError: There is none.
+        RedactError: It is known, but nothing can be taken out of it.
+        UnknownFormatError: It is none that is known.
+    """
+    if not path.exists():
+        raise ReportNotFoundError.at(path)
+    if not path.is_file():
+        raise UnknownFormatError.of(path, "no file")
+    head = _head(path)
+    if head.startswith(_NSYS):
+        raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", _NO_EXPORT)
+    if head.startswith(_SQLITE):
+        return "nsys"
+    if head.startswith(_NCU):
+        return "ncu"
+    if head.lstrip()[:1] in (b"{", b"["):
+        if _DOCUMENT.match(head):
+            return "document"
+        if _TRACE.match(head):
+            return "trace"
+    if path.suffix.lower() in _LINES and b"\0" not in head:
+        return "csv" if path.suffix.lower() == ".csv" else "text"
+    remedy = "Give an nsys .sqlite, a torch trace (.json, .json.gz), a capture's folder, or a file of it."
+    raise UnknownFormatError.of(path, "a file that redaction does not know", remedy)
+
+
+def _head(path: Path) -> bytes:
+    with opened(path) as file:
+        return file.read(_HEAD)
+
+
+# Files that may be packed with gzip: read with what is left of a damaged one, written without a name or a time.
+
+_MAGIC: Final = b"\x1f\x8b"
+_PACKED_BYTES: Final = 1 << 18
+_WINDOW: Final = 31  # zlib's word for gzip
+
+
+class Unpacked:
+    """The content of a gzip file, up to where it is cut off or damaged.
+
+    Attributes:
+        whole: Whether all of it could be unpacked so far.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Unpack `file`."""
+        self._file = file
+        self._inner = zlib.decompressobj(_WINDOW)
+        self._ready = bytearray()
+        self.whole = True
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes; fewer at the end."""
+        while len(self._ready) < size and self._more():
+            pass
+        return self._taken(size)
+
+    def readline(self, size: int) -> bytes:
+        """The next line, or `size` bytes of it."""
+        while (end := self._ready.find(b"\n", 0, size)) < 0 and len(self._ready) < size and self._more():
+            pass
+        return self._taken(end + 1 if end >= 0 else size)
+
+    def _taken(self, size: int) -> bytes:
+        part = bytes(self._ready[:size])
+        del self._ready[:size]
+        return part
+
+    def _more(self) -> bool:
+        if self._inner.eof:
+            rest = self._inner.unused_data or self._file.read(_PACKED_BYTES)
+            if not rest.startswith(_MAGIC):
+                return False
+            self._inner = zlib.decompressobj(_WINDOW)
+        else:
+            rest = self._file.read(_PACKED_BYTES)
+        try:
+            self._ready += self._inner.decompress(rest)
+        except zlib.error:
+            rest = b""
+        self.whole = bool(rest)
+        return self.whole
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The content of the file at `path`, unpacked if it is packed; of that only `read` and `readline` can be used."""
+    with path.open("rb") as file:
+        packed = file.read(len(_MAGIC)) == _MAGIC
+        file.seek(0)
+        yield cast("BinaryIO", Unpacked(file)) if packed else file
+
+
+@contextmanager
+def written(path: Path, *, packed: bool) -> Iterator[BinaryIO]:
+    """A new file at `path`. What gzip would say of its name and time is left out."""
+    with path.open("wb") as file:
+        if not packed:
+            yield file
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as inner:
+            yield cast("BinaryIO", inner)

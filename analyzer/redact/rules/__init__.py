@@ -1,0 +1,1 @@
+"""What is taken out of a text, and what it becomes."""
