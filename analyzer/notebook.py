@@ -17,7 +17,7 @@ from kanalyze import outlets, readers
 from kanalyze.analyses.page import counters_page, joint_page, time_page
 from kanalyze.errors import ClosedReportError
 from kanalyze.readers.capture import reports as capture_reports
-from kanalyze.renderers import html
+from kanalyze.renderers.formats import html
 from kanalyze.report import Report
 
 if TYPE_CHECKING:

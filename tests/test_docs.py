@@ -19,7 +19,7 @@ from kanalyze.analyses.page.time_page import TABLES, WINDOWS
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
-from kanalyze.renderers.summary_json import SCHEMA_VERSION, content, render
+from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
 from support import examples
 
 ROOT = examples.ROOT

@@ -7,7 +7,9 @@ import pytest
 
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.torch.decode import old_forms as trace_loose
-from kanalyze.renderers import deep_sections, frame, terminal
+from kanalyze.renderers.formats import terminal
+from kanalyze.renderers.page import idle_and_memory_sections as deep_sections
+from kanalyze.renderers.tables import frame
 
 TRIED = [
     (deep_sections._FOLDERS, "a"),

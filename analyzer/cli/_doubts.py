@@ -50,7 +50,7 @@ def tell_doubts(*, everything: bool) -> None:
 
 def _line(report: Report, file: str, *, everything: bool) -> str:
     from kanalyze.analyses.findings._doubts import doubts  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers import doubt_line  # noqa: PLC0415 - as above
+    from kanalyze.renderers.text import doubt_line  # noqa: PLC0415 - as above
 
     try:
         return doubt_line.render(file, doubts(report, everything=everything))

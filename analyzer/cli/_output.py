@@ -144,7 +144,7 @@ def _speakable(text: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
-        from kanalyze.renderers.terminal import ASCII  # noqa: PLC0415 - for terminals of the last century only
+        from kanalyze.renderers.formats.terminal import ASCII  # noqa: PLC0415 - for terminals of the last century only
 
         return text.translate(ASCII).encode(encoding, errors="replace").decode(encoding)
     return text

@@ -29,8 +29,8 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     with sparing_memory():
         from kanalyze.analyses.joining._roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.counters.roofline import roofline as table_of  # noqa: PLC0415 - as above
-    from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
 
     for report in reports:
         refuse_overwriting(report, plot)

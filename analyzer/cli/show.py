@@ -72,7 +72,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     """
     with sparing_memory():
         from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
 
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)

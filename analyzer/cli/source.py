@@ -38,8 +38,8 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
     with sparing_memory():
         from kanalyze.analyses.counters.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
     from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - as above
-    from kanalyze.renderers import source as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.terminal import Look  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import source as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.text.look import Look  # noqa: PLC0415 - as above
 
     refuse_overwriting(report, output)
     opened = closed_at_end(counters_at(report))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.counters_page import CounterSummary
     from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.analyses.page.time_page import Summary
-    from kanalyze.renderers.pages import Shown
+    from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 
 _TOP = 8
@@ -52,11 +52,11 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
         refuse_overwriting(report, output)
     pages = _pages(reports, where)
     if form == "json":
-        from kanalyze.renderers.summary_json import render as render_json  # noqa: PLC0415 - one format is used
+        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
 
         emit(render_json(pages).encode(), output)
     elif form == "markdown":
-        from kanalyze.renderers.markdown import render as render_markdown  # noqa: PLC0415 - one format is used
+        from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - one format is used
 
         emit(render_markdown(pages, top).encode(), output)
     else:
@@ -140,7 +140,8 @@ def shown(reports: Sequence[Path]) -> None:
 
 
 def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:
-    from kanalyze.renderers.terminal import Look, render  # noqa: PLC0415 - one format is used
+    from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - one format is used
+    from kanalyze.renderers.text.look import Look  # noqa: PLC0415 - one format is used
 
     emit(render(pages, Look(width(), colour(output)), top), output)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def tables(table: str | None, form: str, output: Path | None) -> None:
     """Every table with its columns, units and meaning; or only TABLE."""
     from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers import tables as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import declarations as rendered  # noqa: PLC0415 - as above
 
     wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.names())]
     if form == "terminal":

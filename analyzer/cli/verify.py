@@ -50,8 +50,8 @@ def verify(
     """
     with sparing_memory():
         from kanalyze.analyses.joining.agreement import agreement  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers import frame as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.agreement import render  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables.agreement import render  # noqa: PLC0415 - as above
 
     for report in reports:
         refuse_overwriting(report, output)

@@ -180,7 +180,7 @@ def test_a_hostile_name_stays_on_its_line(tmp_path):
 
 
 def test_many_doubts_are_counted():
-    from kanalyze.renderers import doubt_line  # noqa: PLC0415 - beside its only test
+    from kanalyze.renderers.text import doubt_line  # noqa: PLC0415 - beside its only test
 
     rows = kanalyze.health(report([call("cudaLaunchKernel", 10, 15, correlation=1), kernel(7, 20, correlation=1)]))
     many = pl.concat([rows.head(9).with_columns(check=pl.format("check {}", pl.int_range(9)), count=2000, ns=None)])

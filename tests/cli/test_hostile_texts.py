@@ -20,9 +20,10 @@ from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
-from kanalyze.renderers import frame as frames
-from kanalyze.renderers import html, markdown, pages, terminal
-from kanalyze.renderers.chapters import Advice, Chapter
+from kanalyze.renderers.formats import html, markdown, terminal
+from kanalyze.renderers.page import of_any_kind as pages
+from kanalyze.renderers.tables import frame as frames
+from kanalyze.renderers.text.chapters import Advice, Chapter
 from support.command import ADD, REPORTS, run
 from support.hostile import ALL, WHOLE, active_in_markdown, obeyed_by_terminal
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kanalyze.renderers.decoded import terminal
+from kanalyze.renderers.tables.decoded import terminal
 from support.command import run
 
 GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"

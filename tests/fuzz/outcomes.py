@@ -19,7 +19,8 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import READER_TABLES
 from kanalyze.one_thread import in_one_thread
-from kanalyze.renderers.terminal import Look, render
+from kanalyze.renderers.formats.terminal import render
+from kanalyze.renderers.text.look import Look
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

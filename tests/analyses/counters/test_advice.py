@@ -8,7 +8,7 @@ from kanalyze.analyses.counters._bottleneck import bound, paragraph
 from kanalyze.analyses.counters._kernel_rules import RULES
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.page.counters_page import summarize_counters
-from kanalyze.renderers.counters_page import counters_page
+from kanalyze.renderers.page.counters import counters_page
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 

@@ -11,7 +11,8 @@ import kanalyze
 from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.renderers import markdown, summary_json, terminal
+from kanalyze.renderers.formats import json as summary_json
+from kanalyze.renderers.formats import markdown, terminal
 
 REPORTS = Path(__file__).parents[3] / "reports"
 

@@ -1,0 +1,1 @@
+"""Pages in a format: terminal, Markdown, HTML, JSON."""

@@ -1,0 +1,107 @@
+"""The page for issues and pull requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import units
+from kanalyze.outlets import code, markdown, paragraph
+from kanalyze.renderers.page.of_any_kind import page_of_any
+from kanalyze.renderers.page.time import short_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.text.chapters import Chapter
+    from kanalyze.renderers.text.grid import Grid, Section
+
+_NAME: Final = 60
+
+
+def render(shown: Sequence[Shown], top: int) -> str:
+    """A page for each, as GitHub-flavoured Markdown that ends with a newline."""
+    return "\n".join(_page(page_of_any(one, top)) for one in shown)
+
+
+def _page(page: Page) -> str:
+    names = {name: code(short) for name, short in short_names(page, _NAME).items()}
+    name, *parts = page.heading
+    lines = [
+        f"### {code(name)}",
+        "",
+        paragraph(" · ".join([*parts, page.health] if page.health else parts)),
+        "",
+        f"**{markdown(page.answer)}**",
+    ]
+    for ledger in page.ledgers:
+        lines += ["", *_ledger(ledger)]
+    for section in page.sections:
+        lines += ["", *_section(section, names)]
+    if page.topics:
+        lines += ["", "#### Findings", "", "Time at stake: the GPU's time that each takes.", ""]
+        lines += [_topic(topic, names) for topic in page.topics]
+    for chapter in page.chapters:
+        lines += ["", *_chapter(chapter, names)]
+    for reason in page.cannot_tell:
+        lines += ["", paragraph(reason)]
+    return "\n".join(lines) + "\n"
+
+
+def _ledger(ledger: Ledger) -> list[str]:
+    rows = [
+        f"| {markdown(share.bucket)} | {share.time} | {share.share} | {markdown(share.said)} |"
+        for share in ledger.shares
+    ]
+    return [
+        f"#### Where the time went: {markdown(ledger.heading)}",
+        "",
+        "| bucket | time | share | most of it |",
+        "| :-- | --: | --: | :-- |",
+        *rows,
+        f"| **total** | **{ledger.total}** | **100.0 %** | |",
+    ]
+
+
+def _section(section: Section, names: dict[str, str]) -> list[str]:
+    remark = f" ({markdown(section.remark)})" if section.remark else ""
+    foot = ["", paragraph(section.foot)] if section.foot else []
+    return [f"#### {section.plain_title}{remark}", "", *_grid(section.grid, names), *foot]
+
+
+def _grid(grid: Grid, names: dict[str, str]) -> list[str]:
+    rows = [[*map(markdown, row)] for row in grid.rows]
+    if grid.named:
+        rows = [[*row[:-1], names[whole[-1]]] for row, whole in zip(rows, grid.rows, strict=True)]
+    heads = " | ".join(head.text or " " for head in grid.heads)
+    rule = " | ".join(":--" if head.left else "--:" for head in grid.heads)
+    return [
+        f"| {heads} |",
+        f"| {rule} |",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+
+
+def _topic(topic: Topic, names: dict[str, str]) -> str:
+    stake = units.time(topic.finding.at_stake_ns)
+    finding = topic.finding
+    said = topic._replace(finding=finding._replace(text=markdown(finding.text)), also=markdown(topic.also))
+    remedy = markdown(finding.remedy)
+    return f"- **{stake}** {said.sentence(names)} {remedy} ({code(finding.table)}, {finding.definition})"
+
+
+def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
+    """What is said of one kernel."""
+    facts = [f"| {markdown(label)} | {markdown(text)} |" for label, text in chapter.facts]
+    table = ["", "| | |", "| :-- | :-- |", *facts] if facts else []
+    advice = [
+        f"- {f'**{markdown(one.worth)}** ' if one.worth else ''}{markdown(f'{one.sentence} {one.remedy}')}"
+        for one in chapter.advice
+    ]
+    title = [
+        f"#### {names[chapter.name]} ({markdown(chapter.launch)})",
+        *(["", paragraph(chapter.conclusion)] if chapter.conclusion else []),
+    ]
+    legend = ["", f"Advice, {markdown(chapter.legend)}:", "", *advice] if advice else []
+    return [*title, *table, *legend, *(["", paragraph(chapter.more)] if chapter.more else [])]

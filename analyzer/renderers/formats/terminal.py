@@ -1,0 +1,225 @@
+"""The page for a terminal: fits its width, coloured only where colour is welcome."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import units
+from kanalyze.renderers.page.of_any_kind import page_of_any
+from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.text.grid import LEAST_NAME
+from kanalyze.renderers.text.look import Look
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.text.chapters import Chapter
+    from kanalyze.renderers.text.grid import Section
+
+_WIDEST: Final = 160
+_NARROWEST: Final = 60
+_GLYPHS: Final = "█▓▒░╬≡∷"
+_REST: Final = "·"
+_LEVELS: Final = " ▁▂▃▄▅▆▇█"
+#: A number and its unit.
+_QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
+_NAME_MOST: Final = 72
+_INDENT: Final = "  "
+_STAKE: Final = 11
+
+#: What a terminal that knows only ASCII gets instead.
+ASCII: Final = str.maketrans(
+    {
+        "█": "#",
+        "▓": "%",
+        "▒": "=",
+        "░": "-",
+        "╬": "+",
+        "≡": "~",
+        "∷": ":",
+        "·": ".",
+        "×": "x",
+        "µ": "u",
+        "…": "~",
+        **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
+        "─": "-",
+        "→": "->",
+        "λ": "L",
+        "‹": "<",
+        "›": ">",
+    }
+)
+
+_COLOURS: Final = {
+    "kernel": "32",
+    "communication": "35",
+    "memcpy": "34",
+    "memset": "36",
+    "profiler": "90",
+    "loading": "33",
+    "allocation": "93",
+    "launch": "31",
+    "queued": "95",
+    "sync": "91",
+    "api": "96",
+    "host": "94",
+    "unknown": "37",
+}
+_BOLD, _DIM = "1", "2"
+
+
+def render(shown: Sequence[Shown], look: Look, top: int) -> str:
+    """A page for each, as text that ends with a newline."""
+    look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
+    pages = [_page(page_of_any(one, top), look) for one in shown]
+    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
+
+
+def _page(page: Page, look: Look) -> str:
+    room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
+    names = short_names(page, max(LEAST_NAME, min([*room, _NAME_MOST, look.width])))
+    blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
+    for ledger in page.ledgers:
+        blocks += ["", *_ledger(ledger, look)]
+    for section in page.sections:
+        blocks += ["", *_section(section, look, names)]
+    blocks += _findings(page, look, names)
+    for chapter in page.chapters:
+        blocks += ["", *_chapter(chapter, look, names[chapter.name])]
+    for reason in page.cannot_tell:
+        blocks += ["", *_wrapped(reason, look.width)]
+    blocks += ["", *(look.paint(line, _DIM) for line in _wrapped(f"More: {page.more}", look.width))]
+    return "\n".join(blocks) + "\n"
+
+
+def _heading(page: Page, look: Look) -> str:
+    name, *parts = page.heading
+    lines = [name]
+    for part in parts:
+        joined = f"{lines[-1]}   {part}"
+        lines[-1:] = [joined] if len(joined) <= look.width else [lines[-1], part]
+    first, *rest = [*lines, page.health] if page.health else lines
+    wrapped = [line for text in rest for line in _wrapped(text, look.width)]
+    return "\n".join([first.replace(name, look.paint(name, _BOLD), 1), *wrapped, ""])
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines of at most `width`; a number stays with its unit."""
+    bound = _QUANTITY.sub("\\1\xa0\\2", text)
+    width = max(width, LEAST_NAME)
+    lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def _title(title: str, right: str, look: Look) -> str:
+    parts = right.split("; ")
+    while len(parts) > 1 and len(title) + 2 + len("; ".join(parts)) > look.width:
+        parts.pop()
+    right = "; ".join(parts)
+    space = max(look.width - len(title) - len(right), 2)
+    return look.paint(title, _BOLD) + (" " * space + look.paint(right, _DIM) if right else "")
+
+
+def _ledger(ledger: Ledger, look: Look) -> list[str]:
+    glyphs = {share.bucket: _GLYPHS[i] if i < len(_GLYPHS) else _REST for i, share in enumerate(ledger.shares)}
+    cells = units.apportioned([share.ns for share in ledger.shares], look.width)
+    bar = "".join(
+        look.paint(glyphs[share.bucket] * cell, _COLOURS[share.bucket])
+        for share, cell in zip(ledger.shares, cells, strict=True)
+    )
+    names = max((len(share.bucket) for share in ledger.shares), default=5)
+    times = len(ledger.total)
+    lines = [_title("WHERE THE TIME WENT", ledger.heading, look), bar]
+    for share in ledger.shares:
+        glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
+        start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
+        room = look.width - len(start) - 6
+        detail = _fitted(share.detail, room) or _fitted(share.plain, room) or _cut(share.detail, room)
+        lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
+    lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
+    return [*lines, *_over_time(ledger, look)]
+
+
+def _over_time(ledger: Ledger, look: Look) -> list[str]:
+    """The busy share over time: a character for each part of the window."""
+    part = ledger.window_ns / max(len(ledger.busy), 1)
+    line = "".join(_LEVELS[ceil(share * (len(_LEVELS) - 1))] for share in ledger.busy).rstrip()
+    return ["", _title("BUSY OVER TIME", f"{units.time(part)} each; full height is 100 %", look), line]
+
+
+#: The part of a name that still tells something.
+_TELLING: Final = 24
+
+
+def _fitted(detail: str, width: int) -> str:
+    """As many of the comma-separated parts as fit."""
+    parts = detail.split(", ")
+    while len(parts) > 1 and len(", ".join(parts)) > width:
+        parts.pop()
+    text = ", ".join(parts)
+    return text if len(text) <= width else ""
+
+
+def _cut(detail: str, width: int) -> str:
+    """The beginning of a name that does not fit, unless hardly anything is left of it."""
+    return f"{detail[: width - 1]}…" if detail and width >= _TELLING else ""
+
+
+def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
+    head, rows = section.grid.lines(look.width - len(_INDENT), names)
+    return [
+        _title(section.title, section.remark, look),
+        look.paint(_INDENT + head, _DIM),
+        *(_INDENT + row for row in rows),
+        *(look.paint(line, _DIM) for line in _wrapped(section.foot, look.width, _INDENT)),
+    ]
+
+
+def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
+    if not page.ledgers:
+        return []
+    lines = ["", _title("FINDINGS", "time at stake: the GPU's time that each takes", look)]
+    if not page.topics:
+        return [*lines, f"{_INDENT}Nothing worth a sentence."]
+    for topic in page.topics:
+        lines += _topic(topic, look, names)
+    return lines
+
+
+def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
+    finding, space = topic.finding, look.width - _STAKE - 2
+    sentence = _wrapped(topic.sentence(names), space)
+    remedy = _wrapped(f"{finding.remedy} → {finding.table}, {finding.definition}", space)
+    body = [*sentence, *(look.paint(text, _DIM) for text in remedy)]
+    stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
+    pad = " " * (_STAKE + 2)
+    return [f"{stake}  {body[0]}", *(pad + text for text in body[1:])]
+
+
+def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
+    """What is said of one kernel: labels stand left, advice with what it is worth."""
+    wide = max((len(label) for label, _ in chapter.facts), default=0)
+    beside = len(name) + 2 + len(chapter.launch) <= look.width
+    lines = [_title(name, chapter.launch if beside else "", look)]
+    lines += _wrapped("" if beside else chapter.launch, look.width, _INDENT)
+    lines += _wrapped(chapter.conclusion, look.width, _INDENT)
+    lines += [""] * bool(chapter.facts and chapter.conclusion)
+    for label, text in chapter.facts:
+        first, *more = _wrapped(text, look.width - wide - 2 * len(_INDENT)) or [""]
+        lines.append(f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}{_INDENT}{first}")
+        lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
+    lines += ["", _INDENT + _title("ADVICE", chapter.legend, Look(look.width - len(_INDENT), look.colour))] * bool(
+        chapter.advice
+    )
+    for advice in chapter.advice:
+        space = look.width - _STAKE - 2
+        remedy = (look.paint(line, _DIM) for line in _wrapped(advice.remedy, space))
+        first, *more = [*_wrapped(advice.sentence, space), *remedy] or [""]
+        lines.append(f"{look.paint(advice.worth.rjust(_STAKE), _BOLD)}  {first}")
+        lines += [" " * (_STAKE + 2) + line for line in more]
+    return [*lines, *(look.paint(line, _DIM) for line in _wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]

@@ -1,0 +1,1 @@
+"""Pages as sections, of whatever kind of summary."""

@@ -1,0 +1,291 @@
+"""What the page of a report of ncu says, as texts without layout."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.renderers.page.time import Page, heading
+from kanalyze.renderers.text.chapters import Advice, Chapter
+from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.wording import processor
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.page.counters_page import CounterSummary
+
+    Row = dict[str, Any]
+
+#: So many reasons for waiting, and pieces of advice of ncu's, are shown of a kernel.
+_STALLS: Final = 4
+_RULES: Final = 4
+
+#: A verdict in one word, where it is none.
+_SHORT: Final = {"too few blocks": "grid"}
+
+_MANY_WAVES: Final = 100
+_MANY: Final = 1000
+
+#: Estimates of ncu's below this part are left to the table.
+_WORTH: Final = 0.01
+
+#: By so much of the whole time the pipe of tensor cores is busy with less than it could do.
+_BUSIER: Final = 0.05
+
+_NONE: Final = "-"
+
+
+def counters_page(found: CounterSummary, top: int) -> Page:
+    """The page of a report of ncu, with at most `top` kernels."""
+    rows = {row["event_id"]: row for row in found.kernels.to_dicts()}
+    shown = found.groups.head(top).to_dicts()
+    name = found.meta.path.name
+    return Page(
+        heading=_heading(found),
+        health=_health(found.health),
+        answer=found.answer,
+        ledgers=[],
+        sections=[_kernels(shown, rows, found.groups.height)] if len(rows) > 1 else [],
+        topics=[],
+        cannot_tell=[],
+        more=f"kanalyze show counters|stalls|roofline|advice|metrics {name}",
+        chapters=[_chapter(group, rows[group["first"]], found) for group in shown],
+    )
+
+
+def _heading(found: CounterSummary) -> list[str]:
+    parts = []
+    for device in found.devices.iter_rows(named=True):
+        capability, sms = device["compute_capability"], device["sm_count"]
+        known = processor(device["name"], capability, sms)
+        parts.append((device["name"] or "GPU") + (f", {known}" if known else ""))
+    return heading(found.meta, parts)
+
+
+def _health(health: pl.DataFrame) -> str:
+    wrong = health.filter(pl.col("doubt")).group_by("check", maintain_order=True).agg(pl.col("count").sum())
+    if wrong.is_empty():
+        return "health: complete"
+    return "health: " + "; ".join(f"{units.count(count)} {check}" for check, count in wrong.iter_rows())
+
+
+def _share(row: Row, column: str) -> str:
+    return _NONE if row[column] is None else units.percent(row[column])
+
+
+def _kernels(shown: list[Row], rows: dict[int, Row], total: int) -> Section:
+    """The kernels, one line for each launch shape."""
+    heads = (
+        Head("time"),
+        Head("count", spare=True),
+        Head("compute"),
+        Head("memory"),
+        Head("occupancy", wide=True),
+        Head("of roof", spare=True),
+        Head("bound", left=True),
+        Head("kernel", left=True),
+    )
+    cells = []
+    for group in shown:
+        row = rows[group["first"]]
+        shares = (
+            _share(row, column)
+            for column in ("compute_share", "memory_share", "achieved_occupancy_share", "roof_share")
+        )
+        verdict = _SHORT.get(row["verdict"], row["verdict"].removesuffix("-bound"))
+        time = _NONE if row["dur_ns"] is None else units.time(row["dur_ns"])
+        cells.append((time, units.count(group["count"]), *shares, verdict, row["name"] or "(no name)"))
+    return Section(
+        "KERNELS", of(len(cells), total, "of the peaks; time of the longest"), Grid(heads, cells, named=True)
+    )
+
+
+def _chapter(group: Row, row: Row, found: CounterSummary) -> Chapter:
+    facts = [
+        ("speed of light", _speed(row)),
+        ("memory", _memory(row)),
+        ("roofline", _roofline(row)),
+        ("occupancy", _occupancy(row)),
+        ("warps", _warps(row)),
+        ("waits", _waits(found.stalls.filter(pl.col("event_id") == row["event_id"]))),
+        ("accesses", _accesses(row)),
+    ]
+    advice, more = _advice(found.advice.filter(pl.col("event_id") == row["event_id"]))
+    count = group["count"]
+    times = f", longest of {units.plural(count, 'launch')}" if count > 1 else ""
+    return Chapter(
+        row["name"] or "(no name)",
+        f"{_launch(row)}{times}",
+        row["conclusion"] if found.kernels.height > 1 else "",  # of one kernel it is the answer
+        [(label, text) for label, text in facts if text],
+        advice,
+        more,
+    )
+
+
+def _launch(row: Row) -> str:
+    """Duration, grid and block, as far as they are known."""
+    parts = [] if row["dur_ns"] is None else [units.time(row["dur_ns"])]
+    if row["grid_x"] is not None:
+        grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
+        parts.append(f"grid {_short(grid)} × block {_short(block)}")
+    return ", ".join(parts)
+
+
+def _short(size: str) -> str:
+    return size.removesuffix(",1").removesuffix(",1")
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _told(row: Row, column: str, text: str) -> str:
+    """`text` with a share in it, or nothing where that is not known."""
+    return "" if row[column] is None else text.format(units.percent(row[column]))
+
+
+def _speed(row: Row) -> str:
+    return _joined(_told(row, "compute_share", "compute {}"), _told(row, "memory_share", "memory {}"))
+
+
+def _memory(row: Row) -> str:
+    rate = row["dram_bytes_per_s"]
+    moved = f" ({units.rate(rate)})" if rate is not None else ""
+    return _joined(
+        _told(row, "dram_share", "DRAM {}" + moved),
+        _told(row, "l2_share", "L2 {}" + _told(row, "l2_hit_share", " (hits {})")),
+        _told(row, "l1_share", "L1 {}" + _told(row, "l1_hit_share", " (hits {})")),
+    )
+
+
+def _roofline(row: Row) -> str:
+    if row["roof_share"] is None:
+        return ""
+    moved, roof = units.size(row["dram_bytes"]), f"{units.percent(row['roof_share'])} of the {row['bound']} roof"
+    if row["achieved_flop_per_s"] is None:  # no GPU before Ampere counts the work of its tensor cores
+        return f"{moved} of DRAM traffic, unknown work of tensor cores; {roof}"
+    if not row["achieved_flop_per_s"]:
+        return f"{moved} of DRAM traffic and no FLOP; {roof}"
+    integers = units.flop(row["tensor_int_op"], "OP on integers") if row["tensor_int_op"] else ""
+    floats = units.flop(row["flop"]) if row["flop"] or not integers else ""
+    unit = "OP" if integers else "FLOP"
+    achieved, attainable = (units.flop(row[f"{what}_flop_per_s"], unit) for what in ("achieved", "attainable"))
+    work = (
+        f"{_joined(floats, integers)} and {moved} of DRAM traffic, "
+        f"{_intensity(row['intensity_flop_per_byte'])} {unit}/byte; {achieved}/s of {attainable}/s attainable"
+    )
+    return f"{work}: {roof}{_tensor(row)}"
+
+
+def _intensity(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.3g}" if value < _MANY else f"{value:,.0f}"
+
+
+def _tensor(row: Row) -> str:
+    """What tensor cores were used for, and how far their pipe was busier than its work needs."""
+    if row["bound"] != "compute" or not (row["precision"] or "").startswith("tensor") or not row["peak_flop_per_s"]:
+        return ""
+    told = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
+    part = row["achieved_flop_per_s"] / row["peak_flop_per_s"]
+    if row["roof_share"] - part <= _BUSIER:
+        return told
+    return f"{told}; their pipe is busy so long for {units.percent(part)} of their peak"
+
+
+def _occupancy(row: Row) -> str:
+    shared = None
+    if row["static_shared_bytes"] is not None and row["dynamic_shared_bytes"] is not None:
+        shared = row["static_shared_bytes"] + row["dynamic_shared_bytes"]
+    achieved = _told(row, "achieved_occupancy_share", "{} achieved")
+    return _joined(
+        achieved + _told(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
+        f"limited by {row['limiter']}" if row["limiter"] else "",
+        f"{row['registers_per_thread']} registers" if row["registers_per_thread"] is not None else "",
+        f"{units.size(shared)} shared" if shared is not None else "",
+        "" if row["waves"] is None else f"{row['waves']:,.{_places(row['waves'])}f} waves",
+        _told(row, "tail_share", "tail {}") if row["tail_share"] else "",
+    )
+
+
+def _places(waves: float) -> int:
+    """Decimals: of many waves, parts of one do not matter."""
+    return 2 if waves < _MANY_WAVES else 0
+
+
+def _warps(row: Row) -> str:
+    if row["active_warps"] is None or row["eligible_warps"] is None:
+        return ""
+    return _joined(
+        f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
+        _told(row, "issue_share", "issues in {} of cycles"),
+        f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
+        _told(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not _only_moves(row) else "",
+    )
+
+
+def _only_moves(row: Row) -> bool:
+    """Whether what the tensor pipe did was no work of tensor cores: it also executes register moves."""
+    return {row["tensor_flop"], row["tensor_int_op"]} == {0}
+
+
+def _waits(stalls: pl.DataFrame) -> str:
+    waits = ~pl.col("reason").is_in(["selected", "not_selected"]) & pl.col("share").is_not_null()
+    most = stalls.filter(waits).head(_STALLS)
+    return ", ".join(f"{reason} {units.percent(part)}" for reason, part in most.select("reason", "share").iter_rows())
+
+
+def _accesses(row: Row) -> str:
+    parts = [
+        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}" + _told(row, f"{what}_used_share", " ({} used)")
+        for what in ("load", "store")
+        if row[f"{what}_sectors_per_request"] is not None
+    ]
+    conflicts = _told(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
+    local = (row["local_loads"] or 0) + (row["local_stores"] or 0)
+    spills = f"{units.plural(local, 'access')} to local memory" if local else ""
+    return _joined(*parts, conflicts, spills)
+
+
+def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
+    """Ours, then the most telling of ncu's; and how many more there are."""
+    ours = rows.filter(pl.col("source") == "kanalyze")
+    worth = pl.coalesce("possible_share", "speedup_share").fill_null(1.0) >= _WORTH
+    theirs = rows.filter((pl.col("source") == "ncu") & (pl.col("kind") != "information") & worth)
+    order = ["scope", "possible_share", "speedup_share"]
+    estimated = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True)
+    shown = [Advice(_worth(row), row["sentence"] + _capped(row), row["remedy"] or "") for row in ours.to_dicts()]
+    told = estimated.head(_RULES).to_dicts()
+    shown += [Advice(_worth(row), f"{telling(row['sentence'])} (ncu: {row['rule']}){_capped(row)}", "") for row in told]
+    hidden = rows.filter(pl.col("source") == "ncu").height - len(told)
+    return shown, f"{units.plural(hidden, 'further result')} of ncu's rules: kanalyze show advice" if hidden > 0 else ""
+
+
+def _worth(row: Row) -> str:
+    """What ncu or we estimate: a part of the duration, or of what one unit does."""
+    if row["speedup_share"] is None:
+        return ""
+    if row["possible_share"] is not None:
+        return units.percent(row["possible_share"])
+    return f"({units.percent(row['speedup_share'])})"
+
+
+def _capped(row: Row) -> str:
+    """That the estimate is more than the roof leaves, where it is."""
+    return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
+
+
+def capped(estimate: float | None, possible: float | None, possible_from: str | None) -> str:
+    """What the roof leaves of a kernel's duration, where that is less than what a rule estimates."""
+    if estimate is None or possible is None or possible_from != "roof":
+        return ""
+    return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
+
+
+def telling(text: str) -> str:
+    """The first sentence of a message that has a figure in it, or its first one."""
+    sentences = [part.rstrip(".") + "." for part in text.split(". ")]
+    return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])

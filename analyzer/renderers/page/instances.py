@@ -1,0 +1,95 @@
+"""What the page says of all instances of a range, as texts without layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.renderers.page.time import Page, heading
+from kanalyze.renderers.text.grid import Grid, Head, Section, of
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.ranges._instances import Instances
+
+
+#: The instances that medians and shares are of.
+_USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
+
+
+def instances_page(found: Instances, top: int) -> Page:
+    """The page of a range's instances: where their time went, and which of them are odd or slowest."""
+    sections = []
+    keys = found.spread.select("process_id", "device").unique(maintain_order=True)
+    many = keys.get_column("process_id").n_unique() > 1
+    for process, device in keys.iter_rows():
+        here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
+        rows = found.instances.filter(here)
+        usual = rows.filter(_USUAL).height
+        which = units.plural(usual, "instance") if usual == rows.height else f"{usual} usual instances"
+        whose = f", process {process}" if many else ""
+        sections += [_spread(found.spread.filter(here), f"GPU {device}{whose}, {which}")]
+        sections += [_slowest(rows, top, found.zero_ns)]
+    first = found.instances.item(0, "window") if found.instances.height else ""
+    return Page(
+        heading=heading(found.meta, [f"window {found.scope.window.name if found.scope.window else found.name}"]),
+        health="",
+        answer=found.answer,
+        ledgers=[],
+        sections=sections,
+        topics=[],
+        cannot_tell=[],
+        more=f"kanalyze summarize {found.meta.path.name} --window '{first}'{_narrowed(found)}",
+    )
+
+
+def _narrowed(found: Instances) -> str:
+    """The options that the numbers of the instances hold with."""
+    chosen = {"device": found.scope.device, "process": found.scope.process}
+    return "".join(f" --{name} {value}" for name, value in chosen.items() if value is not None)
+
+
+def _spread(rows: pl.DataFrame, remark: str) -> Section:
+    heads = (Head("bucket", left=True), *map(Head, ("share", "median", "least", "most")), Head("deviation", wide=True))
+    cells = [
+        (
+            row["bucket"],
+            units.percent(row["share"]),
+            *(units.time(row[f"{column}_ns"]) for column in ("median", "min", "max", "stddev")),
+        )
+        for row in rows.iter_rows(named=True)
+    ]
+    return Section("WHERE THE TIME WENT", remark, Grid(heads, cells))
+
+
+def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
+    """The odd instances first, then the longest."""
+    median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
+    order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False]).head(top)
+    heads = (
+        Head("instance"),
+        Head("start"),
+        Head("time"),
+        Head("of median"),
+        Head("", left=True),
+        Head("most in", left=True),
+    )
+    cells = [
+        (
+            _shown(row),
+            units.instant(row["start_ns"], zero_ns),
+            units.time(row["dur_ns"]),
+            units.times(row["dur_ns"] / max(median, 1)),
+            "warm-up" if row["warm_up"] else "odd" if row["odd"] else "",
+            row["cause"] or "",
+        )
+        for row in order.iter_rows(named=True)
+    ]
+    return Section("INSTANCES", of(len(cells), rows.height, "furthest from the median first"), Grid(heads, cells))
+
+
+def _shown(row: dict[str, Any]) -> str:
+    """How an instance is called here: by its number among those of the range, or as a step."""
+    numbered = f"#{row['instance']}"
+    return numbered if row["window"].endswith(numbered) else row["window"] or numbered

@@ -1,0 +1,242 @@
+"""What the page of one program says that several tools recorded, as texts without layout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.renderers.page.counters import capped, telling
+from kanalyze.renderers.page.time import Page, page_of
+from kanalyze.renderers.text.chapters import Advice, Chapter
+from kanalyze.renderers.text.grid import Grid, Head, Section, number, of, telling_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.report import Meta
+
+    Row = dict[str, Any]
+
+_KERNELS: Final = "KERNELS"
+_RULES: Final = 3
+
+#: Kernels from which less of the window can be gained are left to the table.
+_WORTH: Final = 0.01
+_NONE: Final = "-"
+
+_LEGEND: Final = "at most this part of the window; in brackets: of one unit of the GPU"
+
+#: What a match that is not the surest means.
+_MEANINGS: Final = {
+    "shape": "same name and launch shape; which of the launches was measured is not known",
+    "name": "the name alone fits: another launch shape, or a name that ncu cut short",
+}
+
+
+def joint_page(found: JointSummary, top: int) -> Page:
+    """The page of the report that gives the time, its kernels with what the other tools know of them."""
+    page = page_of(found.summary, top)
+    base, *others = found.metas
+    given = [meta.path.name for meta in (base, *others) if meta.path.parent != base.path]
+    first, *rest = page.heading
+    return page._replace(
+        heading=[
+            first,
+            *rest,
+            *(_with([meta for meta in others if meta.tool == tool], base) for tool in found.tools[1:]),
+        ],
+        sections=[_kernels(found, top) if one.title == _KERNELS else one for one in page.sections],
+        chapters=_chapters(found, top),
+        more=f"kanalyze show joined|gains {' '.join(dict.fromkeys(given))}; of the time alone: {page.more}",
+    )
+
+
+def _with(others: Sequence[Meta], base: Meta) -> str:
+    """The other reports of one tool that the page is made of."""
+    first, *more = others
+    if more:
+        return f"with {units.plural(len(others), 'report')} of {first.tool}"
+    if first.path == first.capture == base.capture:
+        return f"with {first.tool}"
+    return f"with {first.path.name} ({first.tool})"
+
+
+def _share(value: float | None) -> str:
+    return _NONE if value is None else units.percent(value)
+
+
+def _text(value: str | None) -> str:
+    return value or _NONE
+
+
+def _count(value: int | None) -> str:
+    return _NONE if value is None else units.count(value)
+
+
+def _time(value: float | None) -> str:
+    return _NONE if value is None else units.time(value)
+
+
+def _kernels(found: JointSummary, top: int) -> Section:
+    """The heaviest kernels in each launch shape, with counters and operators as far as they are known."""
+    measured, traced = "ncu" in found.tools, found.joined.get_column("operator").null_count() < found.joined.height
+    timed = found.joined.filter(pl.col("count").is_not_null())
+    heads = [Head("time"), Head("window"), Head("count", spare=True)]
+    columns: list[tuple[str, Callable[[Any], str]]] = [
+        ("exclusive_ns", _time),
+        ("window_share", _share),
+        ("count", _count),
+    ]
+    if telling_apart(timed, ("name",), ("device",)):
+        heads += [Head("GPU")]
+        columns += [("device", number)]
+    if measured:
+        heads += [Head("compute", wide=True), Head("memory"), Head("occupancy", wide=True), Head("of roof", spare=True)]
+        columns += [
+            (name, _share) for name in ("compute_share", "memory_share", "achieved_occupancy_share", "roof_share")
+        ]
+        heads += [Head("match", left=True, spare=True)]
+        columns += [("ncu_match", _text)]
+    if traced:
+        heads += [Head("operator", left=True, wide=True)]
+        columns += [("operator", _text)]
+    axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
+    shaped = bool(telling_apart(timed.head(top), ("name",), axes))
+    cells = [
+        (*(say(row[name]) for name, say in columns), *_shape(row, shaped=shaped), row["name"] or "(no name)")
+        for row in timed.head(top).iter_rows(named=True)
+    ]
+    heads += [Head("grid × block", left=True)] * shaped
+    return Section(
+        _KERNELS,
+        of(len(cells), timed.height, "by launch shape; counters are ncu's" if measured else "by launch shape"),
+        Grid((*heads, Head("kernel", left=True)), cells, named=True),
+        "; ".join(text for text in (_left_over(found), _little(found)) if text),
+    )
+
+
+def _shape(row: Row, *, shaped: bool) -> list[str]:
+    """The launch shape of a row, where rows of one name have several."""
+    if not shaped:
+        return []
+    grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
+    return [f"{_short(grid)} × {_short(block)}" if row["grid_x"] is not None else ""]
+
+
+def _little(found: JointSummary) -> str:
+    """What is to be gained at most, where that is not worth a chapter."""
+    if found.gains is None:
+        return ""
+    most = found.gains.get_column("gain_share").max()
+    if not isinstance(most, float) or most >= _WORTH:
+        return ""
+    told = units.percent(most)
+    least = f"even {told.removeprefix('<')}" if told.startswith("<") else f"more than {told}"
+    return f"no advice about a kernel saves {least} of the window: kanalyze show gains"
+
+
+def _left_over(found: JointSummary) -> str:
+    """What each tool saw and the others did not."""
+    rows, texts = found.joined, []
+    alone = rows.filter(pl.col("count").is_null())
+    for name, tool, did in (("ncu", "ncu", "measure"), ("torch.profiler", "torch", "see")):
+        if rows.get_column(f"{tool}_match").null_count() == rows.height:
+            continue
+        without = rows.filter(pl.col("count").is_not_null() & (pl.col(f"{tool}_match") == "none"))
+        outside = found.outside[name]
+        only = alone.filter(pl.col(f"{tool}_count").is_not_null()).height - outside
+        texts += [f"{units.plural(without.height, 'row')} that {tool} did not {did}"] * bool(without.height)
+        texts += [f"{units.plural(only, 'row')} that only {tool} saw"] * bool(only)
+        texts += [f"{units.plural(outside, 'row')} of {tool} outside of the window"] * bool(outside)
+    return f"left over: {'; '.join(texts)}" if texts else ""
+
+
+def _chapters(found: JointSummary, top: int) -> list[Chapter]:
+    """The kernels from which most is to be gained, the best first."""
+    if found.gains is None or found.gains.is_empty():
+        return []
+    kernels = {row["event_id"]: row for row in found.joined.to_dicts() if row["event_id"] is not None}
+    worth = found.gains.filter(pl.col("gain_share").max().over("event_id") >= _WORTH)
+    parts = worth.partition_by("event_id", maintain_order=True, as_dict=True)
+    return [_chapter(kernels[number], rows.to_dicts()) for (number,), rows in [*parts.items()][:top]]
+
+
+def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
+    shown = _chosen(advice)
+    grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
+    shape = f"grid {_short(grid)} × block {_short(block)}" if row["grid_x"] is not None else ""
+    took = (
+        f"{_time(row['exclusive_ns'])}, {_share(row['window_share'])} of the window"
+        if row["count"]
+        else "no time known"
+    )
+    facts = [
+        ("launched by", _joined(row["module"] or "", row["path"] or row["operator"] or "")),
+        ("counters", _counters(row)),
+        ("match", _match(row)),
+    ]
+    more = len(advice) - len(shown)
+    return Chapter(
+        row["name"] or "(no name)",
+        _joined(took, shape),
+        "",
+        [(label, text) for label, text in facts if text],
+        [
+            Advice(
+                _worth(one),
+                f"{telling(one['sentence'])} ({one['source']}: {one['rule']}){_roof(one)}",
+                one["remedy"] or "",
+            )
+            for one in shown
+        ],
+        f"{units.plural(more, 'further result')}: kanalyze show gains" if more > 0 else "",
+        _LEGEND,
+    )
+
+
+def _match(row: Row) -> str:
+    """How sure it is that the counters are of this kernel: of which launch, or what is not known of that."""
+    number = None if row["launch_number"] is None else f"its function's launch {units.count(row['launch_number'])}"
+    if number and row["launch_ns"] is None:
+        return f"{row['ncu_match']}: {number} was measured, which is none of these"
+    if row["ncu_match"] in _MEANINGS:
+        return f"{row['ncu_match']}: {_MEANINGS[row['ncu_match']]}"
+    return f"exact: {number}, {_time(row['launch_ns'])} in the run" if number and row["count"] != 1 else ""
+
+
+def _chosen(advice: Sequence[Row]) -> list[Row]:
+    """The best that says what is to be gained of the program, ours without an estimate among it."""
+    telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
+    return (telling or [*advice])[:_RULES]
+
+
+def _counters(row: Row) -> str:
+    parts = [
+        f"{_time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
+        f"compute {_share(row['compute_share'])}" if row["compute_share"] is not None else "",
+        f"memory {_share(row['memory_share'])}" if row["memory_share"] is not None else "",
+        f"{_share(row['roof_share'])} of the {row['bound']} roof" if row["roof_share"] is not None else "",
+        f"waits for {row['top_stall']}" if row["top_stall"] else "",
+    ]
+    return _joined(*parts)
+
+
+def _worth(row: Row) -> str:
+    if row["gain_share"] is not None:
+        return units.percent(row["gain_share"])
+    return f"({units.percent(row['speedup_share'])})" if row["speedup_share"] is not None else ""
+
+
+def _roof(row: Row) -> str:
+    return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _short(size: str) -> str:
+    return size.removesuffix(",1").removesuffix(",1")

@@ -1,0 +1,91 @@
+"""What `summarize` shows, one or several: the page of a report, of all instances of a range, or of counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kanalyze import outlets
+from kanalyze.renderers.page.counters import counters_page
+from kanalyze.renderers.page.instances import instances_page
+from kanalyze.renderers.page.joint import joint_page
+from kanalyze.renderers.page.time import page_of
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from kanalyze.analyses.page.counters_page import CounterSummary
+    from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.ranges._instances import Instances
+    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.text.chapters import Chapter
+    from kanalyze.renderers.text.grid import Grid
+
+    Shown: TypeAlias = Summary | Instances | CounterSummary | JointSummary
+
+
+def page_of_any(shown: Shown, top: int) -> Page:
+    """The page of any of them, with at most `top` rows in each table; its texts can be shown, but for kernel names."""
+    return _plain(_page_of_any(shown, top))
+
+
+def _page_of_any(shown: Shown, top: int) -> Page:
+    if shown.kind == "counters":
+        return counters_page(shown, top)
+    if shown.kind == "joint":
+        return joint_page(shown, top)
+    return page_of(shown, top) if shown.kind == "time" else instances_page(shown, top)
+
+
+def _plain(page: Page) -> Page:
+    """`page` with every text on one line of printable characters; names of kernels are whole, to be shortened."""
+    return page._replace(
+        heading=[*map(outlets.short, page.heading)],
+        health=outlets.short(page.health),
+        answer=outlets.short(page.answer),
+        ledgers=[*map(_plain_ledger, page.ledgers)],
+        sections=[
+            one._replace(remark=outlets.short(one.remark), foot=outlets.short(one.foot), grid=_plain_grid(one.grid))
+            for one in page.sections
+        ],
+        topics=[*map(_plain_topic, page.topics)],
+        cannot_tell=[*map(outlets.short, page.cannot_tell)],
+        more=outlets.short(page.more),
+        chapters=[*map(_plain_chapter, page.chapters)],
+    )
+
+
+def _plain_ledger(ledger: Ledger) -> Ledger:
+    shares = [
+        share._replace(detail=outlets.short(share.detail), plain=outlets.short(share.plain)) for share in ledger.shares
+    ]
+    return ledger._replace(heading=outlets.short(ledger.heading), shares=shares)
+
+
+def _plain_grid(grid: Grid) -> Grid:
+    names = 1 if grid.named else 0
+    return grid._replace(
+        rows=[(*map(outlets.short, row[: len(row) - names]), *row[len(row) - names :]) for row in grid.rows]
+    )
+
+
+def _plain_topic(topic: Topic) -> Topic:
+    finding = topic.finding
+    text, remedy = outlets.line(finding.text), outlets.line(finding.remedy)
+    return topic._replace(finding=finding._replace(text=text, remedy=remedy), also=outlets.short(topic.also))
+
+
+def _plain_chapter(chapter: Chapter) -> Chapter:
+    return chapter._replace(
+        launch=outlets.short(chapter.launch),
+        conclusion=outlets.short(chapter.conclusion),
+        facts=[(outlets.short(label), outlets.short(text)) for label, text in chapter.facts],
+        advice=[
+            one._replace(
+                worth=outlets.short(one.worth), sentence=outlets.short(one.sentence), remedy=outlets.short(one.remedy)
+            )
+            for one in chapter.advice
+        ],
+        more=outlets.short(chapter.more),
+        legend=outlets.short(chapter.legend),
+    )

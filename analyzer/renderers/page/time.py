@@ -1,0 +1,272 @@
+"""What the page says, section by section, as texts without layout; terminal and markdown lay it out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.named_ranges import located
+from kanalyze.renderers.page import idle_and_memory_sections as deep
+from kanalyze.renderers.page import work_sections as sections
+from kanalyze.renderers.page.operators import operators, steps
+from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.wording import processor, worded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.renderers.text.chapters import Chapter
+    from kanalyze.renderers.text.grid import Section
+    from kanalyze.report import Meta
+
+    #: What a part of a bucket's time was, and its length.
+    _Part = tuple[str | None, int]
+
+#: Names for buckets in words that need no definition at hand, where a bucket has no more telling detail.
+_NO_DETAIL: Final = {
+    "host": "program code outside CUDA",
+    "unknown": "no launch tells which thread",
+    "queued": "submitted, waited on the device",
+}
+_DETAILS: Final = 2
+
+#: Buckets without details in the ledger, of which the table of culprits tells.
+_BY_CULPRIT: Final = ("host",)
+
+#: The page's tables in order, each with the table that it needs; one without rows is left out.
+_SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Section]], ...]] = (
+    ("culprits", deep.culprits),
+    ("steps", steps),
+    ("ranges", deep.ranges),
+    ("exposure", sections.exposure),
+    ("hot_kernels", sections.kernels),
+    ("ops", operators),
+    ("graphs", deep.graphs),
+    ("copies", sections.copies),
+    ("migration_totals", deep.unified_memory),
+    ("memory", deep.memory),
+    ("concurrency", deep.streams),
+    ("launch_summary", sections.launches),
+    ("api", sections.calls),
+)
+
+
+#: Tables of what a GPU did.
+_LEDGER: Final = "ledger"
+_OF_GPU: Final = (_LEDGER, "exposure", "hot_kernels", "copies", "launch_summary")
+
+#: Ranges are NVTX's where nsys records them; of another tool the section has another title.
+_NVTX_TOOL: Final = "nsys"
+_OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
+
+
+class Share(NamedTuple):
+    """One bucket of a ledger: its name, how much of the bar it takes, and its texts.
+
+    `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it.
+    """
+
+    bucket: str
+    ns: int
+    time: str
+    share: str
+    detail: str
+    plain: str
+
+    @property
+    def said(self) -> str:
+        """The detail, or what the bucket is."""
+        return self.detail or self.plain
+
+
+class Ledger(NamedTuple):
+    """One device's ledger: its heading, its buckets (longest first), their sum, and the busy share over time."""
+
+    heading: str
+    window_ns: int
+    shares: list[Share]
+    total: str
+    busy: list[float]
+
+
+class Topic(NamedTuple):
+    """A finding, and where else the same was found for less."""
+
+    finding: Finding
+    also: str
+
+    def sentence(self, names: dict[str, str]) -> str:
+        """What was found, with kernel names as `names` has them."""
+        said = self.finding.text.format(*(names[name] for name in self.finding.names))
+        return f"{said} {self.also}".rstrip()
+
+
+class Page(NamedTuple):
+    """The page: heading lines, the answer, ledgers, tables, findings, a closing line, and a chapter per kernel."""
+
+    heading: list[str]
+    health: str
+    answer: str
+    ledgers: list[Ledger]
+    sections: list[Section]
+    topics: list[Topic]
+    cannot_tell: list[str]
+    more: str
+    chapters: Sequence[Chapter] = ()
+
+
+def short_names(page: Page, width: int) -> dict[str, str]:
+    """Every kernel name on the page by its short form of at most `width` characters, the same wherever it stands.
+
+    Two kernels that differ never have the same short form.
+    """
+    tables = [name for section in page.sections for name in section.grid.names()]
+    told = [name for topic in page.topics for name in topic.finding.names]
+    names = list(dict.fromkeys([*tables, *told, *(chapter.name for chapter in page.chapters)]))
+    return dict(zip(names, shorten(names, width), strict=True))
+
+
+def page_of(summary: Summary, top: int) -> Page:
+    """The page of a summary, with at most `top` rows in each table."""
+    since = {"memory": partial(deep.memory, zero_ns=summary.zero_ns)}
+    made = [
+        (name, since.get(name, make))
+        for name, make in _SECTIONS
+        if name in summary.tables and summary.tables[name].height
+    ]
+    sections = [_told(name, make(summary.tables, top), summary) for name, make in made]
+    topics, name = _topics(summary.findings), summary.meta.path.name
+    hidden = len(topics) - top
+    rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
+    return Page(
+        heading=_heading(summary),
+        health=_health(summary.tables["health"]),
+        answer=summary.answer,
+        ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
+        sections=sections,
+        topics=topics[:top],
+        cannot_tell=_cannot_tell(summary.cannot_tell),
+        more=f"{rest}kanalyze show TABLE {name}; `kanalyze tables` lists the tables",
+    )
+
+
+def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
+    """Why tables are missing; of those that need a GPU, where the report has nothing of one, that in one sentence."""
+    if _LEDGER not in reasons:
+        return list(reasons.values())
+    missing = [name for name in _OF_GPU if name in reasons]
+    others = [reason for name, reason in reasons.items() if name not in missing]
+    return [f"Without what the GPU did there is no table {', '.join(missing[:-1])} or {missing[-1]}.", *others]
+
+
+def _told(name: str, section: Section, summary: Summary) -> Section:
+    """A section in the words of the report's tool, with what the summary has to say about it."""
+    title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
+    return section._replace(title=worded(title, summary.interface), foot=summary.remarks.get(name, section.foot))
+
+
+def heading(meta: Meta, parts: list[str]) -> list[str]:
+    """The parts of the heading: the file's name, the tool, then `parts`."""
+    tool = " ".join(part for part in (meta.tool, meta.tool_version) if part)
+    return [meta.path.name, tool, *parts]
+
+
+def _heading(summary: Summary) -> list[str]:
+    meta, parts = summary.meta, []
+    models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
+    for name, capability, sms, count in models.iter_rows():
+        times = f"{count} × " if count > 1 else ""
+        known = processor(name, capability, sms)
+        parts.append(f"{times}{name or 'GPU'}" + (f", {known}" if known else ""))
+    if meta.driver_version:
+        parts.append(f"driver {meta.driver_version}")
+    parts.append(units.plural(summary.process_count, "process"))
+    if meta.rank is not None:
+        parts.append(f"rank {meta.rank}" + (f" of {meta.world_size}" if meta.world_size else ""))
+    if summary.scope.window is not None and summary.scope.window.name:
+        parts.append(f"window {summary.scope.window.name}")
+    return heading(meta, parts)
+
+
+def _health(health: pl.DataFrame) -> str:
+    wrong = health.filter(pl.col("doubt"))
+    if wrong.is_empty():
+        return "health: complete"
+    told = [f"{units.count(count)} {check}" for check, count in wrong.select("check", "count").iter_rows()]
+    return "health: " + "; ".join(told)
+
+
+def _topics(findings: list[Finding]) -> list[Topic]:
+    """One topic per rule, the costliest finding first; the same on other devices is said in a clause."""
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    topics = []
+    for first, *others in by_rule.values():
+        places = ", ".join(f"GPU {other.device} {units.time(other.at_stake_ns)}" for other in others)
+        topics.append(Topic(first, f"(On GPU {first.device}; also on {places}.)" if others else ""))
+    return topics
+
+
+def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
+    rows = summary.tables["ledger"].filter(pl.col("device") == window["device"])
+    reasons = summary.tables["culprits"].filter(pl.col("device") == window["device"])
+    length = window["window_ns"]
+    parts: dict[str, list[_Part]] = {}
+    for bucket, detail, ns in rows.select("bucket", "detail", "ns").iter_rows():
+        parts.setdefault(bucket, []).append((detail, ns))
+    sums = {bucket: sum(ns for _, ns in own) for bucket, own in parts.items()}
+    longest = sorted(sums, key=lambda bucket: -sums[bucket])
+    texts = units.adding_up([sums[bucket] for bucket in longest], length)
+    shares = [
+        Share(
+            bucket,
+            sums[bucket],
+            text,
+            units.percent(sums[bucket] / max(length, 1)),
+            _detail(_culprits(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
+            worded(_NO_DETAIL.get(bucket, ""), summary.interface),
+        )
+        for bucket, text in zip(longest, texts, strict=True)
+    ]
+    span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
+    return Ledger(
+        f"GPU {window['device']}, {span}",
+        length,
+        shares,
+        units.adding_up([length], length)[0],
+        _busy(summary, window["device"]),
+    )
+
+
+def _busy(summary: Summary, device: int) -> list[float]:
+    """The busy share of each part of the window."""
+    chunks = summary.tables["utilisation"].filter(pl.col("device") == device)
+    return chunks.get_column("busy_share").to_list()
+
+
+def _culprits(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
+    """What a bucket's time was by its culprits, the most first."""
+    sums: dict[str | None, int] = {}
+    rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")
+    for culprit, where, ns in rows.iter_rows():
+        told = culprit and located(deep.without_function(culprit), where)
+        sums[told] = sums.get(told, 0) + ns
+    return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
+
+
+def _detail(parts: list[_Part]) -> str:
+    """What a bucket's time was, the most of it first; empty where nothing tells."""
+    named = [(detail, ns) for detail, ns in parts if detail is not None]
+    if not named:
+        return ""
+    if len(parts) == 1:
+        return deep.unversioned(named[0][0])
+    told = [f"{deep.unversioned(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in named[:_DETAILS]]
+    more = len(named) - len(told)
+    return ", ".join(told) + (f", {more} more" if more else "")

@@ -1,0 +1,1 @@
+"""Single tables, trees, source and pictures as text."""

@@ -1,0 +1,59 @@
+"""What two tools tell of one program, side by side, as text."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from kanalyze import units
+from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
+from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head
+from kanalyze.renderers.text.kernel_names import shorten
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_REPORT = Head("report", left=True)
+_HEADS = (
+    Head("figure", left=True),
+    Head("first"),
+    Head("tool", left=True, wide=True),
+    Head("second"),
+    Head("tool", left=True),
+    Head("difference"),
+    Head("why", left=True, spare=True),
+    Head("kernel or copy", left=True),
+)
+
+
+def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
+    """A line that counts all `rows` by verdict, the rows that are `shown`, and what the reasons mean."""
+    counts = {verdict: rows.filter(rows.get_column("verdict") == verdict).height for verdict in VERDICTS}
+    told = [f"{units.plural(rows.height, 'figure')}: {', '.join(f'{counts[one]} {one}' for one in VERDICTS)}"]
+    if shown.height:
+        heads = (_REPORT, *_HEADS) if "report" in shown.columns else _HEADS
+        grid = Grid(heads, [_cells(row) for row in shown.to_dicts()], named=True)
+        names = list(dict.fromkeys(grid.names()))
+        room = max(grid.room_for_names(width), LEAST_NAME)
+        head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
+        told += ["", head, *lines]
+    used = shown.get_column("reason").unique(maintain_order=True).drop_nulls().to_list()
+    told += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]
+    return "\n".join(told) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    values = (_value(row[name], row["unit"]) for name in ("first", "second", "difference"))
+    first, second, difference = values
+    why = row["reason"] or ("?" if row["verdict"] == "unexplained" else "")
+    name = row["name"] or "(no name)"
+    report = (PurePath(row["report"]).name,) if "report" in row else ()
+    return (*report, row["figure"], first, row["first_tool"], second, row["second_tool"], difference, why, name)
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    sign, size = ("-" if value < 0 else ""), abs(value)
+    text = {"ns": units.time, "bytes": units.size}.get(unit, units.count)(int(size))
+    return sign + text

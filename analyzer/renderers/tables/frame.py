@@ -1,0 +1,148 @@
+"""One table in full, as a terminal, CSV, JSON or Parquet has it."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import outlets, units
+from kanalyze.errors import UnknownNameError
+from kanalyze.renderers.text.grid import Grid, Head
+from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.schema import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The column that is printed last, since it may be long: the first of these that a table has.
+_LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
+
+#: Columns that may hold names of kernels. A last one is shortened to what space is left, others to this width.
+_KERNELS: Final = ("kernel", "name", "operation", "what", "ended_by", "culprit", "waited_for")
+_SHORT: Final = 48
+
+#: Of these the ones that hold phrases, too.
+_PHRASES: Final = ("culprit", "waited_for")
+
+#: A name within a phrase: "after gemm on stream 7".
+_PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
+_BETWEEN: Final = "between "
+
+_NAME_LEAST: Final = 60
+
+_TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
+
+_SAY: Final[dict[str, Callable[[float], str]]] = {
+    "ns": units.time,
+    "bytes": units.size,
+    "bytes/s": units.rate,
+    "Hz": lambda value: f"{value / 1_000_000:g} MHz",
+    "0..1": units.percent,
+    "FLOP": units.flop,
+    "FLOP/s": lambda value: f"{units.flop(value)}/s",
+    "FLOP/byte": lambda value: f"{value:.3g} FLOP/byte",
+}
+
+
+def joined(parts: dict[str | None, pl.DataFrame]) -> pl.DataFrame:
+    """One frame of the tables of several windows, named by a first column `instance`; of one without name, itself."""
+    if None in parts:
+        return parts[None]
+    return pl.concat(
+        [frame.clone().insert_column(0, _constant("instance", name, frame)) for name, frame in parts.items()]
+    )
+
+
+def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:
+    return pl.Series(column, [text], dtype=pl.String).new_from_index(0, frame.height)
+
+
+def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataFrame:
+    """`frame` sorted by a column (descending with a leading minus) and cut to its first rows.
+
+    Raises:
+        UnknownNameError: There is no such column.
+    """
+    if sort is not None:
+        name = sort.removeprefix("-")
+        if name not in frame.columns:
+            raise UnknownNameError.of("column", name, frame.columns)
+        frame = frame.sort(name, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+    return frame if top is None else frame.head(top)
+
+
+def terminal(frame: pl.DataFrame, width: int) -> str:
+    """A table for reading: quantities in the unit that suits them, kernel names last and fitted to the width."""
+    grid = laid_out(frame)
+    names = list(dict.fromkeys(grid.names()))
+    room = max(grid.room_for_names(width), _NAME_LEAST) if grid.named else 0
+    head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
+    return "\n".join([head, *(lines or ["(no rows)"])]) + "\n"
+
+
+def laid_out(frame: pl.DataFrame) -> Grid:
+    """A table as texts: quantities in the unit that suits them, the column of names last."""
+    last = next((name for name in _LAST if name in frame.columns), None)
+    order = [name for name in frame.columns if name != last] + ([last] if last else [])
+    heads = tuple(Head(name, left=frame.schema[name] in _TEXT) for name in order)
+    cells = [[_text(name, value) for value in frame.get_column(name)] for name in order]
+    named = last in _KERNELS and last not in _PHRASES
+    cells = [
+        texts if named and name == last else [*map(outlets.short, _shortened(texts) if name in _KERNELS else texts)]
+        for name, texts in zip(order, cells, strict=True)
+    ]
+    return Grid(heads, list(zip(*cells, strict=True)), named=named)
+
+
+def _shortened(texts: list[str]) -> list[str]:
+    """Names of kernels, and phrases with one, short enough to stand between other columns."""
+    parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
+    names = list(dict.fromkeys(name for _, name, _ in parts if not name.startswith(_BETWEEN)))
+    short = dict(zip(names, shorten(names, _SHORT), strict=True))
+    return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
+
+
+def _text(name: str, value: object) -> str:
+    """A value in the unit that its column's name says."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _quantity(name, value) if isinstance(value, int | float) else str(value)
+
+
+def _quantity(name: str, value: float) -> str:
+    if name.endswith(("start_ns", "end_ns")):
+        return f"{value / 1_000_000:.6f} ms"
+    if unit := unit_of(name):
+        return _SAY[unit](value)
+    if isinstance(value, int):
+        return units.count(value) if name == "count" else str(value)
+    return f"{value:g}"
+
+
+def csv(frame: pl.DataFrame) -> bytes:
+    """Comma-separated values with a header; numbers and texts as they are, missing values empty."""
+    buffer = io.BytesIO()
+    frame.write_csv(buffer)
+    return buffer.getvalue()
+
+
+def json(frame: pl.DataFrame) -> bytes:
+    """A list of objects, one per row; missing values are null."""
+    buffer = io.BytesIO()
+    frame.write_json(buffer)
+    return outlets.escaped_json(buffer.getvalue().decode()).encode() + b"\n"
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    """An Apache Parquet file with the table's own types."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    return buffer.getvalue()
+
+
+FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {"csv": csv, "json": json, "parquet": parquet}

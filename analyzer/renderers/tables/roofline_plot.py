@@ -1,0 +1,131 @@
+"""The roofline as a picture: every kernel under the roofs of its GPU, its area by the time that it takes."""
+
+from __future__ import annotations
+
+import io
+from math import sqrt
+from typing import TYPE_CHECKING, Any, Final
+
+from kanalyze import outlets, units
+from kanalyze.errors import OutputError
+from kanalyze.renderers.text.kernel_names import shorten
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.joining._roof_points import RoofPoints
+
+FORMATS: Final = ("svg", "png", "html")
+
+_SIZE: Final = (11.0, 6.2)
+_DPI: Final = 150
+_NAME: Final = 34
+_LISTED: Final = 12
+_LARGEST: Final = 1600.0
+_SMALLEST: Final = 30.0
+_COLOURS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
+_MARGIN: Final = 4.0
+_HEADROOM: Final = 2.5
+
+
+def render(found: RoofPoints, form: str) -> bytes:
+    """The picture in one of :data:`FORMATS`.
+
+    Raises:
+        OutputError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - an extra
+        from matplotlib.figure import Figure  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise OutputError.without_package("a picture", "matplotlib", "plot") from error
+    kind = "png" if form == "png" else "svg"
+    with mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        _draw(figure, found)
+        out = io.BytesIO()
+        figure.savefig(out, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
+    return _page(found, out.getvalue()) if form == "html" else out.getvalue()
+
+
+def _draw(figure: Any, found: RoofPoints) -> None:  # noqa: ANN401 - matplotlib is not installed everywhere
+    axes = figure.subplots()
+    rows = found.points.to_dicts()
+    axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
+    axes.set_title(outlets.picture(f"Roofline of {found.title}"), loc="left", fontweight="bold")
+    axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    if rows:
+        _roofs(axes, rows)
+        _points(axes, rows)
+    else:
+        axes.text(0.5, 0.5, "no kernel did floating-point work", transform=axes.transAxes, ha="center")
+    left = f"; {units.plural(found.left_out, 'kernel')} without FLOP left out" if found.left_out else ""
+    axes.set_title(
+        outlets.picture(f"area: time by {found.time_from}; blue: memory-bound, red: compute-bound{left}"),
+        loc="right",
+        fontsize=8,
+        color="#666666",
+    )
+
+
+def _roofs(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as above
+    """The memory roof, and that of each precision that a kernel comes nearest to."""
+    speed = max((row["peak_dram_bytes_per_s"] or 0 for row in rows), default=0)
+    peaks: dict[str, float] = {}
+    for row in rows:
+        if row["precision"] and row["peak_flop_per_s"]:
+            peaks[row["precision"]] = max(peaks.get(row["precision"], 0), row["peak_flop_per_s"])
+    ridges = [peak / speed for peak in peaks.values()] if speed else []
+    across = [row["intensity_flop_per_byte"] for row in rows] + ridges
+    low, high = min(across) / _MARGIN, max(across) * _MARGIN
+    top = max(peaks.values(), default=speed * high)
+    if speed:
+        end = min(high, top / speed)
+        axes.plot([low, end], [low * speed, end * speed], color="#333333", linewidth=1.4)
+        axes.annotate(
+            f"DRAM {units.rate(speed)}", (low, low * speed), (26, 2), textcoords="offset points", color="#333333"
+        )
+    for precision, peak in peaks.items():
+        start = max(low, peak / speed) if speed else low
+        axes.plot([start, high], [peak, peak], color="#333333", linewidth=1.4)
+        axes.annotate(
+            outlets.picture(f"{precision} {units.flop(peak, units.operations(precision))}/s"),
+            (high, peak),
+            (-4, 4),
+            textcoords="offset points",
+            ha="right",
+        )
+    bottom = min(row["achieved_flop_per_s"] for row in rows)
+    axes.set(xlim=(low, high), ylim=(bottom / _MARGIN, top * _HEADROOM))
+
+
+def _points(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as above
+    """The kernels, the longest below the others; those that take longest have a number and stand in the list."""
+    longest = max(row["time_ns"] for row in rows) or 1
+    names = shorten([row["name"] or "(no name)" for row in rows], _NAME)
+    whole = sum(row["time_ns"] for row in rows) or 1
+    for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
+        at = (row["intensity_flop_per_byte"], row["achieved_flop_per_s"])
+        size = max(_LARGEST * row["time_ns"] / longest, _SMALLEST)
+        listed = number <= _LISTED
+        roof = f", {units.percent(row['roof_share'])} of the roof" if row["roof_share"] is not None else ""
+        label = (
+            f"{number}  {outlets.picture(name)}\n    {units.percent(row['time_ns'] / whole)} of the time{roof}"
+            if listed
+            else None
+        )
+        colour = _COLOURS.get(row["bound"], "#888888")
+        axes.scatter(*at, s=size, color=colour, alpha=0.55, edgecolors="white", linewidths=0.8, label=label)
+        if listed:
+            shift = (sqrt(size) / 2 + 2, -3)
+            axes.annotate(str(number), at, shift, textcoords="offset points", fontsize=8, fontweight="bold")
+    handles, labels = axes.get_legend_handles_labels()
+    legend = axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
+    for handle in legend.legend_handles:
+        handle.set_sizes([40])
+
+
+def _page(found: RoofPoints, picture: bytes) -> bytes:
+    """The picture in a page of its own, without the heading of a file of SVG."""
+    svg = picture[picture.index(b"<svg") :].decode()
+    title = outlets.html(f"Roofline of {found.title}")
+    return f'<!doctype html>\n<meta charset="utf-8">\n<title>{title}</title>\n{svg}\n'.encode()

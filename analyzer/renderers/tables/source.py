@@ -1,0 +1,128 @@
+"""The source of a kernel with figures beside each line, or its assembly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kanalyze import outlets, units
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kanalyze.renderers.text.look import Look
+
+#: Lines that are shown around those of a kernel.
+_AROUND: Final = 2
+
+#: Part of the samples, executions by warps, threads that took part, and sectors that are needed of those touched.
+_HEAD: Final = f"{'samples':>8}{'executed':>10}{'thr.':>5}{'coal.':>8}"
+_LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
+
+#: Registers whose values are still needed, where the report tells them.
+_LIVE: Final = f"{'live':>5}"
+_LIVE_LEGEND: Final = "; live: registers in use"
+
+_BOLD, _DIM = "1", "2"
+
+#: From this part of the samples on, a line is worth a look.
+_HOT: Final = 0.1
+
+
+def lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:
+    """The source lines of a kernel, file by file: rows of `hot_lines`, and the text of files by name."""
+    blocks = [look.paint(outlets.line(kernel), _BOLD)]
+    head, legend = _frame(rows)
+    for (file,), found in rows.partition_by("file", as_dict=True, maintain_order=True).items():
+        blocks += [
+            "",
+            look.paint(outlets.line(str(file)), _BOLD),
+            *_file(found, texts.get(str(file), []), head, look),
+        ]
+    return "\n".join([*blocks, "", look.paint(legend, _DIM)]) + "\n"
+
+
+def _frame(rows: pl.DataFrame) -> tuple[str, str]:
+    """The head of the figures, and what is said below them."""
+    if rows.get_column("live_registers").null_count() == rows.height:
+        return _HEAD, _LEGEND
+    return _HEAD + _LIVE, _LEGEND + _LIVE_LEGEND
+
+
+def _file(rows: pl.DataFrame, text: list[str], head: str, look: Look) -> list[str]:
+    by_line = {row["line"]: row for row in rows.iter_rows(named=True)}
+    shown = _shown(by_line, len(text))
+    lines, before = [look.paint(f"{head}   line", _DIM)], None
+    for number in shown:
+        if before is not None and number > before + 1:
+            lines.append(look.paint(f"{'':{len(head)}}    ...", _DIM))
+        source = outlets.line(text[number - 1].expandtabs(4)) if number <= len(text) else ""
+        lines.append(_line(by_line.get(number), f"{number:>7} {source}", head, look))
+        before = number
+    return lines
+
+
+def _shown(known: dict[int, Any], length: int) -> list[int]:
+    """The numbers of the lines that are shown: those of the kernel, and a few around them where there is text."""
+    around = {line + step for line in known for step in range(-_AROUND, _AROUND + 1)}
+    return sorted(set(known) | {line for line in around if 1 <= line <= length})
+
+
+def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str:
+    """The figures of a line below the `head`, then its number and text."""
+    if row is None:
+        return _cut(f"{'':{len(head)}}{source}", look.width)
+    figures = (
+        f"{_share(row['share']):>8}{_count(row['instructions']):>10}"
+        f"{_decimal(row['threads_per_instruction']):>5}{_share(row['ideal_share']):>8}"
+    )
+    if head.endswith(_LIVE):
+        figures += f"{row['live_registers'] if row['live_registers'] is not None else '':>{len(_LIVE)}}"
+    hot = (row["share"] or 0) >= _HOT
+    text = _cut(f"{figures}{source}", look.width)
+    return look.paint(text, _BOLD) if hot else text
+
+
+def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> str:
+    """The SASS of a kernel, or the PTX that it was made of (`column`), with figures beside each instruction."""
+    samples = max(int(rows.get_column("samples").sum()), 1)
+    head, legend = _frame(rows)
+    blocks = [
+        look.paint(outlets.line(kernel), _BOLD),
+        look.paint(f"{head}  {column}", _DIM),
+    ]
+    for row in rows.iter_rows(named=True):
+        threads, ideal = None, None
+        if row["instructions"]:
+            threads = (row["thread_instructions"] or 0) / row["instructions"]
+        if row["sectors"]:
+            ideal = (row["ideal_sectors"] or 0) / row["sectors"]
+        told = {
+            "share": (row["samples"] or 0) / samples,
+            "instructions": row["instructions"],
+            "threads_per_instruction": threads,
+            "ideal_share": ideal,
+            "live_registers": row["live_registers"],
+        }
+        blocks.append(_line(told, f"  {outlets.line((row[column] or '').expandtabs(1))}", head, look))
+    return "\n".join([*blocks, "", look.paint(legend, _DIM)]) + "\n"
+
+
+def json(kernel: str, rows: pl.DataFrame) -> str:
+    """The rows as they are."""
+    return outlets.json({"kernel": kernel, "rows": rows.to_dicts()})
+
+
+def _cut(text: str, width: int) -> str:
+    return text.rstrip() if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _share(value: float | None) -> str:
+    return "" if not value else units.percent(value)
+
+
+def _decimal(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _count(value: int | None) -> str:
+    return "" if not value else units.short_count(value)

@@ -1,0 +1,132 @@
+"""The call tree, as a terminal or JSON has it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from kanalyze import outlets, units
+from kanalyze.renderers.text.kernel_names import NARROWEST, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from kanalyze.renderers.text.look import Look
+
+    Row = dict[str, Any]
+
+_DEVICE: Final = ("kernel", "graph", "memcpy", "memset")
+_COLOURS: Final = {"kernel": "32", "graph": "32", "memcpy": "34", "memset": "36", "python": "33", "rest": "2"}
+_BOLD, _DIM = "1", "2"
+
+#: What stands before the name of every backward operator, and a shorter word for it.
+_ENGINE: Final = "autograd::engine::evaluate_function: "
+_AUTOGRAD: Final = "autograd: "
+
+_GAP: Final = "  "
+
+
+def terminal(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
+    """The table `tree`, which is ordered `by` device or host time, in lines as wide as `look` allows."""
+    rows = tree.to_dicts()
+    numbers = _numbers(rows, by)
+    head = _heads(by, device=any(row["device_ns"] for row in rows))
+    columns = [name for name, _ in head]
+    widths = [max(len(title), *(len(row[name]) for row in numbers), 0) for name, title in head] if rows else []
+    room = look.width - sum(widths) - len(_GAP) * len(widths)
+    names = _names(rows, _guides(rows), room)
+    title = f"CALL TREE{f'  {heading}' if heading else ''}"
+    lines = [look.paint(title, _BOLD)]
+    lines.append(
+        look.paint(
+            _GAP.join([*(text.rjust(width) for (_, text), width in zip(head, widths, strict=True)), "called"]), _DIM
+        )
+    )
+    for row, cells, (guide, name) in zip(rows, numbers, names, strict=True):
+        left = _GAP.join(cells[column].rjust(width) for column, width in zip(columns, widths, strict=True))
+        lines.append(f"{left}{_GAP}{look.paint(guide, _DIM)}{look.paint(name, _COLOURS.get(row['kind'], ''))}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _heads(by: str, *, device: bool) -> list[tuple[str, str]]:
+    """The columns of numbers with their titles: what the tree is ordered by first."""
+    sides = [by, *(side for side in ("device", "host") if side != by)]
+    found = []
+    for side in sides:
+        if side == "host" or device:
+            found += [(f"{side}_ns", side), (f"{side}_share", "")] if side == by else [(f"{side}_ns", side)]
+    return [*found, ("count", "count")]
+
+
+def _numbers(rows: Sequence[Row], by: str) -> list[dict[str, str]]:
+    """The cells of numbers; a time that a node cannot have is empty."""
+    found = []
+    for row in rows:
+        on_device = row["kind"] in _DEVICE
+        host = "" if on_device else units.time(row["host_ns"])
+        device = units.time(row["device_ns"]) if row["device_ns"] else ""
+        share = units.percent(row[f"{by}_share"])
+        count = "" if row["kind"] == "thread" else units.count(row["count"])
+        found.append({"host_ns": host, "device_ns": device, f"{by}_share": share, "count": count})
+    return found
+
+
+def _guides(rows: Sequence[Row]) -> list[str]:
+    """The lines that lead to each node's name from those around it."""
+    more: list[bool] = []
+    found = []
+    for row in reversed(rows):  # from below, a node knows whether another one of its parent's follows
+        depth = row["depth"]
+        more = [*more[: depth + 1], *[False] * (depth + 1 - len(more))]
+        bars = "".join("│ " if more[level] else "  " for level in range(1, depth))
+        found.append(bars + ("├ " if more[depth] else "└ ") if depth else "")
+        more[depth] = True
+    return found[::-1]
+
+
+def _names(rows: Sequence[Row], guides: Sequence[str], room: int) -> list[tuple[str, str]]:
+    """Each node's guide and name, the name as long as the room behind the guide lets it be."""
+    found: list[tuple[str, str]] = []
+    order = sorted(range(len(rows)), key=lambda i: len(guides[i]))
+    texts: dict[int, str] = {}
+    for length, group in groupby(order, key=lambda i: len(guides[i])):
+        places = [*group]
+        width = max(room - length, NARROWEST)
+        kernels = [i for i in places if rows[i]["kind"] in _DEVICE]
+        short = shorten([rows[i]["name"] or "(no name)" for i in kernels], width)
+        texts.update(zip(kernels, short, strict=True))
+        texts.update((i, _name(rows[i], width)) for i in places if i not in texts)
+    for i, guide in enumerate(guides):
+        found.append((guide, texts[i]))
+    return found
+
+
+def _name(row: Row, width: int) -> str:
+    if row["kind"] == "rest":
+        count, inside = row["nodes"], row["parent"] is not None
+        return f"… {units.plural(count, 'more node' if inside else 'smaller node')}"[:width]
+    text = outlets.line(row["name"] or "(no name)").replace(_ENGINE, _AUTOGRAD)
+    if len(text) <= width:
+        return text
+    if row["kind"] == "python":  # the end of a path and the function tell more than its beginning
+        return "…" + text[len(text) - width + 1 :]
+    return text[: width - 1] + "…"
+
+
+def json(trees: dict[str | None, pl.DataFrame]) -> str:
+    """The nodes as objects that hold those in them, of one window, or of several by their names."""
+    found = {name: _nested(tree.to_dicts()) for name, tree in trees.items()}
+    return outlets.json(found.get(None, found))
+
+
+def _nested(rows: Sequence[Row]) -> list[Row]:
+    roots: list[Row] = []
+    known: dict[int, Row] = {}
+    for row in rows:
+        parent = row.pop("parent")
+        del row["depth"]
+        node = known[row.pop("node")] = {**row, "children": []}
+        (roots if parent is None else known[parent]["children"]).append(node)
+    return roots

@@ -1,0 +1,1 @@
+"""Texts that all pages and tables use: grids, names, headings."""

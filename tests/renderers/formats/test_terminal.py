@@ -1,0 +1,103 @@
+"""The page on a terminal: the busy share over time, and what an old terminal gets instead of blocks."""
+
+import pytest
+
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.renderers.formats.terminal import ASCII, render
+from kanalyze.renderers.text.look import Look
+from support.build import call, kernel, report
+from support.command import TORCH, run, spawn
+
+LOOK = Look(80)
+
+
+def page(*events, look=LOOK):
+    return render([summarize(report(events))], look, 8).splitlines()
+
+
+def after(title, lines):
+    """The line with a title, and the next one."""
+    at = next(number for number, line in enumerate(lines) if line.startswith(title))
+    return lines[at], lines[at + 1]
+
+
+# Busy over time
+
+
+def test_a_character_per_part_of_the_window_as_high_as_it_was_busy():
+    events = [
+        call("cudaLaunchKernel", 0, 1, correlation=1),
+        kernel(60, 120, correlation=1),
+        *(kernel(start, start + 5, correlation=1) for start in range(300, 600, 10)),
+        call("cudaFree", 596, 600),
+    ]
+    title, line = after("BUSY OVER TIME", page(*events))
+    assert title.endswith("10 ns each; full height is 100 %")
+    assert line == " " * 6 + "█" * 6 + " " * 18 + "▄" * 30
+
+
+def test_little_is_not_nothing_and_nearly_all_is_all():
+    events = [
+        call("cudaLaunchKernel", 0, 1, correlation=1),
+        kernel(1000, 1001, correlation=1),
+        kernel(2000, 2999, correlation=1),
+        kernel(59_999, 60_000, correlation=1),
+    ]
+    _, line = after("BUSY OVER TIME", page(*events))
+    assert line == " ▁█" + " " * 56 + "▁"
+
+
+def test_every_gpu_has_its_own():
+    events = [
+        *(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(1, 60, correlation=1)),
+        *(call("cudaLaunchKernel", 0, 1, correlation=2), kernel(59, 60, correlation=2, device=1)),
+    ]
+    lines = page(*events)
+    shown = [lines[at + 1] for at, line in enumerate(lines) if line.startswith("BUSY OVER TIME")]
+    assert shown == [" " + "█" * 59, " " * 59 + "█"]
+
+
+def test_a_short_window_has_a_character_per_nanosecond():
+    lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1))
+    title, line = after("BUSY OVER TIME", lines)
+    assert title.endswith("1 ns each; full height is 100 %")
+    assert line == "  ███"
+
+
+def test_no_line_ends_with_spaces():
+    lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(1, 2, correlation=1), call("cudaFree", 500, 600))
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+# Terminals that know only ASCII
+
+
+def test_every_level_has_a_character_of_its_own():
+    levels = " ▁▂▃▄▅▆▇█".translate(ASCII)
+    assert levels.isascii()
+    assert len(set(levels)) == len(levels)
+
+
+@pytest.mark.parametrize("text", ["█▓▒░╬≡∷·", "─", "→", "×", "µ", "…", "‹›"])
+def test_what_the_page_prints_has_a_likeness(text):
+    assert text.translate(ASCII).isascii()
+
+
+def test_an_old_terminal_gets_the_page_without_question_marks():
+    ran = spawn("summarize", TORCH, PYTHONIOENCODING="ascii", COLUMNS="80")
+    _, line = after("BUSY OVER TIME", ran.raw.decode("ascii").splitlines())
+    _, plain = after("BUSY OVER TIME", run("summarize", TORCH).lines)
+    assert line == plain.translate(ASCII)
+    assert set(line) <= set(" .:-=+*%#")
+    assert "?" not in line
+
+
+# Narrow pages
+
+
+def test_remarks_are_shortened_before_they_are_too_long():
+    lines = run("summarize", TORCH, columns=60).lines
+    title, _ = after("LAUNCHES", lines)
+    assert title == "LAUNCHES".ljust(60 - len(remark := "8 of 34; medians of call, queue and kernel")) + remark
+    wide, _ = after("LAUNCHES", run("summarize", TORCH).lines)
+    assert wide.endswith("; ! launch-bound")

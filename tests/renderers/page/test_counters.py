@@ -1,0 +1,122 @@
+"""The page of a report of ncu: whole, in every format, within its width."""
+
+import json
+
+import pytest
+
+import kanalyze
+from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.renderers.formats import html, markdown
+from kanalyze.renderers.formats import json as summary_json
+from kanalyze.renderers.formats.terminal import render
+from kanalyze.renderers.text.look import Look
+from support.command import REPORTS, ROOT, SAMPLES, run
+from support.counters import measured
+
+ADD = REPORTS / "ncu" / "add.details.csv"
+GOLD = ROOT / "tests" / "gold"
+PAGES = [ADD, *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
+
+
+def page(path, width=80, top=8):
+    return render([summarize_counters(kanalyze.read(path))], Look(width), top)
+
+
+def test_the_page_of_one_kernel():
+    assert page(ADD) == (GOLD / "summarize_ncu_add_80.txt").read_text()
+
+
+def test_the_page_of_several_kernels():
+    assert page(SAMPLES / "cdist" / "ncu.details.csv", top=2) == (GOLD / "summarize_ncu_cdist_80.txt").read_text()
+
+
+def test_the_page_for_issues():
+    found = summarize_counters(kanalyze.read(ADD))
+    assert markdown.render([found], 8) == (GOLD / "summarize_ncu_add.md").read_text()
+
+
+@pytest.mark.parametrize("width", [60, 80, 130])
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
+def test_every_page_fits_its_width(path, width):
+    assert [line for line in page(path, width).splitlines() if len(line) > width] == []
+
+
+def test_json_holds_every_table():
+    found = summarize_counters(kanalyze.read(ADD))
+    told = json.loads(summary_json.render([found]))
+    assert told["answer"] == found.answer
+    assert told["report"]["tool"] == "ncu"
+    (kernel,) = told["kernels"]
+    assert (kernel["verdict"], kernel["dur_ns"], kernel["family"]) == ("latency-bound", 5888, "other")
+    assert len(told["advice"]) == found.advice.height
+    assert set(told) >= {"devices", "kernels", "groups", "stalls", "advice", "health"}
+
+
+def test_notebooks_show_the_page():
+    report = kanalyze.read(ADD)
+    shown = kanalyze.summarize(report)._repr_html_()
+    assert shown == report._repr_html_() == html.page(summarize_counters(report), 8)
+    assert "Latency-bound" in shown
+
+
+def test_launches_of_one_kernel_are_one_line():
+    one = {"gpu__time_duration.sum": 10}
+    found = summarize_counters(measured(one, {"gpu__time_duration.sum": 30}, one, names=["a", "b", "a"]))
+    assert found.groups.rows() == [(1, 1, 30), (0, 2, 20)]
+    assert found.answer.startswith("3 kernels, 2 different, 50 ns in all, each measured alone.")
+
+
+def utilised(compute, memory, ns):
+    """A kernel with these shares of the two peaks, in percent."""
+    return {
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed": compute,
+        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": memory,
+        "gpu__time_duration.sum": ns,
+    }
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((10, 30, 20), "memory-bound 1 (30 ns), latency-bound 1 (20 ns), compute-bound 1 (10 ns)"),
+        ((30, 10, 20), "compute-bound 1 (30 ns), latency-bound 1 (20 ns), memory-bound 1 (10 ns)"),
+        ((20, 20, 20), "compute-bound 1 (20 ns), latency-bound 1 (20 ns), memory-bound 1 (20 ns)"),
+    ],
+)
+def test_what_holds_kernels_back_is_told_by_time_then_by_name(times, told):
+    shares = [(80, 10), (10, 80), (10, 10)]
+    kernels = [utilised(*share, ns) for share, ns in zip(shares, times, strict=True)]
+    found = summarize_counters(measured(*kernels, names=["a", "b", "c"]))
+    assert found.answer.endswith(f"By what holds them back: {told}.")
+    by_time = sorted(range(3), key=lambda number: -times[number])  # of equal times the first comes first
+    assert found.groups.rows() == [(number, 1, times[number]) for number in by_time]
+
+
+def test_the_command_prints_it():
+    ran = run("summarize", ADD)
+    assert (ran.status, ran.error) == (0, "")
+    assert ran.lines == page(ADD).splitlines()
+
+
+MOVES = {
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 4.0,
+    "smsp__warps_active.avg.per_cycle_active": 8.0,
+    "smsp__warps_eligible.avg.per_cycle_active": 1.0,
+}
+
+
+@pytest.mark.parametrize(("work", "told"), [(0, False), (4096, True)])
+def test_the_tensor_pipe_is_told_of_kernels_that_use_tensor_cores(work, told):
+    """It executes register moves, too, of which no kernel is free."""
+    found = measured({**MOVES, "sm__ops_path_tensor_src_bf16_dst_fp32_sparsity_off.sum": work}, names=["k"])
+    text = render([summarize_counters(found)], Look(120), 8)
+    assert ("tensor pipe 4.0 %" in text) == told
+
+
+def test_no_time_is_told_of_kernels_whose_duration_was_not_collected():
+    found = measured(
+        {"gpu__time_duration.sum": 5000, **MOVES}, {"launch__sm_count": 10}, names=["a", "b"], grids=[9, 1]
+    )
+    answer = summarize_counters(found).answer
+    assert "too few blocks 1" in answer
+    assert "0 ns" not in answer

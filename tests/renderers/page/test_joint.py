@@ -1,0 +1,204 @@
+"""The page of several tools in every format: the same figures everywhere, nothing lost, and each format valid."""
+
+import json
+import re
+from functools import cache
+from html.parser import HTMLParser
+
+import pytest
+
+import kanalyze
+from kanalyze import outlets, units
+from kanalyze.analyses.page.joint_page import JointSummary, summarize_together
+from kanalyze.renderers.formats import html, markdown
+from kanalyze.renderers.formats import json as summary_json
+from kanalyze.renderers.formats.terminal import render
+from kanalyze.renderers.page.of_any_kind import page_of_any
+from kanalyze.renderers.text.look import Look
+from support.command import SAMPLES, run
+
+TOP = 8
+CAPTURES = ("add", "cdist", "launch_bound_graph", "mlp_train")
+
+
+@cache
+def reports(name):
+    return kanalyze.read_all(SAMPLES / name)
+
+
+@cache
+def joint(name):
+    (found,) = summarize_together(*reports(name))
+    assert isinstance(found, JointSummary)
+    return found
+
+
+@pytest.fixture(params=CAPTURES)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def page(name):
+    return page_of_any(joint(name), TOP)
+
+
+def squeezed(text):
+    """Words alone: without layout and what a format needs for itself."""
+    return re.sub(r"[\s`|*]+", " ", text.replace("\\|", "|"))
+
+
+# JSON
+
+
+def strict(text):
+    def refuse(constant):
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json_is_the_object_of_the_time_with_the_tables_of_all(name):
+    found = strict(summary_json.render([joint(name)]))
+    base, *others = reports(name)
+    alone = strict(summary_json.render([kanalyze.summarize(base)]))
+    more = {"joined_with", "joined_reports", "joined", "gains"}
+    assert {key: value for key, value in found.items() if key not in more} == alone
+    assert found.keys() - alone.keys() == more
+    assert found["joined"] == kanalyze.joined(*reports(name)).to_dicts()
+    assert found["gains"] == kanalyze.gains(*reports(name)).to_dicts()
+    assert found["joined_with"] == [str(one.meta.path) for one in others]
+    assert [one["tool"] for one in found["joined_reports"]] == [one.meta.tool for one in others]
+    assert found["joined_reports"][0].keys() == found["report"].keys()
+
+
+def test_figures_on_the_page_are_those_of_the_json(name, page):
+    rows = strict(summary_json.render([joint(name)]))["joined"]
+    timed = [row for row in rows if row["count"] is not None][:TOP]
+    (section,) = [one for one in page.sections if one.title == "KERNELS"]
+    cells = [dict(zip((head.text for head in section.grid.heads), row, strict=True)) for row in section.grid.rows]
+    assert [(cell["time"], cell["window"], cell["count"], cell["kernel"]) for cell in cells] == [
+        (units.time(row["exclusive_ns"]), units.percent(row["window_share"]), units.count(row["count"]), row["name"])
+        for row in timed
+    ]
+    assert [cell["match"] for cell in cells] == [row["ncu_match"] for row in timed]
+    shares = {"compute": "compute_share", "memory": "memory_share", "of roof": "roof_share"}
+    for head, column in shares.items():
+        assert [cell[head] for cell in cells] == [
+            "-" if row[column] is None else units.percent(row[column]) for row in timed
+        ]
+    if "operator" in cells[0]:
+        assert [cell["operator"] for cell in cells] == [row["operator"] or "-" for row in timed]
+
+
+def test_several_pages_are_several_objects():
+    found = strict(run("summarize", SAMPLES / "add", SAMPLES / "add_parallel", "--format", "json").text)
+    assert [one["joined_with"] for one in found["reports"]] == [[str(SAMPLES / one)] for one in ("add", "add_parallel")]
+    assert list(found) == ["schema_version", "reports"]
+
+
+# Markdown
+
+
+def tables(text):
+    """The tables of a page in Markdown, each a list of rows."""
+    found, last = [], False
+    for line in text.splitlines():
+        if line.startswith("|"):
+            row = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            found = [*found[:-1], [*found[-1], row]] if last else [*found, [row]]
+        last = line.startswith("|")
+    return found
+
+
+def test_markdown_has_every_section_in_whole(name, page):
+    text = markdown.render([joint(name)], TOP)
+    found = tables(text)
+    for rows in found:
+        assert len({len(row) for row in rows}) == 1
+        assert all(re.fullmatch(":--|--:", cell) for cell in rows[1])
+    with_facts = [chapter for chapter in page.chapters if chapter.facts]
+    assert len(found) == len(page.ledgers) + len(page.sections) + len(with_facts)
+    ledgers, rest = found[: len(page.ledgers)], found[len(page.ledgers) :]
+    assert [len(rows) - 3 for rows in ledgers] == [len(ledger.shares) for ledger in page.ledgers]
+    for section, rows in zip(page.sections, rest, strict=False):
+        assert rows[0] == [head.text for head in section.grid.heads]
+        last = -1 if section.grid.named else None
+        assert [row[:last] for row in rows[2:]] == [
+            [outlets.markdown(cell) for cell in row[:last]] for row in section.grid.rows
+        ]
+    facts = rest[len(page.sections) :]
+    assert [[tuple(row) for row in rows[2:]] for rows in facts] == [
+        [(label, outlets.markdown(said)) for label, said in chapter.facts] for chapter in with_facts
+    ]
+
+
+def test_markdown_says_all_that_the_page_says(name, page):
+    words = squeezed(markdown.render([joint(name)], TOP))
+    said = [*page.heading, page.health, page.answer, *(section.foot for section in page.sections)]
+    said += [section.plain_title for section in page.sections]
+    said += [text for chapter in page.chapters for text in (chapter.launch, chapter.conclusion, chapter.more)]
+    said += [
+        text for chapter in page.chapters for one in chapter.advice for text in (one.worth, one.sentence, one.remedy)
+    ]
+    said += [topic.finding.remedy for topic in page.topics]
+    assert [text for text in said if squeezed(text).strip() not in words] == []
+
+
+def test_markdown_of_several_captures_is_that_of_each():
+    folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
+    both = run("summarize", *folders, "--format", "markdown").text
+    alone = [run("summarize", folder, "--format", "markdown").text for folder in folders]
+    assert both == "\n".join(alone)
+
+
+# HTML and terminal
+
+
+class Texts(HTMLParser):
+    """The texts of an HTML fragment, whose elements must be closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts = [], []
+
+    def handle_starttag(self, tag, attrs):  # noqa: ARG002 - the parser's signature
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_html_has_every_cell_and_every_piece_of_advice(name, page):
+    parser = Texts()
+    parser.feed(html.page(joint(name), TOP))
+    assert parser.open == []
+    words = squeezed(" ".join(parser.texts))
+    for section in page.sections:
+        last = -1 if section.grid.named else None
+        for row in section.grid.rows:
+            assert squeezed(" ".join(row[:last])).strip() in words
+    said = [one.sentence for chapter in page.chapters for one in chapter.advice]
+    said += [text for chapter in page.chapters for _, text in chapter.facts]
+    assert [text for text in said if squeezed(text).strip() not in words] == []
+
+
+@pytest.mark.parametrize("columns", [60, 80, 130, 200])
+def test_the_terminal_s_page_fits_and_has_every_section(name, page, columns):
+    lines = render([joint(name)], Look(columns, None), TOP).splitlines()
+    assert [line for line in lines if len(line) > columns] == []
+    titles = [section.title for section in page.sections]
+    assert [line.split("  ")[0] for line in lines if line.split("  ")[0] in titles] == titles
+    words = squeezed(" ".join(lines))
+    assert squeezed(page.answer).strip() in words
+
+
+def test_the_terminal_s_figures_are_those_of_the_page(page, name):
+    text = render([joint(name)], Look(250, None), TOP)
+    (section,) = [one for one in page.sections if one.title == "KERNELS"]
+    shown = text.partition("\nKERNELS ")[2].splitlines()[2:]
+    for row, line in zip(section.grid.rows, shown, strict=False):
+        assert line.split()[: len(" ".join(row[:-1]).split())] == " ".join(row[:-1]).split()

@@ -1,0 +1,82 @@
+"""The roofline as a picture: what stands in it, in each format."""
+
+import re
+
+import pytest
+
+import kanalyze
+from kanalyze.analyses.joining._roof_points import roof_points
+from kanalyze.errors import OutputError
+from kanalyze.readers.capture.reports import every_report
+from kanalyze.renderers.tables import roofline_plot
+from support.command import SAMPLES, run
+from support.counters import measured
+
+CDIST = SAMPLES / "cdist"
+
+
+def test_points_are_sized_by_the_time_of_the_program():
+    found = roof_points(every_report(CDIST))
+    assert (found.time_from, found.left_out) == ("nsys", 2)
+    rows = kanalyze.joined(*every_report(CDIST))
+    assert found.points["time_ns"][0] == rows["exclusive_ns"][0]
+    assert found.points["time_ns"].is_sorted(descending=True)
+
+
+def test_counters_alone_are_sized_by_their_own_time():
+    ncu = kanalyze.read(CDIST / "ncu.details.csv")
+    found = roof_points([ncu])
+    assert found.time_from == "ncu"
+    assert found.points["time_ns"].max() == kanalyze.counters(ncu)["dur_ns"].max()
+
+
+def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
+    """The first one gives time as well, but ncu measured another capture."""
+    timed = kanalyze.read(SAMPLES / "launch_bound_plain" / "nsys.sqlite")
+    found, alone = roof_points([timed, *every_report(CDIST)]), roof_points(every_report(CDIST))
+    assert alone.points.height > 0
+    assert found.points.equals(alone.points)
+    assert found.title == alone.title
+    twice = roof_points([*every_report(CDIST), *every_report(SAMPLES / "gelu")])
+    assert twice.title.endswith(f", time of {CDIST.name}")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(OutputError, match="needs matplotlib") as raised:
+        roofline_plot.render(roof_points(every_report(CDIST)), "svg")
+    assert "kanalyze[plot]" in raised.value.remedy
+
+
+def test_an_unknown_kind_of_picture_is_refused(tmp_path):
+    ran = run("roofline", CDIST, "--plot", tmp_path / "roof.gif")
+    assert ran.status == 2
+    assert "'gif'" in ran.error
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_without_a_file_the_table_is_printed():
+    ran = run("roofline", CDIST)
+    assert (ran.status, ran.error) == (0, "")
+    assert "roof_share" in ran.lines[0]
+
+
+def test_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    for form, begin in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")):
+        path = tmp_path / f"roof.{form}"
+        ran = run("roofline", CDIST, "--plot", path)
+        assert (ran.status, ran.error) == (0, "")
+        assert path.read_bytes().startswith(begin)
+    text = (tmp_path / "roof.svg").read_text()
+    assert 'width="792pt" height="446.4pt" viewBox="0 0 792 446.4"' in text  # in inches 11 by 6.2
+    assert "fp32 50.68 TFLOP/s" in text
+    assert "2 kernels without FLOP left out" in text
+    assert len(re.findall(r'<g id="PathCollection_\d+">', text)) == 3 + 3  # points, and their list
+
+
+def test_a_picture_is_the_same_each_time_and_may_be_empty():
+    pytest.importorskip("matplotlib")
+    found = roof_points(every_report(CDIST))
+    assert roofline_plot.render(found, "svg") == roofline_plot.render(found, "svg")
+    assert b"no kernel did floating-point work" in roofline_plot.render(roof_points([measured({})]), "svg")

@@ -1,0 +1,101 @@
+"""Text tables: aligned, fitted to a width, the last column cut or its names shortened."""
+
+import pytest
+
+from kanalyze.renderers.text.grid import Grid, Head, Section, of, operation
+
+HEADS = (Head("time"), Head("median", wide=True), Head("count", spare=True), Head("name", left=True))
+ROWS = [("1 ms", "5 µs", "1", "short"), ("22 ms", "66 µs", "10", "a name of thirty-six characters here")]
+
+
+def lines(width, **keys):
+    head, rows = Grid(HEADS, ROWS, **keys).lines(width)
+    return [head, *rows]
+
+
+def test_numbers_stand_right_and_words_left():
+    assert lines(80) == [
+        " time  median  count  name",
+        " 1 ms    5 µs      1  short",
+        "22 ms   66 µs     10  a name of thirty-six characters here",
+    ]
+
+
+def test_what_is_cut_ends_where_the_line_does():
+    assert lines(56, cut=True) == [
+        " time  median  count  name",
+        " 1 ms    5 µs      1  short",
+        "22 ms   66 µs     10  a name of thirty-six characters h…",
+    ]
+
+
+def test_wide_columns_are_left_out_before_the_last_gets_little_room():
+    assert lines(48, cut=True) == [
+        " time  count  name",
+        " 1 ms      1  short",
+        "22 ms     10  a name of thirty-six characters h…",
+    ]
+
+
+def test_spare_columns_are_left_out_where_nothing_else_helps():
+    assert lines(25, cut=True) == [" time  name", " 1 ms  short", "22 ms  a name of thirty-…"]
+
+
+def test_however_narrow_something_is_left():
+    assert lines(5, cut=True) == [" time  name", " 1 ms  short", "22 ms  a name of t…"]
+
+
+def test_short_texts_keep_the_wide_columns():
+    grid = Grid(HEADS, ROWS[:1], cut=True)
+    assert grid.lines(30)[0] == "time  median  count  name"
+    assert grid.lines(25)[0] == "time  count  name"
+
+
+@pytest.mark.parametrize("keys", [{"cut": True}, {"named": True}, {}])
+def test_a_table_without_rows_has_its_heading(keys):
+    assert Grid(HEADS, [], **keys).lines(80) == ("time  median  count  name", [])
+
+
+def test_names_are_those_of_the_last_column_and_have_what_is_left_of_the_width():
+    grid = Grid(HEADS, ROWS, named=True)
+    assert grid.names() == [row[-1] for row in ROWS]
+    assert grid.room_for_names(60) == 60 - len(" time  median  count  ")
+    assert grid.room_for_names(40) == 40 - len(" time  count  ")
+    head, (first, second) = grid.lines(60, {ROWS[1][-1]: "shorter"})
+    assert [first[-7:], second[-7:]] == ["  short", "shorter"]
+    assert Grid(HEADS, ROWS).names() == []
+    assert head.endswith("name")
+
+
+def test_control_characters_do_not_reach_the_terminal():
+    _, (line,) = Grid((Head("name", left=True),), [("a\x1b[31m\nb",)]).lines(80)
+    assert line == "a?[31m?b"
+
+
+@pytest.mark.parametrize(
+    ("shown", "total", "remark", "text"),
+    [(3, 3, "", ""), (3, 5, "", "3 of 5"), (3, 5, "why", "3 of 5; why"), (3, 3, "why", "why")],
+)
+def test_a_remark_says_how_many_rows_are_shown(shown, total, remark, text):
+    assert of(shown, total, remark) == text
+
+
+@pytest.mark.parametrize(
+    ("title", "text"),
+    [
+        ("NVTX RANGES", "NVTX ranges"),
+        ("CUDA CALLS", "CUDA calls"),
+        ("WHY IT WAITED", "Why it waited"),
+        ("COPIES", "Copies"),
+    ],
+)
+def test_titles_in_texts_keep_their_abbreviations(title, text):
+    assert Section(title, "", Grid(())).plain_title == text
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("[CUDA memcpy Host-to-Device]", "memcpy Host-to-Device"), ("[CUDA memset]", "memset"), ("f[1]", "f[1]")],
+)
+def test_memory_operations_lose_their_brackets(name, text):
+    assert operation(name) == text

@@ -1,0 +1,252 @@
+"""Short kernel names: what is shown at which width, what tells alike ones apart, and what always holds."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.renderers.text.kernel_names import NARROWEST, shorten
+
+MUL = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::BinaryFunctor<float, float, float,"
+    " at::native::binary_internal::MulFunctor<float>>, std::array<char *, (unsigned long)3>>(int, T2, T3)"
+)
+MUL_BY_SCALAR = MUL.replace("BinaryFunctor", "AUnaryFunctor").replace("long)3", "long)2")
+TANH = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, at::native::tanh_kernel_cuda(at::TensorIteratorBase &)"
+    "::[lambda() (instance 2)]::operator ()() const::[lambda() (instance 2)]::operator ()() const"
+    "::[lambda(float) (instance 1)], std::array<char *, (unsigned long)2>>(int, T2, T3)"
+)
+GELU = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&,"
+    " at::native::GeluType)::{lambda()#1}::operator()() const::{lambda()#2}::operator()() const"
+    "::{lambda(float)#1}, std::array<char*, 2ul> >(int, std::array<char*, 2ul>)"
+)
+POW = (
+    "void at::native::vectorized_elementwise_kernel<(int)4, void at::native::<unnamed>::pow_tensor_scalar_kernel_impl"
+    "<float, float>(at::TensorIteratorBase &, T2)::[lambda(float) (instance 1)], std::array<char *,"
+    " (unsigned long)2>>(int, T2, T3)"
+)
+SUM = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float,"
+    " at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>,"
+    " unsigned int, float, 4, 4> >(at::native::ReduceOp<float>)"
+)
+MEAN = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float> > >(T3)"
+FOREACH = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)"
+    "::TensorListMetadata<1>, at::native::(anonymous namespace)::BinaryOpScalarFunctor<float, 1, 1, 0>,"
+    " std::multiplies<float>, float>(at::native::(anonymous namespace)::TensorListMetadata<1>, float)"
+)
+CAT = (
+    "void at::native::<unnamed>::CatArrayBatchedCopy_alignedK_contig<at::native::<unnamed>::OpaqueType<(unsigned int)4>"
+    ", unsigned int, (int)2, (int)128, (int)1, (int)16>(T1 *, int, T2)"
+)
+FLASH = (
+    "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4, false, false, cutlass::bfloat16_t,"
+    " Flash_kernel_traits<128, 64, 64, 4, cutlass::bfloat16_t> >, false, true>(flash::Flash_fwd_params)"
+)
+FLASH_SM90 = (
+    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloop"
+    "FwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>>, 128>, flash::Scheduler>>>(flash::FlashAttnFwdSm90::Params)"
+)
+GEMV = (
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, false, true, 7,"
+    " cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<float const>, float> >(cublasGemvParamsEx<int, float>)"
+)
+RMS_NORM = (
+    "std::enable_if<T2>(int)0&&vllm::_typeConvert<T1>::exists, void>::type"
+    " vllm::fused_add_rms_norm_kernel<c10::BFloat16, (int)8>(T1 *, T1 *, const T1 *, float, int, int)"
+)
+XMMA = (
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
+    "__5x_cublas"
+)
+CUTLASS = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>(T1::Params)"
+NVJET = "nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
+NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+TRITON = "triton_red_fused__to_copy__unsafe_view_add_mean_pow_rsqrt_3"
+CUT_BY_A_TOOL = "void at::native::reduce_kernel<512, 1, at::native::R..."
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "expected"),
+    [
+        (MUL, 100, "vectorized_elementwise_kernel<4, BinaryFunctor<float, float, float, MulFunctor<float>>, …>"),
+        (MUL, 80, "vectorized_elementwise_kernel<4, BinaryFunctor<…, MulFunctor<float>>, …>"),
+        (MUL, 60, "vectorized_elementwise_kernel<4, BinaryFunctor<MulFunctor>>"),
+        (MUL, 48, "vectorized_elementwise_kernel<4, Binary<Mul>>"),
+        (MUL, 32, "vectorized_elementwise<Mul>"),
+        (MUL, 24, "vectorized…<Mul>"),
+        (TANH, 80, "vectorized_elementwise_kernel<4, tanh_kernel_cuda::λ2::λ2::λ1(float), …>"),
+        (TANH, 60, "vectorized_elementwise_kernel<4, tanh_kernel_cuda, …>"),
+        (TANH, 32, "vectorized_elementwise<4, tanh>"),
+        (TANH, 24, "vectorized…<tanh>"),
+        (TANH, 12, "tanh"),
+        (GELU, 32, "vectorized_elementwise<4, Gelu>"),
+        (POW, 24, "pow_tensor_scalar"),
+        (SUM, 80, "reduce_kernel<512, 1, …, sum_functor<float, float, float>, …>"),
+        (SUM, 32, "reduce_kernel<512, 1, sum>"),
+        (MEAN, 16, "reduce<MeanOps>"),
+        (FOREACH, 60, "multi_tensor_apply_kernel<BinaryOpScalar, multiplies, float>"),
+        (FOREACH, 32, "multi_tensor_apply<multiplies>"),
+        (CAT, 80, "CatArrayBatchedCopy_alignedK_contig<OpaqueType<4>, unsigned int, 2, 128, 1, 16>"),
+        (CAT, 32, "CatArrayBatchedCopy…contig"),
+        (FLASH, 32, "flash_fwd_kernel<128, 64, 64, 4>"),
+        (FLASH_SM90, 32, "FlashAttnFwdSm90"),
+        (GEMV, 24, "gemvx<int, int, 7>"),
+        (RMS_NORM, 60, "vllm::fused_add_rms_norm_kernel<BFloat16, 8>"),
+        (RMS_NORM, 24, "fused_add_rms_norm<8>"),
+        (XMMA, 48, "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n…64x64x8…"),
+        (XMMA, 32, "sm80_xmma_gemm…tn_n…64x64x8…"),
+        (CUTLASS, 60, "cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>"),
+        (CUTLASS, 48, "cutlass_80_simt_sgemm_128x64_8x5_tn_align1"),
+        (CUTLASS, 24, "cutlass…sgemm_128x64…"),
+        (NVJET, 32, "nvjet_tst_256x128_64x4_1x2_h…NNT"),
+        (NVJET, 24, "nvjet…256x128_64x4…NNT"),
+        (NCCL, 40, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+        (NCCL, 32, "nccl…AllReduce_Sum_bf16_RING_LL"),
+        (TRITON, 32, "triton_red…to_copy__unsafe…3"),
+        (CUT_BY_A_TOOL, 32, "reduce_kernel<512, 1, R...>"),
+        ("void elementwise_kernel<OneFunctor<float>, TwoFunctor<float>>(int, int)", 32, "elementwise_kernel<One, Two>"),
+        ("void elementwise_kernel<OneFunctor<float>, TwoFunctor<float>>(int, int)", 20, "elementwise<One>"),
+        ("void cub::DeviceScanKernel<int *, thrust::plus<void>, SomeInput<int>, long>(T1)", 20, "DeviceScan<plus>"),
+        ("void apply_kernel<AddFunctor<float>, SomeClass, 4>(int)", 16, "apply<Add, 4>"),
+        ("smem_transpose(float *, const float *, int)", 24, "smem_transpose"),
+        ("void axpy<double, (int)64>(T1 *, const T1 *, T1, unsigned long)", 24, "axpy<double, 64>"),
+        ("void f<(bool)1, (int)-2, 3ul, unsigned long, T1 *>(T1 *)", 36, "f<true, -2, 3, unsigned long, T1*>"),
+        ("void act<c10::Half, &vllm::silu_kernel<c10::Half>, (bool)1>(T1 *)", 20, "act<Half, silu>"),
+        ("void my::ns::Conv<float>::operator()<3>(int, int, float *) const", 24, "my::ns::Conv<3>"),
+        ("Memcpy DtoD (Device -> Device)", 24, "Memcpy DtoD (Device ->…)"),
+    ],
+)  # fmt: skip
+def test_a_name_is_shortened_by_meaning(name, width, expected):
+    assert shorten([name], width) == [expected]
+
+
+def test_both_tools_spellings_come_out_alike():
+    nsys = "void at::native::<unnamed>::fill_kernel<(int)4, (bool)0, at::native::AddFunctor<float>>(int)"
+    torch = "void at::native::(anonymous namespace)::fill_kernel<4, false, at::native::AddFunctor<float> >(int)"
+    assert shorten([nsys], 40) == shorten([torch], 40) == ["fill_kernel<4, false, AddFunctor<float>>"]
+
+
+@pytest.mark.parametrize("name", ["square_kernel", "tiny(float *)", "void axpy<(int)1>(T1 *)", "a  b", ""])
+def test_a_name_that_fits_is_unchanged(name):
+    assert shorten([name], 24) == [name]
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "expected"),
+    [
+        # the functor's wrapper, the lambda, a number, a tile, the element type: the most telling one stays
+        ([MUL, MUL_BY_SCALAR], 24, ["vectorized…<Binary<Mul>>", "vectorized…<AUnary<Mul>>"]),
+        ([GELU, GELU.replace("#1}", "#2}", 1)], 24, ["vectorized…<Gelu::λ1>", "vectorized…<Gelu::λ2>"]),
+        ([CAT, CAT.replace(")16", ")8")], 24, ["CatArray…contig<16>", "CatArray…contig<8>"]),
+        ([XMMA, XMMA.replace("tn_n", "nn_n")], 24, ["sm80…gemm…tn_n…64x64x8…", "sm80…gemm…nn_n…64x64x8…"]),
+        ([TANH, TANH.replace("float", "c10::Half")], 24, ["tanh::λ1(float)", "tanh::λ1(Half)"]),
+        ([NVJET, NVJET.replace("coopA", "coopB")], 24, ["nvjet…256x128…coopA_NNT", "nvjet…256x128…coopB_NNT"]),
+        # a word that only one of them has
+        ([XMMA, XMMA + "_splitK"], 24, ["sm80…gemm…tn_n…64x64x8…", "sm80…gemm…64x64x8…splitK"]),
+        # namespaces, when nothing else differs
+        (["one::step(int, int, int)", "two::step(int, int, int)"], 12, ["one::step", "two::step"]),
+        (["alpha::time_step_kernel()", "gamma::time_step_kernel()"], 16, ["alpha::time_step", "gamma::time_step"]),
+        # only the parameters differ
+        (["add(int, float *)", "add(int, double *)"], 16, ["add(…float)", "add(…double)"]),
+        (["add(int, float *)", "add(int, float **)"], 12, ["add", "add #2"]),
+        # the shortened form is another kernel's name
+        (["tanh", "void tanh<float>(float *, int)"], 12, ["tanh", "tanh<float>"]),
+        (["vectorized…<Gelu>", GELU], 24, ["vectorized…<Gelu>", "…elementwise<Gelu>"]),
+        (["add", "void add(int, float *, float *)"], 12, ["add", "add #2"]),
+        # equal names stay equal
+        ([TANH, MUL, TANH], 24, ["vectorized…<tanh>", "vectorized…<Mul>", "vectorized…<tanh>"]),
+    ],
+)
+def test_names_that_differ_stay_apart(names, width, expected):
+    assert shorten(names, width) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void f<(a<<2), (b>>1), p->q, !(false)>(int)::operator<<::operator->",
+        "unbalanced<<<((([{ a kernel that never closes what it opens",
+        "closes>>>)))]}} what it never opened, in a kernel name",
+        "operator()operator()operator()operator()operator()",
+        "line\nfeed\tand\x00nul\x7f in a kernel name that is long",
+        "ядро_умножения_матриц<плавающая, 4>(указатель, указатель)",
+        "\ud800 a lone surrogate in a kernel name that is long",
+        " " * 40,
+        "::" * 40,
+        "," * 40,
+    ],
+)
+def test_strange_names_are_shown_as_well(name):
+    (text,) = shorten([name], 24)
+    assert 0 < len(text) <= 24
+    assert text.isprintable()
+
+
+@pytest.mark.parametrize("piece", ["f<", "f<int, ", "f(", "(", ">", "x::", "a_", "λ", "g<1,2>,", "\n"])
+def test_very_long_names_are_quick(piece):
+    name = "kernel<" + piece * (100_000 // len(piece))
+    start = time.perf_counter()
+    assert all(len(text) <= 32 for text in shorten([name, f"{name}1"], 32))
+    assert time.perf_counter() - start < 5  # some 0.1 s; quadratic work would take minutes
+
+
+PIECES = (
+    *("at::native::", "<unnamed>::", "(anonymous namespace)::", "foo", "bar_kernel", "MulFunctor", "BinaryFunctor"),
+    *("vectorized_elementwise_kernel", "reduce_kernel", "Kernel2", "ReduceOp", "kernel", "void ", "float", "T1"),
+    *("unsigned int", "const ", "(int)4", "(bool)1", "true", "-", "4", "sm80_gemm_f32f32_tn_n_tilesize64x64x8"),
+    *("operator()", "operator<<", "operator ()", "[lambda(float) (instance 1)]", "{lambda()#2}", "::", "->", "<<"),
+    *("<", ">", "(", ")", "[", "]", "{", "}", ",", ", ", " ", "*", "&", "_", "λ", "…", " #2", "\n", "\x00", "\ud800"),
+)
+NAMES = st.lists(st.sampled_from(PIECES), max_size=30).map("".join) | st.text(max_size=60)
+LISTS = st.lists(NAMES, max_size=10)
+WIDTHS = st.integers(-1, 90)
+
+
+@given(LISTS, WIDTHS)
+def test_no_text_is_wider_than_the_column_and_all_can_be_printed(names, width):
+    texts = shorten(names, width)
+    assert len(texts) == len(names)
+    assert all(len(text) <= max(width, NARROWEST) and text.isprintable() for text in texts)
+
+
+@given(LISTS, WIDTHS)
+def test_texts_are_as_distinct_as_names(names, width):
+    texts = shorten(names, width)
+    assert len(set(zip(names, texts, strict=True))) == len(set(names)) == len(set(texts))
+
+
+@given(LISTS, WIDTHS)
+def test_the_same_names_have_the_same_texts_every_time(names, width):
+    assert shorten(names, width) == shorten(names, width)
+
+
+@given(LISTS, WIDTHS)
+def test_what_fits_is_unchanged_whatever_stands_beside_it(names, width):
+    for name, text in zip(names, shorten(names, width), strict=True):
+        if len(name) <= width and name.isprintable():
+            assert text == name
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40).map("_".join), st.sets(st.integers(0, 999)))
+def test_many_builds_of_one_kernel_stay_apart(name, numbers):
+    names = [f"void {name}<{number}, at::native::MulFunctor<float>>(T1 *)" for number in numbers]
+    assert len(set(shorten(names, NARROWEST))) == len(numbers)
+
+
+def test_a_mangled_name_is_read():
+    names = [
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64ELi8ELb0ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN5aiter24add_rmsnorm_quant_kernelIfDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib",
+        "_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePassEEEEEvv",
+    ]
+    shown = shorten(names, 40)
+    assert len(set(shown)) == len(names)
+    assert all("add_rmsnorm_quant" in text for text in shown[:3])
+    assert "Rmsnorm2dFwd" in shown[3]
+    assert not any("_Z" in text for text in shown)
