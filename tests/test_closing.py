@@ -18,7 +18,7 @@ from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, 
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.nsys.report import NsysTables
-from kanalyze.readers.storage import sqlite_connection
+from kanalyze.readers.storage import sqlite_file
 from support.build import kernel
 from support.build import report as built
 from support.command import ADD, ADD_UM, SAMPLES, TORCH
@@ -162,16 +162,16 @@ def test_a_hundred_reports_that_are_held_keep_few_files_open(export):
     for number in range(100):
         reports.append(kanalyze.read(shutil.copy(export, export.with_name(f"run{number}.sqlite"))))
         assert reports[-1].kinds
-    assert len(open_files(export.parent)) == sqlite_connection.MOST_OPEN
+    assert len(open_files(export.parent)) == sqlite_file.MOST_OPEN
     expected = kanalyze.kernels(kanalyze.read(export))
     assert all(kanalyze.kernels(report).equals(expected) for report in reports)
-    assert len(open_files(export.parent)) == sqlite_connection.MOST_OPEN
+    assert len(open_files(export.parent)) == sqlite_file.MOST_OPEN
     reports.clear()
     assert open_files(export.parent) == []
 
 
 def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch):
-    monkeypatch.setattr(sqlite_connection, "MOST_OPEN", 1)
+    monkeypatch.setattr(sqlite_file, "MOST_OPEN", 1)
     first = kanalyze.read(export)
     other = kanalyze.read(ADD)
     assert other.kinds

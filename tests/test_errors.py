@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.errors import CompileError, InterruptedCaptureError, WorkloadError
+from kanalyze.collectors.base.errors import CompileError, InterruptedCaptureError, WorkloadError
 from kanalyze.errors import BadWindowError, CannotTellError, CollectError, OutOfMemoryError, OutputError
 
 FOLDER, SOURCE = Path("run"), Path("k.cu")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.decoder.aten_functions import FUNCTIONS
 from kanalyze.decoder.elements import type_of, types_of
 from kanalyze.decoder.functors import functor, named, operation_of
 
@@ -190,3 +189,144 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
 
 
 DECODERS: Final = (aten,)
+
+
+# ATen's kernels that have a name of their own: family, operation, direction.
+
+#: Family, operation and direction, then functions of aten/src/ATen/native/cuda that have them.
+_TABLE: Final = """
+softmax softmax forward: cunn_SoftMaxForward cunn_SoftMaxForwardSmem cunn_SoftMaxForwardReg cunn_SoftMaxForwardGmem
+softmax softmax forward: cunn_SpatialSoftMaxForward softmax_warp_forward
+softmax softmax backward: cunn_SoftMaxBackward cunn_SoftMaxBackwardSmem cunn_SpatialSoftMaxBackward
+softmax softmax backward: softmax_warp_backward
+normalization layer_norm forward: vectorized_layer_norm_kernel LayerNormForwardCUDAKernel
+normalization layer_norm backward: layer_norm_grad_input_kernel layer_norm_grad_input_kernel_vectorized
+normalization layer_norm backward: GammaBetaBackwardCUDAKernel GammaBetaBackwardCUDAKernel_32x32
+normalization layer_norm backward: GammaBetaBackwardSimpleCUDAKernel GammaBetaBackwardCUDAKernelTemplate
+normalization layer_norm backward: cuComputePartGradGammaBeta
+normalization layer_norm backward: cuComputeGradGammaBeta cuComputeGradInput
+normalization batch_norm forward: batch_norm_collect_statistics_kernel batch_norm_transform_input_kernel
+normalization batch_norm forward: batch_norm_collect_statistics_channels_last_kernel
+normalization batch_norm forward: batch_norm_transform_input_channels_last_kernel batch_norm_reduce_statistics_kernel
+normalization batch_norm forward: batch_norm_collect_grad_statistics_kernel
+normalization batch_norm backward: batch_norm_backward_kernel batch_norm_backward_reduce_kernel
+normalization batch_norm backward: batch_norm_backward_elemt_kernel batch_norm_backward_reduce_channels_last_kernel
+normalization batch_norm backward: batch_norm_backward_elemt_channels_last_kernel
+normalization group_norm forward: ComputeFusedParamsCUDAKernel
+normalization - forward: RowwiseMomentsCUDAKernel
+normalization - backward: ComputeInternalGradientsCUDAKernel
+normalization group_norm backward: GammaBetaBackwardCUDAKernel1 GammaBetaBackwardCUDAKernel2
+normalization group_norm backward: ComputeBackwardFusedParamsCUDAKernel GammaBeta1dBackwardCUDAKernel
+normalization group_norm backward: Compute1dBackwardFusedParamsCUDAKernel GammaBeta1dBackwardCUDAKernel1
+normalization group_norm backward: GammaBeta1dBackwardCUDAKernel2
+normalization weight_norm forward: weight_norm_fwd_first_dim_kernel weight_norm_fwd_last_dim_kernel
+normalization weight_norm backward: weight_norm_bwd_first_dim_kernel weight_norm_bwd_last_dim_kernel
+copy cat -: CatArrayBatchedCopy CatArrayBatchedCopy_contig CatArrayBatchedCopy_aligned16_contig
+copy cat -: CatArrayBatchedCopy_alignedK_contig CatArrayBatchedCopy_vectorized chunk_cat_cuda_kernel
+copy split -: split_with_sizes_copy_out_contiguous_no_cast_kernel
+copy flip -: flip_cuda_kernel kernel_pointwise_flip_apply2
+copy roll -: roll_cuda_kernel
+copy triu_tril -: triu_tril_kernel
+copy im2col -: im2col_kernel vol2col_kernel im2col_batched_kernel
+copy col2im -: col2im_kernel col2im_batched_kernel vol2im_kernel
+copy pad forward: reflection_pad1d_out_kernel reflection_pad2d_out_kernel reflection_pad3d_out_kernel
+copy pad forward: reflection_pad1d_flat replication_pad_forward_kernel1d replication_pad_forward_kernel2d
+copy pad forward: replication_pad_forward_kernel3d
+copy pad backward: reflection_pad1d_backward_out_kernel reflection_pad2d_backward_out_kernel
+copy pad backward: replication_pad_backward_kernel replication_pad_backward_kernel2d
+copy channel_shuffle -: channel_shuffle_kernel
+index index_select -: indexSelectLargeIndex indexSelectSmallIndex vectorized_gather_kernel
+index index_add -: indexFuncLargeIndex indexFuncSmallIndex
+index index_put -: indexing_backward_kernel indexing_backward_kernel_stride_1 indexing_backward_kernel_small_stride
+index index_put -: indexing_backward_kernel_many_indices indexing_backward_kernel_rocm
+index index_put -: indexing_backward_kernel_quantized
+index nonzero -: write_indices flag_kernel
+index masked_scatter -: masked_scatter_size_check
+index repeat_interleave -: compute_cuda_kernel
+index searchsorted -: searchsorted_cuda_kernel
+embedding embedding backward: embedding_backward_feature_kernel embedding_backward_kernel compute_grad_weight
+embedding embedding backward: compute_grad_weight_bags sum_and_scatter krn_partials_per_segment
+embedding embedding backward: krn_partial_segment_offset compute_num_of_partial_segments
+embedding embedding backward: write_num_of_segments_for_legacy_thrust_path
+embedding embedding_bag forward: EmbeddingBag_updateOutputKernel_sum_mean EmbeddingBag_updateOutputKernel_max
+embedding embedding_bag backward: EmbeddingBag_accGradParametersKernel_max
+embedding embedding_bag backward: _embedding_bag_per_sample_weights_backward_kernel
+sort sort -: bitonicSortKVInPlace radixSortKVInPlace warpMergeSortKVInPlace sort_postprocess_kernel
+sort sort -: fill_index_and_segment_kernel fill_reverse_indices_kernel
+sort topk -: gatherTopK radixFindKthValues computeBlockwiseWithinKCounts computeDigitCumSum computeBlockwiseKthCounts
+sort topk -: computeBlockDigitCounts
+sort median -: gatherMedian
+sort kthvalue -: gatherKthValue
+sort mode -: compute_mode
+scan scan -: tensor_kernel_scan_innermost_dim tensor_kernel_scan_outer_dim
+scan scan -: tensor_kernel_scan_innermost_dim_with_indices tensor_kernel_scan_outer_dim_with_indices
+random dropout forward: fused_dropout_kernel fused_dropout_kernel_vec
+random multinomial -: sampleMultinomialOnce sampleMultinomialWithReplacement renormRowsL1
+random randperm -: randperm_handle_duplicate_keys_kernel
+optimizer amp_update_scale -: amp_update_scale_cuda_kernel
+optimizer norm -: lpnorm_cleanup
+gemm grouped_gemm -: prepare_grouped_gemm_data
+loss nll_loss forward: nll_loss_forward_reduce_cuda_kernel_1d nll_loss_forward_reduce_cuda_kernel_2d
+loss nll_loss forward: nll_loss_forward_no_reduce_cuda_kernel nll_loss2d_forward_no_reduce_kernel
+loss nll_loss forward: nll_loss2d_forward_kernel nll_loss2d_forward_size_average_kernel
+loss nll_loss backward: nll_loss_backward_reduce_cuda_kernel_1d nll_loss_backward_reduce_cuda_kernel_2d
+loss nll_loss backward: nll_loss_backward_no_reduce_cuda_kernel nll_loss2d_backward_no_reduce_kernel
+loss nll_loss backward: nll_loss2d_backward_kernel
+loss ctc_loss forward: ctc_loss_log_alpha_gpu_kernel
+loss ctc_loss backward: ctc_loss_backward_log_beta_gpu_kernel ctc_loss_backward_collect_gpu_kernel
+loss ctc_loss backward: ctc_loss_backward_collect_nonblank_gpu_kernel ctc_loss_zero_padded_gradients
+loss multi_margin_loss forward: MultiMarginLoss_forward_kernel multilabel_margin_loss_forward_kernel
+loss multi_margin_loss backward: MultiMarginLoss_backward_kernel multilabel_margin_loss_backward_kernel
+pooling max_pool forward: max_pool_forward_nchw max_pool_forward_nhwc max_pool3d_with_indices_single_out_frame
+pooling max_pool forward: fractional_max_pool2d_out_cuda_frame adaptivemaxpool adaptive_max_pool
+pooling max_pool backward: max_pool_backward_nchw max_pool_backward_nhwc adaptivemaxgradinput
+pooling max_pool backward: atomicadaptivemaxgradinput max_pool3d_with_indices_backward_single_out_frame
+pooling avg_pool forward: avg_pool2d_out_cuda_frame avg_pool2d_out_cuda_frame_nhwc adaptive_average_pool
+pooling avg_pool forward: adaptive_average_pool_nhwc avg_pool3d_cuda_update_output adaptiveaveragepool
+pooling avg_pool backward: avg_pool2d_backward_out_cuda_frame avg_pool2d_backward_out_cuda_frame_nhwc
+pooling avg_pool backward: adaptive_average_gradinput atomic_adaptive_average_gradinput
+pooling avg_pool backward: adaptive_average_gradinput_nhwc avg_pool3d_cuda_update_grad_input
+pooling avg_pool backward: avg_pool3d_single_backward_out_frame_stride1 adaptiveaveragegradinput
+pooling avg_pool backward: atomicadaptiveaveragegradinput
+resample upsample forward: upsample_bilinear2d_out_frame upsample_bilinear2d_nhwc_out_frame
+resample upsample forward: upsample_nearest2d_out_frame upsample_nearest2d_nhwc_out_frame upsample_nearest1d_out_frame
+resample upsample forward: upsample_nearest3d_out_frame upsample_bicubic2d_out_frame upsample_linear1d_out_frame
+resample upsample forward: upsample_trilinear3d_out_frame upsample_gen2d_aa_out_frame upsample_gen2d_out_frame
+resample upsample backward: upsample_bilinear2d_backward_out_frame upsample_bilinear2d_backward_nhwc_out_frame
+resample upsample backward: upsample_nearest2d_backward_out_frame upsample_nearest2d_backward_nhwc_out_frame
+resample upsample backward: upsample_nearest1d_backward_out_frame upsample_nearest3d_backward_out_frame
+resample upsample backward: upsample_bicubic2d_backward_out_frame upsample_linear1d_out_frame_backward
+resample upsample backward: upsample_trilinear3d_backward_out_frame
+resample grid_sampler forward: grid_sampler_2d_kernel grid_sampler_3d_kernel
+resample grid_sampler backward: grid_sampler_2d_backward_kernel grid_sampler_3d_backward_kernel
+conv fprop forward: conv_depthwise2d_forward_kernel conv_depthwise2d_forward_kernel_generic
+conv fprop forward: conv_depthwise3d_cuda_kernel
+conv dgrad backward: conv_depthwise2d_backward_kernel conv_depthwise2d_backward_kernel_generic
+conv dgrad backward: conv_depthwise3d_cuda_backward_input_kernel
+conv wgrad backward: conv_depthwise2d_grad_weight_kernel conv_depthwise2d_grad_weight_kernel_generic
+conv wgrad backward: conv_depthwise3d_cuda_backward_weight_kernel
+rnn lstm_cell forward: lstm_cell_forward
+rnn lstm_cell backward: lstm_cell_backward
+rnn gru_cell forward: gru_cell_forward
+rnn gru_cell backward: gru_cell_backward
+linalg cdist forward: cdist_kernel_cuda_impl
+linalg cdist backward: cdist_backward_kernel_cuda_impl
+linalg pdist forward: pdist_kernel_cuda_impl
+fft fft -: _fft_conjugate_copy_kernel
+reduce histogram -: kernelHistogram1D
+reduce segment_reduce forward: segment_reduce_forward_kernel
+elementwise cross -: cross_kernel
+"""
+
+
+def _functions() -> dict[str, tuple[str, str | None, str | None]]:
+    found = {}
+    for line in _TABLE.strip().splitlines():
+        head, _, words = line.partition(":")
+        family, operation, direction = head.split()
+        found.update(dict.fromkeys(words.split(), (family, operation.strip("-") or None, direction.strip("-") or None)))
+    return found
+
+
+#: Family, operation and direction of each function.
+FUNCTIONS: Final = _functions()

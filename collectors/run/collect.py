@@ -18,7 +18,6 @@ from kanalyze.collectors.base.progress import Event, Progress, silent
 from kanalyze.collectors.base.workload import Workload, resolve
 from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
-from kanalyze.collectors.run import compiled_after as extension_locks
 from kanalyze.collectors.run.passes import NO_KERNELS, RUNS, Found
 from kanalyze.collectors.run.plan import Plan, script
 from kanalyze.collectors.run.runner import Runner, StepFailedError
@@ -267,7 +266,7 @@ class _Run:
         """Say which builds of torch's extensions were stopped with the program."""
         if self.workload.kind == "cuda" or (error is not None and error.status is not None and error.status >= 0):
             return
-        for note in extension_locks.notes(self.began_unix_s):
+        for note in compiled_after.notes(self.began_unix_s):
             record.notes.append(note)
             self.progress(Event("note", record.name, note))
 

@@ -23,7 +23,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.renderers.formats import html, markdown, terminal
 from kanalyze.renderers.page import of_any_kind as pages
 from kanalyze.renderers.tables import frame as frames
-from kanalyze.renderers.text.chapters import Advice, Chapter
+from kanalyze.renderers.text.grid import Advice, Chapter
 from support.command import ADD, REPORTS, run
 from support.hostile import ALL, WHOLE, active_in_markdown, obeyed_by_terminal
 

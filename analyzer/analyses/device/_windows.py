@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import of_device, operations, used_devices
-from kanalyze.analyses.device._recorded_time import in_time
+from kanalyze.analyses.device._operations import in_time, of_device, operations, used_devices
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.frames import constant, distinct_values
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.device._recorded_time import recorded_until
+from kanalyze.analyses.device._operations import operations, recorded_until
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.lookup import gathered

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.device._recorded_time import recorded_until
+from kanalyze.analyses.device._operations import operations, recorded_until
 from kanalyze.analyses.findings._damage import (
     HOST_KINDS,
     host_times,

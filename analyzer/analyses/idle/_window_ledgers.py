@@ -13,8 +13,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device, operations
 from kanalyze.analyses.host._thread_timeline import labels
-from kanalyze.analyses.idle._attribution import walks
-from kanalyze.analyses.idle._intervals import launch_pieces
+from kanalyze.analyses.idle._attribution import launch_pieces, walks
 from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.window import Window

@@ -15,9 +15,19 @@ import polars as pl
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.deep_nesting import DEEP, enclosing, sums_in
 from kanalyze.analyses.shared.lookup import gathered
-from kanalyze.analyses.shared.range_nesting import Nest, chained, containing, held, nest, outermost_first, parents
+from kanalyze.analyses.shared.range_nesting import (
+    DEEP,
+    Nest,
+    chained,
+    containing,
+    enclosing,
+    held,
+    nest,
+    outermost_first,
+    parents,
+    sums_in,
+)
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.frames import first_seen, in_order, numbers, parts_by
@@ -41,7 +51,7 @@ _PROJECTED: Final = {
     "operations": pl.Int64,
 }
 
-#: The same as :func:`kanalyze.analyses.shared.deep_nesting.sums_in` gives it.
+#: The same as :func:`kanalyze.analyses.shared.range_nesting.sums_in` gives it.
 _SUMS: Final = {
     "place": pl.UInt32,
     **dict.fromkeys(("projected_start_ns", "projected_end", "busy_ns", "gpu_ops", "operations"), pl.Int64),

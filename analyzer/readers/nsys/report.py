@@ -26,8 +26,7 @@ from kanalyze.model import (
 from kanalyze.readers.nsys import events as nsys
 from kanalyze.readers.nsys.events import DETAILS, graph_of_node, known_id
 from kanalyze.readers.nsys.labels import Labels, lookup
-from kanalyze.readers.nsys.machine import Machine, streams
-from kanalyze.readers.nsys.notes import notes
+from kanalyze.readers.nsys.machine import Machine, notes, streams
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:

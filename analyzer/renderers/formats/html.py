@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.renderers.page.time import Ledger, Page, Topic
-    from kanalyze.renderers.text.chapters import Chapter
-    from kanalyze.renderers.text.grid import Grid, Section
+    from kanalyze.renderers.text.grid import Chapter, Grid, Section
 
 _NAME: Final = 72
 _ROWS: Final = 40

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.renderers.page.time import Ledger, Page, Topic
-    from kanalyze.renderers.text.chapters import Chapter
-    from kanalyze.renderers.text.grid import Section
+    from kanalyze.renderers.text.grid import Chapter, Section
 
 _WIDEST: Final = 160
 _NARROWEST: Final = 60

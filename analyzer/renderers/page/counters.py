@@ -9,8 +9,7 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers.page.time import Page, heading
-from kanalyze.renderers.text.chapters import Advice, Chapter
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, of
 from kanalyze.wording import processor
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.renderers.page.counters import capped, telling
 from kanalyze.renderers.page.time import Page, page_of
-from kanalyze.renderers.text.chapters import Advice, Chapter
-from kanalyze.renderers.text.grid import Grid, Head, Section, number, of, telling_apart
+from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, number, of, telling_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.renderers.page.time import Ledger, Page, Topic
-    from kanalyze.renderers.text.chapters import Chapter
-    from kanalyze.renderers.text.grid import Grid
+    from kanalyze.renderers.text.grid import Chapter, Grid
 
     Shown: TypeAlias = Summary | Instances | CounterSummary | JointSummary
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
-    from kanalyze.renderers.text.chapters import Chapter
-    from kanalyze.renderers.text.grid import Section
+    from kanalyze.renderers.text.grid import Chapter, Section
     from kanalyze.report import Meta
 
     #: What a part of a bucket's time was, and its length.

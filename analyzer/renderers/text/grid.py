@@ -12,6 +12,7 @@ from kanalyze import outlets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+
 _GAP: Final = "  "
 
 _ABBREVIATIONS: Final = ("CUDA", "NVTX")
@@ -146,3 +147,29 @@ def _joined(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) ->
         for text, head, width in zip(row, heads, widths, strict=True)
     ]
     return _GAP.join(aligned).rstrip()
+
+
+# A chapter of a page: what is said of one kernel, as texts without layout.
+
+#: What stands above the advice.
+LEGEND = "at most this part of the duration; in brackets: of one unit of the GPU"
+
+
+class Advice(NamedTuple):
+    """One piece of advice: what it is worth, what was found (and by whom), and what to do."""
+
+    worth: str
+    sentence: str
+    remedy: str
+
+
+class Chapter(NamedTuple):
+    """What is said of one kernel: its name, a line about its launch, a conclusion, facts by label, and advice."""
+
+    name: str
+    launch: str
+    conclusion: str
+    facts: list[tuple[str, str]]
+    advice: list[Advice]
+    more: str = ""
+    legend: str = LEGEND

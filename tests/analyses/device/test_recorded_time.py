@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.device._recorded_time import recorded_until
+from kanalyze.analyses.device._operations import recorded_until
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
 from support.command import ADD_UM, REPORTS, SAMPLES
 from support.exports import altered

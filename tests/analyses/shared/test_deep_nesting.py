@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.ranges import _projection
 from kanalyze.analyses.ranges.range_gpu import range_gpu
-from kanalyze.analyses.shared import deep_nesting, range_nesting
-from kanalyze.analyses.shared.deep_nesting import Spans, enclosing, holding, layer_numbers
-from kanalyze.analyses.shared.range_nesting import flat_layers, innermost, nest, outermost_first, parents
+from kanalyze.analyses.shared import range_nesting
+from kanalyze.analyses.shared.range_nesting import (
+    Spans,
+    enclosing,
+    flat_layers,
+    holding,
+    innermost,
+    layer_numbers,
+    nest,
+    outermost_first,
+    parents,
+)
 from support.slow_ranges import reports
 
 RANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), min_size=1, max_size=12)
@@ -111,8 +120,8 @@ def test_twice_as_deep_is_twice_the_work(depth):
 def test_the_largest_part_is_never_gone_through_again():
     """Of a chain of ranges each adds its own operation to those inside."""
     added = []
-    with patch.object(deep_nesting.Spans, "add", autospec=True, side_effect=lambda *_: added.append(1)):
+    with patch.object(range_nesting.Spans, "add", autospec=True, side_effect=lambda *_: added.append(1)):
         count = 500
         parents_of = [None, *range(count - 1)]
-        list(deep_nesting.sums_in(parents_of, range(count), [(i, i, True) for i in range(count)]))
+        list(range_nesting.sums_in(parents_of, range(count), [(i, i, True) for i in range(count)]))
     assert len(added) <= 2 * count

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import default_stream, no_overlap
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.memory import _serial_copies
 from kanalyze.analyses.streams import _pairs, _serialised
 from kanalyze.analyses.streams._serialised import stream_waits
 from kanalyze.analyses.streams.concurrency import BY_PAIR, TABLE, concurrency
@@ -393,7 +392,7 @@ def test_findings_hold_no_more_than_the_ledger(events, sides):
     ]
     of = report(changed, limits=SMALL, streams=streams).narrow(window=Window(*sides))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_serialised, _serial_copies):
+        for module in (_serialised, no_overlap):
             patch.setattr(module, "LATENCY_NS", 1)
         found = [*default_stream.find(of), *no_overlap.find(of)]
     for one in found:

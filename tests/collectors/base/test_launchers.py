@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors import collect
 from kanalyze.collectors.base import launchers
 from kanalyze.collectors.base.launchers import Behind
 from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.workload import resolve
 from kanalyze.collectors.base.workloads import references
-from kanalyze.collectors.run import collect
 from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools.found import find_tools, obstacles, wanted_passes
 from kanalyze.collectors.tools.torch_pass import python_of

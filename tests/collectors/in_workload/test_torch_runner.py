@@ -160,7 +160,7 @@ def run_script(tmp_path, text, *arguments, wrappers="{}", before="", name="work 
     script = tmp_path / name
     script.write_text(textwrap.dedent(text))
     program = (
-        f"import sys\nfrom kanalyze.collectors import torch_script\nsys.path.remove('')\n{before}\n"
+        f"import sys\nfrom kanalyze.collectors.in_workload import torch_script\nsys.path.remove('')\n{before}\n"
         f"torch_script.run({[str(script), *arguments]!r}, {wrappers})"
     )
     return run_program(tmp_path, program)

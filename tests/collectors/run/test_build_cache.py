@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors import collect
 from kanalyze.collectors.base import nvcc
 from kanalyze.collectors.base.errors import CompileError
 from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.run import build_cache as cache
-from kanalyze.collectors.run import collect
 from kanalyze.errors import CollectError
 
 SOURCE = """#include "value.h"
@@ -103,7 +103,7 @@ def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
 
 
 def test_the_compiler_is_a_step_of_the_progress(stand_ins, monkeypatch):
-    monkeypatch.setattr("kanalyze.collectors.process._GRACE_S", 0.3)
+    monkeypatch.setattr("kanalyze.collectors.base.process._GRACE_S", 0.3)
     stand_ins.make("nvcc")
     stand_ins.mode("nvcc", "hangs")
     Path("x.cu").write_text("int main() {}\n")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.run import collect, compiled_after
+from kanalyze.collectors import collect
+from kanalyze.collectors.run import compiled_after
 
 KERNEL = {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "num_warps": 4, "num_stages": 3, "shared": 0}
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import dry_run
+from kanalyze.collectors import collect, dry_run
 from kanalyze.collectors.base import process
-from kanalyze.collectors.run import collect
-from kanalyze.collectors.run import compiled_after as extension_locks
+from kanalyze.collectors.run import compiled_after
 from kanalyze.errors import CollectError
 
 COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
@@ -68,7 +67,7 @@ def test_extensions_are_built_where_torch_is_told_to(monkeypatch, chosen, found)
         monkeypatch.delenv(name, raising=False)
     for name, value in chosen.items():
         monkeypatch.setenv(name, value)
-    assert extension_locks.folder() == Path(found)
+    assert compiled_after.folder() == Path(found)
 
 
 def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors import collect
 from kanalyze.collectors.base import process
 from kanalyze.collectors.base.errors import WorkloadError
-from kanalyze.collectors.run import collect
 from kanalyze.errors import CollectError, OutputError
 from support.command import ROOT
 from support.stand_ins import PROGRAM

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors import collect
 from kanalyze.collectors.base import process
 from kanalyze.collectors.base.step import Step
-from kanalyze.collectors.run import collect
 from kanalyze.collectors.tools import ncu
 from kanalyze.collectors.tools.last_words import last_words
 from kanalyze.errors import CollectError

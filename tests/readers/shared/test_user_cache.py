@@ -252,7 +252,7 @@ def test_exports_and_traces_count_together(cache):
 
 LOOK = """
 import sys, kanalyze
-from kanalyze.readers import torch_cache
+from kanalyze.readers.torch import cache as torch_cache
 torch_cache._LEAST_BYTES, torch_cache._MOST_BYTES = 0, int(sys.argv[1])
 for path in sys.argv[2:]:
     assert kanalyze.read(path).kind("kernel").height > 0

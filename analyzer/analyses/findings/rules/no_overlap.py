@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
-from kanalyze.analyses.memory._serial_copies import hidden_at_most, serial_copies
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered
+from kanalyze.analyses.streams._streams import placed_operations, stream_numbers, used_streams
 from kanalyze.units import plural, size, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
 
 _REMEDY: Final = (
     "Copy in a stream of its own, into a second buffer, while kernels work on the first; order what depends by events."
@@ -36,3 +44,116 @@ def find(report: Report) -> list[Finding]:
             )
             found.append(Finding("serial-copy", device, stake, text, _REMEDY, "concurrency"))
     return found
+
+
+# Copies of pinned memory that ran alone, held from kernels of their own stream by nothing but the stream's order.
+#
+# A copy to the device that was submitted while a kernel before it in its stream still ran copies what the host had
+# ready by then. A copy to the host, behind which a kernel had been submitted before the copy ended, gives the host
+# nothing that this kernel could depend on. Either could run beside those kernels, into or out of a second buffer.
+
+_PINNED: Final = "Pinned"
+_TO_DEVICE: Final = "Host-to-Device"
+_TO_HOST: Final = "Device-to-Host"
+_KERNELS: Final = BUSY_BUCKETS.index("communication")
+
+#: The columns of :func:`serial_copies`.
+_SERIAL: Final = {
+    "device": pl.Int64,
+    "number": pl.UInt32,
+    **dict.fromkeys(("stream", "size_bytes", "exclusive_ns", "low", "high"), pl.Int64),
+}
+
+
+@once_per_report
+def serial_copies(report: Report) -> pl.DataFrame:
+    """Such copies on the devices in scope, those that run alone at any time of the window.
+
+    Columns: device, number (of the stream, as in `used_streams`), stream, size_bytes, exclusive_ns, low and high (the
+    time from the kernel that it could have run beside, or to it).
+    """
+    copies = _pinned_copies(report)
+    if copies.is_empty():
+        return pl.DataFrame(schema=_SERIAL)
+    line = _neighbours(report, copies.get_column("number").unique())
+    found = copies.join(line, on="row", maintain_order="left")
+    to_device = found.filter(
+        (pl.col("detail") == _TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
+    ).with_columns(low="before_start", high="end", earlier="before_call")
+    to_host = found.filter((pl.col("detail") == _TO_HOST) & (pl.col("after_ready") < pl.col("end"))).with_columns(
+        low="start", high="after_end", earlier="call_start", call_start="after_call"
+    )
+    both = pl.concat([to_device, to_host])
+    streams = used_streams(report).select("number", "stream")
+    free = both.filter(~ordered(report, both)).join(streams, on="number", maintain_order="left")
+    return free.select(list(_SERIAL)).sort("device")
+
+
+def hidden_at_most(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """What running `copies`, rows of :func:`serial_copies`, beside kernels can gain at most, by stream.
+
+    Columns: device, number, ns: their exclusive time, and no more than the kernels of the stream ran meanwhile.
+    """
+    sums = copies.group_by("device", "number").agg(
+        pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max()
+    )
+    kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
+    inside = kernels.join(sums, on="number").with_columns(pl.max_horizontal("start", "low").alias("start"))
+    time = (pl.min_horizontal("end", "high") - pl.col("start")).clip(lower_bound=0)
+    ran = inside.group_by("number").agg(kernel_ns=time.sum())
+    return sums.join(ran, on="number").select(
+        "device", "number", pl.min_horizontal("exclusive_ns", "kernel_ns").alias("ns")
+    )
+
+
+def _pinned_copies(report: Report) -> pl.DataFrame:
+    """The asynchronous copies between pinned memory and the device with any exclusive time, outside CUDA graphs.
+
+    Columns: row, device, detail, number, size_bytes, exclusive_ns, call_start, call_end.
+    """
+    work = exclusive_operations(report).select("row", "event_id", "device", "kind", "detail", "exclusive_ns")
+    work = work.filter((pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0))
+    work = work.filter(pl.col("detail").cast(pl.String).is_in([_TO_DEVICE, _TO_HOST]))
+    calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end")
+    names = calls.get_column("call_name").unique().cast(pl.String).drop_nulls()
+    asynchronous = names.filter(names.str.contains("Async", literal=True)).to_list()
+    work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(asynchronous))
+    known = beside(work, report.copy_detail, "size_bytes", "source_memory", "target_memory")
+    pinned = known.filter((pl.col("source_memory") == _PINNED) | (pl.col("target_memory") == _PINNED))
+    numbers = stream_numbers(report).select("row", "number")
+    return pinned.join(numbers, on="row", maintain_order="left").select(
+        "row",
+        "device",
+        pl.col("detail").cast(pl.String),
+        "number",
+        "size_bytes",
+        "exclusive_ns",
+        "call_start",
+        "call_end",
+    )
+
+
+def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
+    """The kernels before and after each copy of the streams `numbers` in its stream, whatever lies between.
+
+    Columns: row, start, end (of the copy), before_start, before_end and before_call (of the last kernel before it and
+    its call), after_ready, after_end and after_call (of the next one; when the device surely had it).
+    """
+    columns = ("row", "rank", "start", "end")
+    work = pl.concat(
+        [device_operations(report).select(columns), stream_numbers(report).select("number")], how="horizontal"
+    ).filter(pl.col("number").is_in(numbers.implode()) & (pl.col("end") > pl.col("start")))
+    calls = calls_of(report, work.get_column("row"), "call_start", "call_end")
+    line = pl.concat([work, calls], how="horizontal").sort("number", "start", "row")
+    kernel = pl.when(pl.col("rank") <= _KERNELS)
+    before = {"before_start": "start", "before_end": "end", "before_call": "call_start"}
+    after = {
+        "after_ready": pl.col("call_end") + LATENCY_NS,
+        "after_end": pl.col("end"),
+        "after_call": pl.col("call_start"),
+    }
+    marked = line.with_columns(
+        *(kernel.then(pl.col(of)).forward_fill().over("number").alias(name) for name, of in before.items()),
+        *(kernel.then(of).backward_fill().over("number").alias(name) for name, of in after.items()),
+    )
+    return marked.filter(pl.col("rank") > _KERNELS).select("row", "start", "end", *before, *after)

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.host._rounds import STEP
-from kanalyze.analyses.memory._pageable_copies import PINNED, asynchronous_copies, pageable_copies, took
+from kanalyze.analyses.host._launching_call import calls_of, launching_rows
+from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
+from kanalyze.analyses.idle._blocking_calls import blocking_calls
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.statistics import median_of, total
-from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, stream_numbers
+from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.exact import rate_of
+from kanalyze.frames import rows_at
 from kanalyze.units import count, plural, rate, size, time
 
 if TYPE_CHECKING:
@@ -124,3 +130,124 @@ def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataF
     others = placed_operations(report).filter((pl.col("device") == device) & ~pl.col("row").is_in(wanted))
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
     return min(covered, high - low - busiest)
+
+
+# Asynchronous copies of pageable memory, which block their caller; and which of them recur with a program's rounds.
+
+PAGEABLE: Final = "Pageable"
+PINNED: Final = "Pinned"
+_TO_HOST: Final = "Device-to-Host"
+
+#: Copies of so many rounds of a name recur.
+_RECURS: Final = 2
+
+#: What takes so many times as long as the copies of the median round is not all of what recurs.
+_ODD: Final = 3
+
+#: Whether a copy comes again with the rounds, comes once, or the report has no rounds to tell it by.
+WHEN: Final = ("recurs", "once", "unknown")
+
+
+@once_per_report
+def asynchronous_copies(report: Report) -> pl.DataFrame:
+    """The copies in scope that an …Async call launched, with the host memory they read or write (`memory`).
+
+    Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory; by
+    device.
+    """
+    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
+    calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end", "thread_id")
+    names = calls.get_column("call_name").unique().cast(pl.String).drop_nulls()
+    wanted = names.filter(names.str.contains("Async", literal=True)).to_list()
+    work = pl.concat([work, calls], how="horizontal").filter(pl.col("call_name").is_in(wanted))
+    host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
+    known = beside(work, report.copy_detail.with_columns(memory=host), "size_bytes", "memory")
+    return known.drop_nulls("size_bytes").sort("device")
+
+
+@once_per_report
+def _pageable(report: Report) -> pl.DataFrame:
+    """Those of :func:`asynchronous_copies` of pageable memory, with spared and until; see :func:`_spared`."""
+    found = asynchronous_copies(report).filter(pl.col("memory") == PAGEABLE)
+    if (found.get_column("detail") == _TO_HOST).any():
+        return _spared(report, found)
+    return found.with_columns(spared="call_start", until="call_end")
+
+
+def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """`copies` with `spared` and `until`: the call's start and end, or what is spared where the host waits anyway.
+
+    It does so for a copy to the host, behind which its thread waits for the stream or the device before it launches
+    more: without the call it would wait there for what the stream had to do before the copy. What it does up to the end
+    of that wait could then be done meanwhile.
+    """
+    by = ["process_id", "thread_id"]
+    on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
+    known = copies.join(_work_before(report), on="row", how="left", maintain_order="left")
+    line = known.with_columns(on.alias("on")).with_row_index("place").sort("call_end")
+    waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
+    waits = waits.select(*by, wait="start", waited="end", behind="stream").drop_nulls([*by, "wait"]).sort("wait")
+    for times, name in ((waits, "wait"), (_launches(report), "launch")):
+        line = line.join_asof(
+            times, left_on="call_end", right_on=name, by=by, strategy="forward", coalesce=False, check_sortedness=False
+        )
+    first = pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))
+    anyway = (pl.col("detail") == _TO_HOST) & first & (pl.col("behind") == pl.col("on")).fill_null(value=True)
+    begun = pl.max_horizontal(
+        "call_start", pl.min_horizontal(pl.col("before").fill_null(pl.col("call_start")), "call_end")
+    )
+    spared = pl.when(anyway.fill_null(value=False)).then(begun).otherwise("call_start")
+    until = pl.when(anyway.fill_null(value=False)).then("waited").otherwise("call_end")
+    told = line.with_columns(spared=spared, until=until).sort("place")
+    return told.drop("place", "wait", "waited", "behind", "launch", "on", "before")
+
+
+def _work_before(report: Report) -> pl.DataFrame:
+    """For each operation, by row, when what its stream ran before it had ended (`before`); null for the first one."""
+    work = device_operations(report).select("row", "start", "end")
+    line = work.with_columns(stream_numbers(report).select("number").get_columns()).sort("number", "start", "row")
+    return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    """The calls that launched anything: process_id, thread_id, launch (when), by time."""
+    calls = report.kind("api").select(*THREAD, launch="start_ns")
+    return rows_at(calls, launching_rows(report)).drop_nulls().sort("launch")
+
+
+def pageable_copies(report: Report) -> pl.DataFrame:
+    """The copies of pageable memory in scope, with columns of :func:`_by_round` (when, round, …).
+
+    Beside those of :func:`asynchronous_copies` they have spared and until: from when to when pinned memory could spare
+    the host something.
+    """
+    found = _pageable(report)
+    return found.join(_by_round(report.whole), on="row", how="left", maintain_order="left")
+
+
+def took() -> pl.Expr:
+    """The time that a copy covers, or what mending spares of its call."""
+    both = pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")
+    return (pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start")) - both.clip(lower_bound=0)
+
+
+@once_per_process
+def _by_round(report: Report) -> pl.DataFrame:
+    """When the pageable copies of a whole report come: columns row, when (of :data:`WHEN`), and those of `rounds_at`.
+
+    A copy comes once where its call was in no round, or in one of a name of which no other has such a copy. Of a round
+    whose copies and calls take more than :data:`_ODD` times the median of the rounds of its name, the longest come
+    once, those that take it beyond that.
+    """
+    found = _pageable(report)
+    copies = found.select("row", took().alias("took"))
+    inside = rounds_at(report, found.select("process_id", at="call_start"))
+    line = pl.concat([copies, inside], how="horizontal").sort("took", "row")
+    whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
+    usual = whole.group_by("round_name").agg(usual=pl.col("whole").median(), with_copies=pl.len())
+    line = line.join(usual, on="round_name", how="left", maintain_order="left")
+    up_to = pl.col("took").cum_sum().over("round")
+    recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
+    when = pl.when(recurs.fill_null(value=False)).then(pl.lit(WHEN[0])).otherwise(pl.lit(WHEN[1]))
+    told = when if rounds(report).height else pl.lit(WHEN[2])
+    return line.select("row", "round", "round_name", "instances", when=told)

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.idle._avoidable_syncs import avoidable
+from kanalyze.analyses.host._recording_start import begun_before
+from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
+from kanalyze.analyses.idle._by_bucket import launch_waits
 from kanalyze.analyses.idle._by_name import range_names
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
-from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.lookup import beside, gathered, of_rows, positions
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.frames import rows_at
+from kanalyze.intervals import BEFORE_ALL
 from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
 
 #: A program may well wait once or twice, between its phases; from so many on it is a habit.
 _FEWEST: Final = 3
@@ -65,3 +76,144 @@ def _most(report: Report, calls: pl.DataFrame) -> str:
     name, span, times = top
     what = f"{literal(str(name))} in {literal(span)}" if span else literal(str(name))
     return what if times == calls.height else f"{count(times)} of them {what}"
+
+
+# Blocking calls after which the host launched more work, although it got nothing back that the report can see.
+#
+# Without such a call the host would have launched ahead, and the device would not have waited for it to wake up and to
+# launch. What it waited for is at most what can be gained.
+
+#: Memory that the host may read or write without a copy: where a process has it, no wait is called unneeded.
+_SHARED_MEMORY: Final = re.compile(
+    r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
+)
+
+#: What CUDA has read when the call returns, or what is not the host's; and where the host does not look.
+_READ_AT_ONCE: Final = ("Pageable", "Device", "Device Static", "Array")
+_OUT_OF_SIGHT: Final = ("Device", "Device Static", "Array")
+
+
+@once_per_report
+def avoidable(report: Report) -> pl.DataFrame:
+    """The blocking calls in scope that nothing in the report needs, by what they made the device wait.
+
+    A call counts if its thread launched more work on the device after it, if since the last such wait no copy was
+    launched whose end the host has to know of (into host memory, or out of pinned memory), and if the process has no
+    memory that host and device share.
+
+    Returns:
+        Columns call_row, name, process_id, thread_id, start, end, device, row (of the operation launched next; the
+        calls before one operation count together), sync_ns (of the device's idle time right before that operation, what
+        lies in the call) and gain_ns (that and what the device waited for the launch, no more than the call took).
+    """
+    waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
+    if waiting.is_empty():
+        return _with_gains(report, waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear())
+    needed = _needed(report, waiting)
+    followed = _followed(report, waiting.with_columns(needed.alias("needed")))
+    free = followed.filter(~pl.col("needed").any().over("row"))
+    return _with_gains(report, free)
+
+
+def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
+    """Whether the host has to wait in each of `waiting`: for a copy, or since it shares memory with the device."""
+    copies, warm = _host_copies(report), begun_before(report).get_column("process_id").to_list()
+    since = _since(waiting)
+    needed = []
+    for (process,), part in since.partition_by("process_id", as_dict=True, maintain_order=True).items():
+        at = copies.filter(pl.col("process_id") == process).get_column("at").sort()
+        begun = at.search_sorted(part.get_column("start"), side="left")
+        earlier = at.search_sorted(part.get_column("since"), side="left")
+        earliest = part.get_column("since") == BEFORE_ALL
+        unknown = earliest & (process in warm)  # a copy from before the recording may be what it waits for
+        needed.append(part.select("call_row", needed=(begun > earlier) | unknown))
+    found = waiting.select("call_row", "process_id").join(
+        pl.concat(needed), on="call_row", how="left", maintain_order="left"
+    )
+    shared = found.get_column("process_id").is_in(_sharing(report).implode())
+    return found.get_column("needed") | shared
+
+
+def _since(waiting: pl.DataFrame) -> pl.DataFrame:
+    """`waiting` with `since`: when its thread last waited for all that this call waits for, or before all time."""
+    order = waiting.sort("start", "call_row")
+    stream = [*THREAD, "scope", "context_id", "stream"]
+    whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*THREAD, "device"])
+    # of two streams that are not known it cannot be told whether they are the same
+    known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
+    same = pl.when(known).then(pl.col("start").shift(1).over(stream))
+    return order.with_columns(since=pl.max_horizontal(whole, same).fill_null(BEFORE_ALL))
+
+
+def _host_copies(report: Report) -> pl.DataFrame:
+    """The copies whose end the host has to know of, and graphs that may hold some: process_id and `at`, of the call.
+
+    A copy whose call is not asynchronous has ended when that returns.
+    """
+    work = operations(report).select("event_id", "kind", "process_id", call=launch_rows(report)).drop_nulls("call")
+    blocking = blocking_calls(report).filter(pl.col("scope") == "copy")
+    names = blocking.get_column("name").unique().cast(pl.String)
+    at_once = names.filter(~names.str.contains("Async", literal=True)).to_list()
+    done = blocking.filter(pl.col("name").is_in(at_once)).get_column("call_row")
+    copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call").is_in(done.implode()))
+    known = beside(copies, report.copy_detail, "source_memory", "target_memory")
+    harmless = pl.col("source_memory").is_in(_READ_AT_ONCE) & pl.col("target_memory").is_in(_OUT_OF_SIGHT)
+    graphs = work.filter(pl.col("kind") == "graph").select("process_id", "call")
+    told = pl.concat([known.filter(~harmless.fill_null(value=False)).select("process_id", "call"), graphs])
+    at = gathered(report.kind("api").get_column("start_ns"), told.get_column("call"))
+    return told.select("process_id").with_columns(at.alias("at"))
+
+
+def _sharing(report: Report) -> pl.Series:
+    """The processes that have memory which host and device share."""
+    calls = report.kind("api")
+    wanted = names_that(report, _SHARED_MEMORY.match)
+    made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect()
+    moved = report.kind("memcpy").select("process_id", "name").unique()
+    moved = moved.filter(pl.col("name").cast(pl.String).str.contains("Unified", literal=True)).select("process_id")
+    return pl.concat([made, moved]).get_column("process_id").unique()
+
+
+def _followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
+    """`waiting` with the `row` of what its thread launched next on the device; those without are left out."""
+    work = operations(report).select("row", "device", call=launch_rows(report)).drop_nulls("call")
+    calls = rows_at(report.kind("api").select(*THREAD, at="start_ns"), work.get_column("call"))
+    launches = pl.concat([work.select("row", "device"), calls], how="horizontal")
+    found = [waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear()]
+    for key, part in waiting.partition_by([*THREAD, "device"], as_dict=True).items():
+        own = launches.filter(pl.col(name) == value for name, value in zip([*THREAD, "device"], key, strict=True))
+        own = own if own.get_column("at").is_sorted() else own.sort("at", maintain_order=True)
+        place = own.get_column("at").search_sorted(part.get_column("end"), side="left")
+        row = gathered(own.get_column("row"), place.set(place == own.height, None))
+        found.append(part.with_columns(row.alias("row")).drop_nulls("row"))
+    return pl.concat(found)
+
+
+def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """`calls` inside the windows, with what each could gain; those that could gain nothing are left out."""
+    times = {"sync_ns": pl.Int64, "gain_ns": pl.Int64}
+    found = [calls.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in times.items()).clear()]
+    starts, waits = operations(report).get_column("start"), launch_waits(report)
+    for device, low, high in windows(report).iter_rows():
+        own = calls.filter(pl.col("device") == device)
+        if own.is_empty():
+            continue
+        spans = busy_spans(report)[device]
+        at = positions(spans.get_column("start"), starts.gather(own.get_column("row")))
+        begun = spans.get_column("end").shift(1).gather(at)
+        gap = own.select(
+            pl.max_horizontal("start", begun.alias("idle")).clip(low, high).alias("start"),
+            pl.col("end").clip(low, high),
+            idle=begun,
+        )
+        inside = gap.select(
+            pl.when(pl.col("idle").is_not_null()).then(pl.col("end") - pl.col("start")).clip(lower_bound=0)
+        )
+        launch = of_rows(waits, "launch_ns", own.get_column("row"))
+        together = own.with_columns(
+            inside.to_series().fill_null(0).alias("sync_ns"), launch.fill_null(0).alias("launch")
+        )
+        one = pl.col("launch") * pl.col("row").is_last_distinct()
+        gain = pl.min_horizontal(pl.col("sync_ns") + one, pl.col("end") - pl.col("start"))
+        found.append(together.with_columns(gain_ns=gain).drop("launch"))
+    return pl.concat(found).filter(pl.col("gain_ns") > 0)

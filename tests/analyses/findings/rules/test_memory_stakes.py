@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.rules import allocation_in_loop, small_copies, unified_memory
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.memory import _allocations, _small_copies
+from kanalyze.analyses.memory import _allocations
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report
 from support.shares import cases, holds
@@ -63,7 +63,7 @@ def with_some(of):
 @FEWER
 def test_small_copies(events, window):
     of = report(events).narrow(window=Window(*window))
-    with patch.object(_small_copies, "RUN", 2):
+    with patch.object(small_copies, "RUN", 2):
         found = small_copies.find(of)
         holds(found)
         assert all(0 < one.at_stake_ns <= held(of, one.device, "memcpy", *IDLE) for one in found)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.rules.pageable_copies import find
-from kanalyze.analyses.memory._pageable_copies import pageable_copies
+from kanalyze.analyses.findings.rules.pageable_copies import find, pageable_copies
 from support import machine
 from support.build import call, kernel, memcpy, nvtx, report
 from support.machine import Task

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.findings.rules import host_idle, unneeded_sync
-from kanalyze.analyses.idle._avoidable_syncs import avoidable
+from kanalyze.analyses.findings.rules.unneeded_sync import avoidable
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report

@@ -155,7 +155,8 @@ SCRIPT = """
 import sys
 from functools import partial
 from pathlib import Path
-from kanalyze.readers import trace_pool, trace_text
+from kanalyze.readers.torch.decode import processes as trace_pool
+from kanalyze.readers.torch.decode import text as trace_text
 from kanalyze.readers.torch.decode.text import open_text
 trace_pool.SMALL_PLAIN_BYTES = 0
 trace_pool.processors = partial(int, 2)
