@@ -374,7 +374,9 @@ def merged(*ranks, shift=0):
 
 
 @pytest.mark.parametrize("shift", [0, 3, -3, 500])
-@pytest.mark.parametrize("ranks", [((1, 2, 3), (1, 2, 3, 4)), ((5, 6), (1, 2)), ((1, 2, 3), (2, 3, 9), (3, 9))])
+@pytest.mark.parametrize(
+    "ranks", [((1, 2, 3), (1, 2, 3, 4)), ((5, 6), (1, 2)), ((1, 2, 3), (2, 3, 9), (3, 9)), ((1,), (1,))]
+)
 def test_in_merged_traces_a_device_event_belongs_to_the_process_that_launched_it(tables, ranks, shift):
     table = tables(*merged(*ranks, shift=shift))
     for row in table("kernel"):
