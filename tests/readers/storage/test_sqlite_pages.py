@@ -188,6 +188,16 @@ def test_reserved_bytes_are_left_out(tmp_path):
     assert decoded(path, ["a", "b"]) == stepped(path, ["a", "b"])
 
 
+def test_the_smallest_cells_leave_the_smallest_free_blocks(tmp_path):
+    """Of 4 bytes each: sizes of the payload and of its header, row id, type (which is the number)."""
+    path = create(
+        tmp_path / "a.sqlite", "CREATE TABLE t (a)", series(90, "i % 2"), "DELETE FROM t WHERE rowid IN (10, 20, 30)"
+    )
+    rows = decoded(path, ["a"])
+    assert len(rows) == 87
+    assert rows == stepped(path, ["a"])
+
+
 def test_deleted_rows_show_as_gaps(tmp_path):
     path = create(tmp_path / "a.sqlite", "CREATE TABLE t (a, b, c)", series(900), "DELETE FROM t WHERE a IN (1, 7, 8)")
     with PagesFile(path) as file:
