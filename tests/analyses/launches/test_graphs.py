@@ -186,6 +186,12 @@ def test_a_capture_an_instantiation_and_an_upload():
     assert made((MAKE, 12, 20)) == [(8, None, 0)]
 
 
+def test_the_library_of_tables_has_nothing_to_warn_of(capfd):
+    """It does so past Python, on the process's own stderr."""
+    made(*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_graph_that_was_built_after_a_capture_does_not_come_from_it():
     assert made(*CAPTURE, (BUILD, 11, 12), (MAKE, 12, 20)) == [(8, None, 0)]
     assert made(*CAPTURE, (MAKE, 12, 20, 2)) == [(8, None, 0)]  # on another thread
