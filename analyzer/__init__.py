@@ -11,7 +11,9 @@ and by ``kanalyze tables``. Each takes ``window=``, ``device=`` and ``process=``
 :meth:`Report.narrow` does once for several. :func:`summarize` gives everything that the page shows.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -137,3 +139,19 @@ def __getattr__(name: str) -> object:
         found = import_module("kanalyze.notebook").shown(found)
     globals()[name] = found
     return found
+
+
+class _Package(ModuleType):
+    """The package as users see it: its public names, of which no import makes anything else."""
+
+    def __dir__(self) -> list[str]:
+        """The public names alone, in the order of the alphabet."""
+        return [*__all__]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, but put no module in a table's place, as ``import kanalyze.kernels`` would."""
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

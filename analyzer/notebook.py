@@ -6,6 +6,8 @@ IPython displays them differs.
 
 from __future__ import annotations
 
+import inspect
+import os
 from contextlib import ExitStack
 from functools import wraps
 from pathlib import Path
@@ -13,16 +15,19 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import outlets, readers
+from kanalyze import catalog, outlets, readers
 from kanalyze.analyses.page import counters_page, joint_page, time_page
 from kanalyze.errors import ClosedReportError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import html
 from kanalyze.report import Report
+from kanalyze.schema import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from os import PathLike
+
+    import pandas as pd
 
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
@@ -34,8 +39,35 @@ _TOP: Final = 8
 class NotebookTable(pl.DataFrame):
     """A table of kanalyze; whatever is made of it is a plain polars frame."""
 
+    def to_pandas(self, *, use_pyarrow_extension_array: bool = False, **kwargs: object) -> pd.DataFrame:
+        """A pandas frame, in which integers and truth values stay such where some are missing.
+
+        Polars makes floats and objects of those; here they have pandas' nullable types, unless keywords say how.
+        """
+        found = super().to_pandas(use_pyarrow_extension_array=use_pyarrow_extension_array, **kwargs)
+        for column in self.iter_columns():
+            if column.null_count() and str(found.dtypes[column.name]) == _LOST.get(column.dtype.base_type()):
+                found[column.name] = _nullable(column)
+        return found
+
     def _repr_html_(self, *, _from_series: bool = False) -> str:
         return html.table(self)
+
+
+#: What pandas makes of columns with nulls.
+_LOST: Final[dict[pl.datatypes.DataTypeClass, str]] = {
+    **dict.fromkeys((pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64), "float64"),
+    pl.Boolean: "object",
+}
+
+
+def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
+    """A column of integers or truth values with nulls as an array of pandas."""
+    from pandas import arrays  # noqa: PLC0415 - only who has pandas asks for it
+
+    made = arrays.BooleanArray if column.dtype == pl.Boolean else arrays.IntegerArray
+    values = column.fill_null(value=False if column.dtype == pl.Boolean else 0)
+    return made(values.to_numpy(writable=True), column.is_null().to_numpy(writable=True))
 
 
 class NotebookSummary(time_page.Summary):
@@ -111,6 +143,9 @@ def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSumm
     by different tools, :func:`kanalyze.analyses.page.joint_page.summarize_together`: the page of the first that gives
     time.
     """
+    _refuse_others("summarize", reports, several=True)
+    if not reports:
+        raise TypeError("kanalyze.summarize takes reports, which kanalyze.read(path) gives")
     report, *others = reports
     if others:
         page = joint_page.summarize_together(*reports)[0]
@@ -122,10 +157,33 @@ def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSumm
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
-    """An analysis whose table a notebook shows with units."""
+    """An analysis as users call it: its table has units in notebooks, and its docstring what the columns are."""
+    name = analysis.__name__
+    several = catalog.table(name).together
 
     @wraps(analysis)
     def table(*args: object, **keys: object) -> pl.DataFrame:
+        _refuse_others(name, args if several else args[:1], several=several)
         return NotebookTable(analysis(*args, **keys))
 
+    told = "\n\n".join(form.told() for form in (catalog.table(name), *catalog.forms(name)))
+    doc, _, _ = inspect.cleandoc(analysis.__doc__ or "").partition(f"\n\n{COLUMNS}\n")
+    table.__doc__ = f"{doc}\n\n{told}\n"
     return table
+
+
+def _refuse_others(name: str, given: Iterable[object], *, several: bool) -> None:
+    """Refuse what is no report, where a table takes one, or `several`.
+
+    Raises:
+        TypeError: It says what to pass.
+    """
+    for one in given:
+        if isinstance(one, Report):
+            continue
+        takes = f"kanalyze.{name} takes {'reports' if several else 'a report'}"
+        if isinstance(one, str | os.PathLike):
+            raise TypeError(f"{takes}, not a path: kanalyze.{name}(kanalyze.read({os.fspath(one)!r}))")
+        if isinstance(one, list | tuple) and several:
+            raise TypeError(f"{takes} one by one, not a {type(one).__name__} of them: kanalyze.{name}(*reports)")
+        raise TypeError(f"{takes}, which kanalyze.read(path) gives, not {type(one).__name__}")

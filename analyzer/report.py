@@ -13,7 +13,7 @@ from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.frames import stacked
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.source import Kept
-from kanalyze.window import Window, lasting, relative
+from kanalyze.window import Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,16 +102,7 @@ class Where(TypedDict, total=False):
     process: int | None
 
 
-@dataclass(frozen=True)
-class Scope:
-    """What the user asked for: a window, a device, a process; None is everything."""
-
-    window: Window | None = None
-    device: int | None = None
-    process: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """The tables of one report. Holds no analysis and prints nothing.
 
@@ -125,12 +116,19 @@ class Report:
     """
 
     meta: Meta
-    source: Source = field(repr=False)
+    source: Source
     scope: Scope = field(default_factory=Scope)
-    _kept: Kept = field(default_factory=Kept, repr=False)
-    _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary, repr=False)
-    answers: dict[object, Any] = field(default_factory=dict, init=False, repr=False)
-    _part_of: list[Report] = field(default_factory=list, init=False, repr=False)
+    _kept: Kept = field(default_factory=Kept)
+    _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary)
+    answers: dict[object, Any] = field(default_factory=dict, init=False)
+    _part_of: list[Report] = field(default_factory=list, init=False)
+
+    def __repr__(self) -> str:
+        """Path, tool and part of the report in one line: ``<Report 'run.nsys-rep' of nsys 2025.3.2, GPU 0>``."""
+        meta, closed = self.meta, "closed" if self._kept.closed else ""
+        tool = " ".join(filter(None, (meta.tool, meta.tool_version)))
+        rank = "" if meta.rank is None else f"rank {meta.rank}" + (f" of {meta.world_size}" if meta.world_size else "")
+        return f"<Report {', '.join(filter(None, (f'{str(meta.path)!r} of {tool}', rank, str(self.scope), closed)))}>"
 
     def __enter__(self) -> Self:
         """The report, which is closed at the end of the block."""

@@ -7,6 +7,7 @@ the analysis' own file. ``kanalyze tables``, the docs page and the run-time chec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -27,6 +28,13 @@ UNITS = {
     "flop": "FLOP",
     "share": "0..1",
 }
+
+#: The heading of the columns in the docstring of a table's function; the source has their names below it.
+COLUMNS = "Columns:"
+
+#: How docstrings are laid out.
+_WIDE = 100
+_IN = "    "
 
 
 def unit_of(name: str) -> str:
@@ -85,6 +93,16 @@ class Table:
         """The options as the command line spells them."""
         return [flag(option) for option in self.options]
 
+    def told(self) -> str:
+        """The columns with types, units and meanings, as a section of a docstring."""
+        lines = [f"Columns {_in_python(self.when)}:" if self.when else COLUMNS]
+        for column in self.columns:
+            kind = column.dtype if isinstance(column.dtype, type) else type(column.dtype)
+            about = ", ".join(filter(None, (kind.__name__, column.unit, "nullable" if column.nullable else "")))
+            text = f"{column.name} ({about}): {column.doc}"
+            lines += wrap(text, _WIDE, initial_indent=_IN, subsequent_indent=2 * _IN)
+        return "\n".join(lines)
+
     def empty(self) -> pl.DataFrame:
         """The table without rows."""
         return pl.DataFrame(schema=self.schema)
@@ -114,6 +132,14 @@ class Table:
             pl.col(column.name).cast(column.dtype) for column in self.columns if types[column.name] != column.dtype
         ]
         return self.check(found.with_columns(others) if others else found)
+
+
+def _in_python(when: str) -> str:
+    """What gives another form of a table, as Python has it: ``with by='stack'`` for ``--by stack``."""
+    if not when.startswith("--"):
+        return when
+    option, _, value = when.removeprefix("--").partition(" ")
+    return f"with {option.replace('-', '_')}={value!r}" if value else f"with {option.replace('-', '_')}=True"
 
 
 def flag(option: str) -> str:

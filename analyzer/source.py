@@ -46,7 +46,7 @@ class Kept:
         self._values: dict[str, Any] = {}
         self._stacks: dict[tuple[str, ...], pl.DataFrame] = {}
         self._reading: dict[str, RLock] = {}
-        self._closed = False
+        self.closed = False
 
     def value(self, name: str, read: Callable[[], T], path: Path) -> T:
         """What `read` gives, and gave before.
@@ -57,7 +57,7 @@ class Kept:
         """
         with self._lock(name):
             if name not in self._values:
-                if self._closed:
+                if self.closed:
                     raise ClosedReportError.of(path, name)
                 try:
                     self._values[name] = read()
@@ -99,4 +99,4 @@ class Kept:
 
     def close(self) -> None:
         """Read nothing any more."""
-        self._closed = True
+        self.closed = True

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 #: Times are 64-bit nanoseconds, and differences of them must be, too: some 146 years.
 _LATEST_NS: Final = (1 << 62) - 1
 
+_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+
 
 @dataclass(frozen=True)
 class Window:
@@ -29,6 +31,10 @@ class Window:
     name: str | None = None
     group: str | None = field(default=None, compare=False)
     process: int | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """Its name, or its times as users write them: ``120ms..250ms``."""
+        return self.name or "..".join(map(_side_text, (self.start_ns, self.end_ns)))
 
     @property
     def empty(self) -> bool:
@@ -72,6 +78,20 @@ class Window:
         return window
 
 
+@dataclass(frozen=True)
+class Scope:
+    """What the user asked for: a window, a device, a process; None is everything."""
+
+    window: Window | None = None
+    device: int | None = None
+    process: int | None = None
+
+    def __str__(self) -> str:
+        """What it is in words: ``window 'step#3', GPU 0``; empty for everything."""
+        parts = {"window": self.window and repr(str(self.window)), "GPU": self.device, "process": self.process}
+        return ", ".join(f"{name} {part}" for name, part in parts.items() if part is not None)
+
+
 def _side_ns(text: str, side: str, first_ns: int) -> int | None:
     if not side.strip():
         return None
@@ -82,6 +102,14 @@ def _side_ns(text: str, side: str, first_ns: int) -> int | None:
     if abs(found) > _LATEST_NS:
         raise BadWindowError.of(text, f"{side.strip()!r} is later than any time of a report")
     return found
+
+
+def _side_text(side_ns: int | None) -> str:
+    """A side of a window as :func:`_side_ns` reads it, in the largest unit that needs no decimals."""
+    if side_ns is None:
+        return ""
+    scale, unit = next((scale, unit) for scale, unit in _STEPS if side_ns % scale == 0)
+    return f"{side_ns // scale}{unit}"
 
 
 def relative(side: str) -> bool:

@@ -3,8 +3,7 @@
 import pytest
 
 from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.report import Scope
-from kanalyze.window import Window
+from kanalyze.window import Scope, Window
 from support.build import call, graph, kernel, memcpy, report
 
 

@@ -4,7 +4,8 @@ A block fenced as ``console`` holds commands that begin with ``$ kanalyze`` and,
 columns. They run in a folder like the checkout, with two files more that only docs need: `cut.sqlite`, the first
 half of a report, and `ranges.sqlite`, a report that holds NVTX ranges and nothing of CUDA.
 
-``python tests/support/examples.py`` writes what the program prints now into the files.
+``python tests/support/examples.py`` writes what the program prints now into the files, and the columns of tables into
+docstrings.
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ def commands(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    import columns  # beside this script
+
+    columns.write()
     with tempfile.TemporaryDirectory() as place, chdir(folder(Path(place))):
         TABLES.write_text(tables_page())
         for path in FILES:

@@ -76,6 +76,10 @@ def advice(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+
+    Columns:
+        event_id, name, device, source, rule, kind, sentence, remedy, scope, speedup_share, possible_share,
+        possible_from, at_stake_ns, evidence.
     """
     require_counters(report, TABLE.name)
     kernels = kernel_facts(report).select("event_id", "name", "device", "dur_ns", room=_room())

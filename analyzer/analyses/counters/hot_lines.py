@@ -53,6 +53,10 @@ def hot_lines(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+
+    Columns:
+        event_id, name, file, line, samples, share, stalled_samples, sass_count, instructions, thread_instructions,
+        threads_per_instruction, sectors, ideal_sectors, ideal_share, live_registers, text.
     """
     require_counters(report, TABLE.name)
     sums = (

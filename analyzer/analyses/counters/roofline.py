@@ -128,6 +128,11 @@ def roofline(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+
+    Columns:
+        event_id, name, device, dur_ns, fp64_flop, fp32_flop, fp16_flop, tensor_flop, tensor_int_op, flop, dram_bytes,
+        intensity_flop_per_byte, precision, instruction, achieved_flop_per_s, attainable_flop_per_s, peak_flop_per_s,
+        dram_bytes_per_s, peak_dram_bytes_per_s, ridge_flop_per_byte, bound, roof_share.
     """
     kernels = measured_kernels(report, TABLE.name, (*_METRICS, *tensor_metrics(report)))
     peaks = {name: pl.col(_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}

@@ -44,6 +44,9 @@ def stalls(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+
+    Columns:
+        event_id, name, reason, cycles_per_instruction, share, meaning.
     """
     metrics = {stall_metric(reason): reason for reason in REASONS}
     wide = measured_kernels(report, TABLE.name, [*metrics, LATENCY])

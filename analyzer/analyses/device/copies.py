@@ -61,6 +61,10 @@ def copies(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither copies nor memsets.
+
+    Columns:
+        operation, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, total_bytes, avg_bytes,
+        median_bytes, min_bytes, max_bytes, stddev_bytes, bandwidth_bytes_per_s, exclusive_ns.
     """
     require(report, TABLE.name, "memcpy", "memset")
     moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))

@@ -45,6 +45,9 @@ def gpu(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
+
+    Columns:
+        category, operation, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
     require(report, TABLE.name, *_CATEGORIES)
     work = exclusive_operations(report).filter(pl.col("kind").is_in(list(_CATEGORIES)))

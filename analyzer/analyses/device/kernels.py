@@ -100,6 +100,9 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         CannotTellError: The report records no kernels; or a window is asked for of a report of ncu, whose kernels
             were measured one by one: their durations are those under ncu, and each had the device for itself.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, exclusive_ns.
     """
     report = report.narrow(**where)
     require_kernels(report, TABLE.name)

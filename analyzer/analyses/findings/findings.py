@@ -71,6 +71,9 @@ def findings(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
+
+    Columns:
+        rule, device, at_stake_ns, share, sentence, remedy, table, definition.
     """
     every = ranked(report)
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}

@@ -37,6 +37,9 @@ def health(report: Report) -> pl.DataFrame:
 
     Returns:
         :data:`TABLE`: every check that the report allows, also those that found nothing, then the reader's notes.
+
+    Columns:
+        check, count, ns, effect, doubt.
     """
     if report.meta.timeless:
         return told(names(report), report.table("notes"))

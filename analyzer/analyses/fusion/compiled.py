@@ -37,6 +37,10 @@ def compiled(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: It is no capture of ``kanalyze collect``, or one without a torch pass.
+
+    Columns:
+        name, source, hash, arch, num_warps, num_stages, registers, spills, shared_memory_bytes, compile_ns, cache_hit,
+        ptx, variants, count, total_ns, avg_ns.
     """
     found = report.table(COMPILED_KERNELS.name)
     launched = (

@@ -77,6 +77,10 @@ def fusion(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report has no operators or no kernels.
+
+    Columns:
+        device, chain, within, elements, count, kernels, launches, total_ns, gaps_ns, moved_bytes, fused_bytes,
+        fused_ns, saved_ns.
     """
     require(report, TABLE.name, "op")
     require(report, TABLE.name, "kernel")

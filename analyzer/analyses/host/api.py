@@ -43,6 +43,9 @@ def api(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no CUDA calls.
+
+    Columns:
+        name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
     require(report, TABLE.name, "api")
     calls = report.seen("api")

@@ -73,6 +73,12 @@ def launch_summary(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
+
+    Columns:
+        process_id, thread_id, device, count, queue_count, total_avg_ns, total_median_ns, total_min_ns, total_max_ns,
+        total_stddev_ns, api_avg_ns, api_median_ns, api_min_ns, api_max_ns, api_stddev_ns, queue_avg_ns,
+        queue_median_ns, queue_min_ns, queue_max_ns, queue_stddev_ns, kernel_avg_ns, kernel_median_ns, kernel_min_ns,
+        kernel_max_ns, kernel_stddev_ns, api, kernel, charged_api_ns.
     """
     require(report, TABLE.name, "kernel")
     require(report, TABLE.name, "api")

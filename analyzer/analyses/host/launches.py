@@ -71,6 +71,10 @@ def launches(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks kernels or CUDA calls.
+
+    Columns:
+        api_start_ns, api_ns, queue_ns, kernel_start_ns, kernel_ns, total_ns, process_id, thread_id, device, api,
+        grid_x, grid_y, grid_z, block_x, block_y, block_z, kernel, gpu, stream, charged_api_ns.
     """
     require(report, TABLE.name, "kernel")
     require(report, TABLE.name, "api")

@@ -61,6 +61,9 @@ def libraries(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither library calls, nor NVTX ranges, nor system calls.
+
+    Columns:
+        library, name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, idle_ns.
     """
     require(report, TABLE.name, "library", "osrt", "range")
     rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])

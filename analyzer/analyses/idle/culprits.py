@@ -58,6 +58,9 @@ def culprits(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations at all.
+
+    Columns:
+        device, bucket, culprit, range, ns, share, gaps, longest_ns.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
     lengths = {device: high - low for device, low, high in windows(report).iter_rows()}

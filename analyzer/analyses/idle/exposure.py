@@ -66,6 +66,9 @@ def exposure(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations.
+
+    Columns:
+        device, category, detail, total_ns, union_ns, exposed_ns, hidden_share.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
     ledger(report)  # does side by side what is needed here, too

@@ -96,6 +96,10 @@ def gaps(
     Raises:
         CannotTellError: The report records no device operations at all.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        device, start_ns, dur_ns, profiler_ns, loading_ns, allocation_ns, launch_ns, queued_ns, sync_ns, api_ns,
+        host_ns, unknown_ns, reason, culprit, ended_by, kind, stream, api, range, process_id, thread_id.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, *DEVICE_KINDS)

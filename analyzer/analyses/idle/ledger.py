@@ -68,6 +68,9 @@ def ledger(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no device operations at all.
+
+    Columns:
+        device, bucket, detail, ns, share.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
     walked(report)  # finds side by side what else is needed

@@ -93,6 +93,10 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
     Raises:
         CannotTellError: The report records no CUDA calls.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        start_ns, dur_ns, api, waits_for, range, process_id, thread_id, device, idle_ns, busy_ns, waited_for, stream,
+        after_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, "api")

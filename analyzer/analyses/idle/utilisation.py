@@ -94,6 +94,10 @@ def utilisation(
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: That many chunks cannot be made.
+
+    Columns:
+        device, t_ns, dur_ns, busy_share, kernel_share, communication_share, memcpy_share, memset_share, busy_ns,
+        kernel_ns, communication_ns, memcpy_ns, memset_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, *DEVICE_KINDS)

@@ -14,7 +14,7 @@ from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, 
 from kanalyze.analyses.joining._match_launches import complete, same_launches, whole_names
 from kanalyze.analyses.shared.cached import once_together
 from kanalyze.decoder.same_name import normalised, shortened
-from kanalyze.report import Scope
+from kanalyze.window import Scope
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

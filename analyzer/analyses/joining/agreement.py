@@ -94,6 +94,10 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: There is but one report, or none gives time or has kernels.
+
+    Columns:
+        figure, name, grid_x, grid_y, grid_z, block_x, block_y, block_z, first_tool, first, second_tool, second,
+        difference, unit, verdict, reason, why.
     """
     found = together(TABLE.name, reports, where)
     if all(len(one.reports) == 1 for one in found):

@@ -66,6 +66,11 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: None of the reports gives time, or has counters.
+
+    Columns:
+        name, device, grid_x, grid_y, grid_z, block_x, block_y, block_z, event_id, ncu_match, window_share,
+        exclusive_ns, gain_share, gain_ns, source, rule, scope, speedup_share, roof_share, possible_share,
+        possible_from, sentence, remedy, evidence.
     """
     return of_each(TABLE, together(TABLE.name, reports, where), _gains_of)
 

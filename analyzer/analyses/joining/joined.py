@@ -93,6 +93,15 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: None of the reports gives time, or it has no kernels.
+
+    Columns:
+        name, device, grid_x, grid_y, grid_z, block_x, block_y, block_z, time_from, count, total_ns, avg_ns,
+        exclusive_ns, window_share, family, library, operation, dtype, torch_match, torch_count, torch_total_ns,
+        operator, operators, path, module, ncu_match, event_id, ncu_count, ncu_dur_ns, registers_per_thread,
+        static_shared_bytes, dynamic_shared_bytes, compute_share, memory_share, dram_share, dram_bytes_per_s,
+        occupancy_share, achieved_occupancy_share, limiter, waves, top_stall, achieved_flop_per_s, bound, roof_share,
+        launch_number, launch_event_id, launch_ns, best_rule, best_source, best_speedup_share, best_from, gain_share,
+        gain_ns.
     """
     return of_each(TABLE, together(TABLE.name, reports, where), joined_of)
 

@@ -77,6 +77,11 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
     Raises:
         CannotTellError: None of the reports gives time, or it lacks ranges or kernels.
+
+    Columns:
+        variant, inside, repeats, avg_span_ns, avg_kernel_ns, slower, launches, kernels, measured_share, kernel,
+        kernel_share, registers, shared_bytes, ncu_match, ncu_dur_ns, occupancy_share, achieved_occupancy_share,
+        limiter, compute_share, memory_share, dram_bytes_per_s, bound, roof_share.
     """
     return of_each(TABLE, together(TABLE.name, reports, where), _variants_of)
 

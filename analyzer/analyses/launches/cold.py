@@ -120,6 +120,9 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
     Raises:
         CannotTellError: The report records no CUDA calls, or, by kernel, no kernels.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        process_id, device, category, what, start_ns, dur_ns, warm_ns, extra_ns, launch_ns, idle_ns, evidence.
     """
     report = report.narrow(**where)
     if by not in (None, *TABLE.groupings):

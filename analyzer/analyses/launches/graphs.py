@@ -105,6 +105,11 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        graph, process_id, device, graph_exec_id, graph_id, launches, nodes, active_nodes, kernels_per_launch,
+        copies_per_launch, memsets_per_launch, api_total_ns, api_avg_ns, api_median_ns, launch_ns, span_total_ns,
+        span_avg_ns, span_median_ns, busy_ns, idle_ns, exclusive_ns, instantiate_ns, capture_ns, upload_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, *DEVICE_KINDS)

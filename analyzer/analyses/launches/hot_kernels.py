@@ -67,6 +67,10 @@ def hot_kernels(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither kernels nor graphs.
+
+    Columns:
+        name, exclusive_ns, window_share, busy_share, count, avg_ns, shapes, grid_x, grid_y, grid_z, block_x, block_y,
+        block_z, launch_bound, family.
     """
     require(report, TABLE.name, "kernel", "graph")
     needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes]

@@ -66,6 +66,10 @@ def faults(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records no page faults.
+
+    Columns:
+        side, faults, function, source_file, source_line, module, device, access, groups, pages, min_address,
+        max_address, total_ns, moved_bytes.
     """
     require(report, TABLE.name, "fault")
     seen = faults_seen(report)

@@ -149,6 +149,10 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
     Raises:
         CannotTellError: The report records no allocations; for `call`, no CUDA calls.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        device, process_id, memory, allocations, frees, allocated_bytes, freed_bytes, peak_bytes, peak_at_ns,
+        held_bytes, held, loop_allocations, loop_bytes, pool_peak_bytes, unmatched.
     """
     report = report.narrow(**where)
     if by not in (None, *TABLE.groupings):

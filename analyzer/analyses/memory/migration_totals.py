@@ -55,6 +55,10 @@ def migration_totals(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither copies nor page faults.
+
+    Columns:
+        h2d_bytes, d2h_bytes, cpu_faults, gpu_faults, min_address, max_address, d2d_bytes, moves, total_ns,
+        exclusive_ns, bandwidth_bytes_per_s, fault_bytes, prefetch_bytes, eviction_bytes, again_bytes, round_trips.
     """
     require(report, TABLE.name, "memcpy", "fault")
     moved, seen = moves(report), faults_seen(report)

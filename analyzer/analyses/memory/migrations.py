@@ -103,6 +103,11 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
     Raises:
         CannotTellError: The report records neither copies nor page faults.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        process_id, address, h2d_bytes, d2h_bytes, cpu_faults, gpu_faults, throughput_bytes_per_s,
+        bandwidth_bytes_per_s, d2d_bytes, moves, total_ns, fault_bytes, prefetch_bytes, eviction_bytes, again_bytes,
+        round_trips.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, "memcpy", "fault")

@@ -68,6 +68,9 @@ def op_kernels(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks operators, or all device operations.
+
+    Columns:
+        name, path, kernel, kind, count, total_ns, avg_ns, exclusive_ns, share, forward, forward_path.
     """
     require(report, TABLE.name, "op")
     require(report, TABLE.name, *DEVICE_KINDS)

@@ -184,6 +184,11 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     Raises:
         CannotTellError: The report records no operators, or, by stack or module, no Python functions.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        name, count, self_cpu_ns, cpu_ns, self_device_ns, device_ns, exclusive_device_ns, kind, exclusive_share,
+        self_cpu_share, avg_cpu_ns, avg_device_ns, operations, self_cpu_bytes, cpu_bytes, self_device_bytes,
+        device_bytes.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, "op", *(("api", *DEVICE_KINDS) if as_torch else ()))

@@ -73,6 +73,10 @@ def tree(
     Raises:
         CannotTellError: The report records neither operators nor Python functions.
         UnknownNameError: There is no such `by`.
+
+    Columns:
+        node, parent, depth, kind, name, count, host_ns, self_host_ns, device_ns, self_device_ns, host_share,
+        device_share, nodes.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, "op", "python")

@@ -14,7 +14,8 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.units import plural, time
 
 if TYPE_CHECKING:
-    from kanalyze.report import Meta, Report, Scope
+    from kanalyze.report import Meta, Report
+    from kanalyze.window import Scope
 
 
 @dataclass(frozen=True)

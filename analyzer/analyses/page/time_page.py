@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.shared.cached import Remembered
-    from kanalyze.report import Meta, Report, Scope
+    from kanalyze.report import Meta, Report
+    from kanalyze.window import Scope
 
 WINDOWS: Final = Table(
     "windows",

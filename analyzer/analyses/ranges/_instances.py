@@ -24,7 +24,8 @@ from kanalyze.window import Window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.report import Meta, Report, Scope
+    from kanalyze.report import Meta, Report
+    from kanalyze.window import Scope
 
 #: An instance is odd if it is further from the median than so many times the median distance (which a normal
 #: distribution makes 3 standard deviations), and by at least this part of the median.

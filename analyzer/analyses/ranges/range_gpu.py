@@ -129,6 +129,10 @@ def range_gpu(
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        range, style, count, total_ns, projected_ns, avg_ns, median_ns, min_ns, max_ns, stddev_ns, gpu_ops, avg_gpu_ops,
+        avg_level, avg_children, busy_ns, operations, whole_graphs, process_busy_ns, process_operations.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

@@ -60,6 +60,10 @@ def range_kernels(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or kernels.
+
+    Columns:
+        range, style, process_id, thread_id, kernel, range_count, count, total_ns, avg_ns, median_ns, min_ns, max_ns,
+        stddev_ns, kernel_ns.
     """
     for needed in ("range", "api", "kernel"):
         require(report, TABLE.name, needed)

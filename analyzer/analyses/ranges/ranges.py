@@ -53,6 +53,10 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     Raises:
         CannotTellError: The report records no ranges.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        range, style, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, open_count, threads,
+        cross_thread_count, process_busy_ns, process_operations.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)

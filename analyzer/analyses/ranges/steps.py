@@ -75,6 +75,11 @@ def steps(report: Report) -> pl.DataFrame:
 
     Raises:
         CannotTellError: The report records neither ranges nor operators.
+
+    Columns:
+        step, process_id, device, start_ns, dur_ns, busy_ns, busy_share, kernel_ns, communication_ns, memcpy_ns,
+        memset_ns, profiler_ns, loading_ns, allocation_ns, launch_ns, queued_ns, sync_ns, api_ns, host_ns, unknown_ns,
+        idle_in, operations, gpu_start_ns, gpu_end_ns, gpu_busy_ns, late_ns, warm_up, evidence, odd, cause.
     """
     require(report, TABLE.name, "range", "op")
     found = _overlapping(report)

@@ -99,6 +99,10 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
     Raises:
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
+
+    Columns:
+        device, process_id, context_id, stream, type, name, operations, busy_ns, alone_ns, overlap_kernel_ns,
+        overlap_communication_ns, overlap_memcpy_ns, overlap_memset_ns, first_ns, last_ns.
     """
     report = report.narrow(**where)
     require(report, TABLE.name, *DEVICE_KINDS)

@@ -1,0 +1,188 @@
+"""The package as users of Python and notebooks see it: names, help, errors, and what other libraries are given."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze import catalog
+from kanalyze.window import Window
+from support import columns
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
+
+NO_TABLES = ("KanalyzeError", "Report", "Summary", "Window", "read", "read_all", "summarize")
+TABLES = [name for name in kanalyze.__all__ if name not in NO_TABLES]
+
+#: Forms of tables that a keyword gives are in the help of their functions.
+FORMS = {
+    "gaps": "Columns with by='culprit':",
+    "ops": "Columns with as_torch=True:",
+    "memory": "Columns with trace=True:",
+}
+
+
+# Names
+
+
+def test_the_directory_is_the_public_names():
+    assert dir(kanalyze) == sorted([*NO_TABLES, *TABLES])
+    assert set(TABLES) <= set(catalog.names())
+
+
+def test_it_is_so_before_and_after_modules_are_imported():
+    code = "import kanalyze; before = dir(kanalyze); import kanalyze.cli; print(dir(kanalyze) == before, len(before))"
+    told = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)  # noqa: S603
+    assert told.stdout.split() == ["True", str(len(kanalyze.__all__))]
+
+
+@pytest.fixture
+def _with_data(tmp_path, monkeypatch):
+    """The folder `kernels` among the package's own, as where it is installed plainly."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "square.cu").write_text("")
+    monkeypatch.delitem(sys.modules, "kanalyze.kernels", raising=False)
+    monkeypatch.setattr(kanalyze, "__path__", [str(tmp_path), *kanalyze.__path__])
+    importlib.invalidate_caches()
+    yield
+    sys.modules.pop("kanalyze.kernels", None)
+
+
+@pytest.mark.usefixtures("_with_data")
+def test_importing_the_workloads_leaves_the_table_of_their_name():
+    data = importlib.import_module("kanalyze.kernels")
+    assert any((Path(folder) / "square.cu").exists() for folder in data.__path__)
+    assert kanalyze.kernels(kanalyze.read(ADD))["count"].to_list() == [1]
+
+
+@pytest.mark.usefixtures("_with_data")
+def test_so_it_does_before_the_table_was_asked_for(monkeypatch):
+    monkeypatch.delitem(vars(kanalyze), "kernels", raising=False)
+    importlib.import_module("kanalyze.kernels")
+    assert inspect.isfunction(kanalyze.kernels)
+    assert "kernels" in vars(kanalyze)
+
+
+def test_other_modules_of_the_package_are_found():
+    importlib.import_module("kanalyze.units")
+    assert inspect.ismodule(kanalyze.units)
+    with pytest.raises(AttributeError, match="no attribute 'kernel'"):
+        _ = kanalyze.kernel
+
+
+# Help
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_help_of_a_table_lists_its_columns_with_units(name):
+    doc = inspect.getdoc(getattr(kanalyze, name))
+    assert doc.count(f"{columns.HEADING}\n") == 1
+    words = " ".join(doc.split())
+    for table in (catalog.table(name), *catalog.forms(name)):
+        for column in table.columns:
+            assert f" {column.name} ({column.dtype.base_type().__name__}" in words
+            assert " ".join(column.doc.split()) in words
+            assert f"{column.unit}" in words
+    assert max(map(len, doc.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", columns.tables())
+def test_the_docstring_in_the_source_lists_the_columns(name):
+    told, _, listed = inspect.getdoc(columns.tables()[name]).partition(f"\n{columns.HEADING}\n")
+    assert told
+    assert " ".join(listed.split()) == columns.listed(name), "run `python tests/support/examples.py`"
+
+
+def test_help_says_units_and_what_may_be_missing():
+    doc = inspect.getdoc(kanalyze.gaps)
+    assert "    dur_ns (Int64, ns): How long it was idle, inside the window.\n" in doc
+    assert "    stream (Int64, nullable): Its CUDA stream.\n" in doc
+    assert "    share (Float64, 0..1): Part of the device's window.\n" in doc
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_help_tells_the_keyword_of_another_form(name):
+    assert f"\n{FORMS[name]}\n" in inspect.getdoc(getattr(kanalyze, name))
+
+
+# A report in a line
+
+
+@pytest.mark.parametrize(
+    ("path", "where", "told"),
+    [
+        (TORCH, {}, f"<Report '{TORCH}' of nsys 2025.3.2>"),
+        (
+            ADD_UM,
+            {"window": "400ms..1.5s", "device": 0},
+            f"<Report '{ADD_UM}' of nsys 2025.3.2, window '400ms..1500ms', GPU 0>",
+        ),
+        (
+            SAMPLES / "mlp_train",
+            {"window": "step#3"},
+            f"<Report '{SAMPLES / 'mlp_train'}' of nsys 2025.3.2, window 'step#3'>",
+        ),
+        (
+            REPORTS / "torch" / "ddp.json.gz",
+            {},
+            f"<Report '{REPORTS / 'torch' / 'ddp.json.gz'}' of torch.profiler, rank 0 of 2>",
+        ),
+    ],
+)
+def test_a_report_is_one_readable_line(path, where, told):
+    assert repr(kanalyze.read(path).narrow(**where)) == told
+
+
+def test_a_closed_report_says_so_and_a_process_is_named():
+    report = kanalyze.read(ADD)
+    (process,) = report.processes["process_id"].unique()
+    report.close()
+    assert repr(report.narrow(process=process)) == f"<Report '{ADD}' of nsys 2025.3.2, process {process}, closed>"
+
+
+def test_a_path_cannot_break_the_line(tmp_path):
+    path = tmp_path / "a\n\x1b[31m.sqlite"
+    path.write_bytes(ADD.read_bytes())
+    assert repr(kanalyze.read(path)).isprintable()
+
+
+@pytest.mark.parametrize("text", ["120ms..250ms", "..1s", "300us..", "..", "1ns..2s", "1001ms..1500000001ns"])
+def test_a_window_is_told_as_it_is_written(text):
+    assert str(Window.parse(text)) == text
+
+
+# What is given in place of a report
+
+PATH = r"takes a report, not a path: kanalyze.kernels\(kanalyze.read\('run.nsys-rep'\)\)"
+
+
+@pytest.mark.parametrize("given", ["run.nsys-rep", Path("run.nsys-rep")])
+def test_a_path_in_place_of_a_report_says_what_to_pass(given):
+    with pytest.raises(TypeError, match=PATH):
+        kanalyze.kernels(given)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_says_so(name):
+    with pytest.raises(TypeError, match=rf"kanalyze.{name} takes (a report|reports), not a path"):
+        getattr(kanalyze, name)("run.nsys-rep")
+    with pytest.raises(TypeError, match=rf"kanalyze.{name} takes (a report|reports), which .*, not DataFrame"):
+        getattr(kanalyze, name)(pl.DataFrame())
+
+
+@pytest.mark.parametrize("name", ["summarize", "joined", "gains"])
+def test_several_reports_are_not_a_list(name):
+    reports = kanalyze.read_all(SAMPLES / "cdist")
+    with pytest.raises(TypeError, match=rf"one by one, not a list of them: kanalyze.{name}\(\*reports\)"):
+        getattr(kanalyze, name)(reports)
+    with pytest.raises(TypeError, match="not a path"):
+        getattr(kanalyze, name)(reports[0], "run.nsys-rep")
+
+
+def test_the_page_of_nothing_says_what_to_pass():
+    with pytest.raises(TypeError, match=r"kanalyze\.summarize takes reports"):
+        kanalyze.summarize()
