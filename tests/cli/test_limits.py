@@ -1,7 +1,7 @@
 """Closed and full standard streams, Ctrl-C, and little memory: an error or nothing, never a traceback."""
 
-import json
 import faulthandler
+import json
 import os
 import resource
 import signal
