@@ -1,1 +1,1 @@
-"""Large SQLite tables, read page by page: a sealed room behind :mod:`.blocks`."""
+"""Large SQLite tables, read page by page: a sealed room, which only :class:`.SqliteFile` opens (:mod:`.blocks`)."""
