@@ -64,7 +64,7 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
 
 
 def _readers(path: Path) -> list[str]:
-    """The modules of the readers; first the one that is called as the file ends, so that no other is imported."""
+    """The reader modules to try, in order: first the one for the file's suffix, so that others are not imported."""
     found = (
         (f"{room.name}_{module.name.removeprefix('read_')}", f"{__name__}.{room.name}.{module.name}")
         for room in pkgutil.iter_modules(__path__)

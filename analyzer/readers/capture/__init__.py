@@ -1,1 +1,1 @@
-"""Folders that `kanalyze collect` wrote."""
+"""Capture folders written by `kanalyze collect`."""

@@ -1,4 +1,4 @@
-"""Reads the folder that ``kanalyze collect`` wrote: its nsys report, and what belongs to that.
+"""Reads a capture folder written by ``kanalyze collect``: its nsys report and its tables of compiled kernels.
 
 docs/collect.md has what is in such a folder.
 """
@@ -44,12 +44,12 @@ def accepts(path: Path, head: bytes) -> bool:
 
 
 def holds_reports(folder: Path) -> bool:
-    """Whether there is anything in a capture that can be read."""
+    """Whether the capture folder holds a report of any tool."""
     return bool(reports_in(folder) or traces_in(folder) or runs_in(folder, "ncu"))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report of the capture in the folder `path`; the first one, where the nsys pass ran several times.
+    """Opens the capture in the folder `path`; with several nsys runs, the first one.
 
     Of a capture without the nsys pass, that of ncu, or else the first trace of torch.profiler.
 
@@ -71,7 +71,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
 
 def run_of(folder: Path, run: Path) -> Report:
-    """The report of one run of the nsys pass, with what was compiled in the capture.
+    """Opens one run of the nsys pass, with the capture's tables of compiled kernels.
 
     Raises:
         DamagedReportError: It is cut short, or its list of tables cannot be read.
@@ -83,7 +83,7 @@ def run_of(folder: Path, run: Path) -> Report:
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
-    """The report of these runs of ncu in a capture, with which launches they are, as far as its manifest says.
+    """Opens the given ncu runs of a capture as one report, with launch numbers where the manifest gives them.
 
     Raises:
         ExportError: One is in ncu's own format, which nothing here can read.
@@ -97,7 +97,7 @@ def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) ->
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces of torch.profiler in a capture, one for each rank and cycle; else those of the program's own.
+    """The torch.profiler traces of a capture, one per rank and cycle; else the traces that the program wrote itself.
 
     Those of the recipe tensorboard lie in a folder of that name alone.
     """
@@ -107,23 +107,23 @@ def traces_in(folder: Path) -> list[Path]:
 
 
 def reports_in(folder: Path) -> list[Path]:
-    """The nsys reports of a capture: one for each run of the nsys pass, in their order."""
+    """The nsys reports of a capture, one per run of the nsys pass, in run order."""
     return sorted(folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
 
-# What a capture has beside its nsys report: the kernels that Triton and inductor compiled.
+# Tables that a capture adds to its nsys report: the kernels compiled by Triton and inductor.
 
 _COMPILED: Final = "compiled.json"
 
-#: What is written where a Python workload ran under torch.profiler, and whatever was compiled was seen.
+#: Written by a Python workload under torch.profiler: there if compilation was observed, even with no kernel in it.
 _LOOKED: Final = "torch-run*.json"
 
 
 class CaptureTables:
-    """The tables of the nsys report in a capture, and what was compiled; see :class:`kanalyze.source.Source`."""
+    """Tables of a capture's nsys report plus its compiled kernels; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, folder: Path, source: Source) -> None:
-        """Read from `folder`, and what belongs to nsys from `source`."""
+        """Read compiled kernels from `folder` and everything else from `source`, the nsys report."""
         self._folder, self._source = folder, source
 
     @property
@@ -144,11 +144,11 @@ class CaptureTables:
         self._source.close()
 
     def notes_of_read(self) -> pl.DataFrame:
-        """The notes on what was read of the nsys report."""
+        """Notes on the tables of the nsys report that were read."""
         return self._source.notes_of_read()
 
     def _not_compiled(self) -> pl.DataFrame:
-        """The table where nothing was written of it: empty if that was looked for."""
+        """The table of compiled kernels where the capture has none: empty if compilation was observed."""
         if any(self._folder.glob(_LOOKED)):
             return COMPILED_KERNELS.empty()
         raise CannotTellError.without_capture("compiled", self._folder)
@@ -168,6 +168,6 @@ class CaptureTables:
 
 
 def _row(row: dict[str, object]) -> dict[str, object]:
-    """A row as the table has it; backend and architecture are one text."""
+    """A row of the table of compiled kernels, from one JSON record; backend and architecture become one text."""
     target = [str(row[part]) for part in ("backend", "arch") if row.get(part) is not None]
     return {name: row.get(name) for name in COMPILED_KERNELS.schema} | {"arch": ":".join(target) or None}

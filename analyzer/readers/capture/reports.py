@@ -1,4 +1,4 @@
-"""All reports of one program: those that a capture holds, of each tool, or the one at a path."""
+"""Opens every report of one program: all reports of a capture, of each tool, or the single report at a path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def several_tools(path: Path) -> bool:
-    """Whether `path` is a capture with a trace of time and reports of further tools."""
+    """Whether `path` is a capture with a timeline (nsys or torch) and reports of further tools."""
     if not read_capture.accepts(path, b""):
         return False
     timed, counters = (read_capture.reports_in(path), traces_in(path)), runs_in(path, "ncu")
@@ -36,7 +36,7 @@ def every_report(
     runs: bool = False,
     left_out: Callable[[KanalyzeError], object] | None = None,
 ) -> list[Report]:
-    """The reports at `path`: of a folder that `kanalyze collect` wrote those of each tool, nsys first.
+    """Opens the reports at `path`; of a capture folder those of each tool, nsys first.
 
     The traces of torch.profiler are those of every rank and cycle. Of a nsys pass that ran several times it is the
     first run; with `runs` each of them. Raises as :func:`kanalyze.readers.read` does; but of a folder's further
@@ -64,7 +64,7 @@ def every_report(
 
 
 def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
-    """The report at `path`, of a capture what ncu wrote there; raises as :func:`kanalyze.readers.read`."""
+    """Opens the report at `path`, of a capture its ncu report; raises as :func:`kanalyze.readers.read`."""
     if not read_capture.accepts(path, b"") or not (counters := runs_in(path, "ncu")):
         return read(path, progress, cache=cache)
     return counters_of(path, counters, progress)

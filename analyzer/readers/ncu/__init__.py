@@ -1,1 +1,1 @@
-"""Reports of Nsight Compute: .ncu-rep, CSV pages, folders of them."""
+"""Readers of Nsight Compute reports: .ncu-rep, CSV pages, folders of them."""

@@ -1,4 +1,4 @@
-"""Which launches of the program a command of ncu profiles: what it says of itself in a capture's manifest.
+"""Which launches an ncu command line profiles, parsed from the commands in a capture's manifest.
 
 ncu counts launches by function, in the order of the calls that launch them, in each process by itself and over all its
 streams; a node of a CUDA graph counts whenever the graph is launched, and with ``--profile-from-start off`` counting
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-#: Flags of ncu with a value that change nothing about which launches are profiled.
+#: ncu flags with a value that do not affect which launches are profiled.
 _HARMLESS: Final = frozenset(
     (
         *("--set", "--section", "--metrics", "--import-source", "--source-folders", "--clock-control"),
@@ -30,10 +30,10 @@ _HARMLESS: Final = frozenset(
     )
 )
 
-#: The same without a value. ``--nvtx`` alone filters nothing.
+#: ncu flags without a value that do not; ``--nvtx`` alone filters nothing.
 _HARMLESS_ALONE: Final = frozenset(("--csv", "--force-overwrite", "-f", "--nvtx"))
 
-#: Flags that choose launches, by their short forms, too.
+#: Flags that select launches, and their short forms.
 _CHOOSING: Final = {
     **{name: name for name in ("--kernel-id", "--kernel-name-base", "--profile-from-start")},
     "--kernel-name": "--kernel-name",
@@ -44,7 +44,7 @@ _CHOOSING: Final = {
     "-c": "--launch-count",
 }
 
-#: Flags of `nsys profile` that leave the launches of the program, and their order, what they are.
+#: `nsys profile` flags that do not affect which launches are recorded, nor their order.
 _HARMLESS_IN_NSYS: Final = re.compile(
     r"--(cuda-um-(cpu|gpu)-page-faults|sample|cpuctxsw|output|duration|export|stats|force-overwrite)=.*"
     r"|--trace=(.*,)?cuda(,.*)?|--cuda-graph-trace=node|--capture-range-end=stop"
@@ -54,16 +54,16 @@ _FROM_CALL: Final = "--capture-range=cudaProfilerApi"
 #: The words of `nsys profile` and a program.
 _LEAST: Final = 3
 
-#: A mangled name in a regular expression that stands for nothing else.
+#: A regular expression that matches exactly one mangled name.
 _ESCAPED: Final = r"(?:\w|\\[.$])+"
 
-#: Whether ncu counts from the program's start, by what follows --profile-from-start.
+#: Whether ncu counts launches from program start, by the value of --profile-from-start.
 _STARTS: Final = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The launches that one run of ncu profiles.
+    """The launches selected by one ncu run.
 
     Attributes:
         numbers: Those with these numbers, counted from 1 by function; None where it is the first ones.
@@ -78,7 +78,7 @@ class Selection:
     symbols: tuple[str, ...] = ()
 
     def numbers_of(self, names: Sequence[str | None]) -> list[int | None]:
-        """Which launch of its function each profiled kernel is; None where the report is not what was asked for."""
+        """The launch number (from 1, per function) of each profiled kernel; None where the report contradicts this."""
         seen: Counter[str | None] = Counter()
         counts, found = Counter(names), list[int | None]()
         for name in names:
@@ -91,7 +91,7 @@ class Selection:
 
 
 def selection(command: Sequence[str]) -> Selection | None:
-    """What a command line of ncu selects; None where that does not say which launches these are."""
+    """Parses the launch selection of an ncu command line; None where it cannot be determined."""
     flags = _flags(command)
     if flags is None:
         return None
@@ -101,7 +101,7 @@ def selection(command: Sequence[str]) -> Selection | None:
 
 
 def chooses(command: Sequence[str]) -> bool | None:
-    """Whether a command line of ncu profiles only some of what the program launches; None where that is not known."""
+    """Whether an ncu command line profiles only a subset of the launches; None if unknown."""
     flags = _flags(command)
     if flags is None:
         return None
@@ -112,12 +112,12 @@ def chooses(command: Sequence[str]) -> bool | None:
 
 
 def _from_start(flags: Mapping[str, str]) -> bool | None:
-    """Whether launches are counted from the program's start on; None where that flag has a value of its own."""
+    """Whether launches are counted from program start; None for an unknown value of the flag."""
     return _STARTS.get(flags.get("--profile-from-start", "on"))
 
 
 def _by_number(flags: Mapping[str, str]) -> Selection | None:
-    """Launches by their numbers, in any context and on any stream."""
+    """The selection by launch number, in any context and on any stream."""
     of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])
     mixed = {"--kernel-name", "--launch-skip", "--launch-count"} & flags.keys()
     if of_all is None or mixed or flags.get("--kernel-name-base") != "mangled":
@@ -127,7 +127,7 @@ def _by_number(flags: Mapping[str, str]) -> Selection | None:
 
 
 def _first_ones(flags: Mapping[str, str]) -> Selection | None:
-    """The first launches that a filter of names lets through, or of one function all after some."""
+    """The selection of the first launches that pass a name filter, after skipped ones if it names one function."""
     skip = flags.get("--launch-skip", "0")
     if not (skip.isdecimal() and flags.get("--launch-count", "0").isdecimal()):
         return None
@@ -137,7 +137,7 @@ def _first_ones(flags: Mapping[str, str]) -> Selection | None:
 
 
 def _symbols(pattern: str) -> tuple[str, ...]:
-    """The mangled names that a filter lists, as a name or as ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
+    """The mangled names in a name filter: a plain name, ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
 
     Empty for other expressions: a dot or dollar sign that is not escaped stands for other things than itself.
     """
@@ -148,7 +148,7 @@ def _symbols(pattern: str) -> tuple[str, ...]:
 
 
 def _flags(command: Sequence[str]) -> dict[str, str] | None:
-    """The flags that choose launches, with their values; None where any flag is not known here, or given twice."""
+    """The flags that select launches, with values; None if any flag is unknown or repeated."""
     if not command or not PurePath(command[0]).name.startswith("ncu"):
         return None
     found: dict[str, str] = {}
@@ -168,7 +168,7 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
 
 
 def counts_from_call(command: Sequence[str]) -> bool | None:
-    """Whether a command line of `nsys profile` records from cudaProfilerStart on; None where it records otherwise.
+    """Whether an `nsys profile` command records from cudaProfilerStart on; None where it records otherwise.
 
     False is from the program's start on. What is recorded has to have every launch from there on, each node of a graph
     by itself.
@@ -181,31 +181,31 @@ def counts_from_call(command: Sequence[str]) -> bool | None:
 
 
 def records_all(command: Sequence[str]) -> bool:
-    """Whether a command line of `nsys profile` is known to record the whole run of the program."""
+    """Whether an `nsys profile` command records the whole program run."""
     limited = any(flag.startswith("--duration") for flag in _flags_of_nsys(command))
     return counts_from_call(command) is False and not limited
 
 
 def _flags_of_nsys(command: Sequence[str]) -> list[str]:
-    """The flags between `nsys profile` and the program."""
+    """The flags between `nsys profile` and the program's own command line."""
     return [*takewhile(lambda word: word.startswith("-"), command[2:])]
 
 
-# What the manifest of a capture says of how it was made: the commands of its passes.
+# The commands of a capture's passes, read from its manifest.
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    #: The commands of a capture by the name of their step, as :func:`commands` gives them.
+    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
     Commands = Mapping[str, Sequence[str]]
 
-#: What a capture's folder has, and no other.
+#: The file that marks a folder as a capture.
 MANIFEST: Final = "manifest.json"
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
-    """The commands that ended well, by the name of their step; the last one of each name.
+    """The successful commands in the manifest, keyed by step name; of a repeated name the last one.
 
     Empty where there is no manifest, or one that says nothing of the sort: nothing but how sure a match is depends on
     it.
@@ -220,12 +220,12 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
 
 def recorded_all(told: Commands) -> bool:
-    """Whether the nsys pass recorded the whole run of the program, as far as its command says."""
+    """Whether the nsys pass recorded the whole program run, judged by its command line."""
     return records_all(told.get("nsys", []))
 
 
 def selections(told: Commands) -> dict[str, Selection]:
-    """Which launches each run of ncu profiled, by the name of its files, where its command says so.
+    """The launch selection of each ncu run, keyed by the stem of its files, where the command line determines it.
 
     They are those of the capture's nsys pass: it has to have recorded from the same moment on.
     """
@@ -235,5 +235,5 @@ def selections(told: Commands) -> dict[str, Selection]:
 
 
 def selective(told: Commands, names: Iterable[str]) -> bool | None:
-    """Whether these runs of ncu profiled some launches only; None where their commands do not say."""
+    """Whether these ncu runs profiled only a subset of the launches; None where the commands do not say."""
     return measured_some([chooses(told.get(name, [])) for name in names])

@@ -1,4 +1,4 @@
-"""What the CSV pages of ncu hold: launches, metrics and results of rules, in base units and with ncu's own names.
+"""Parses the CSV pages of ncu: launches, metrics and rule results, in base units and by ncu's metric names.
 
 The details page has a row per metric, by the label that its section gives it, and per result of a rule. The raw page
 has a row per launch and a column per metric, by ncu's name for it, the first row being units. Where both are there,
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from kanalyze.readers.ncu.pages import Page, PagesFile
 
 
-#: What a page has to have.
+#: Columns required of a page.
 _HEADINGS: Final = {"details": ("Section Name", "Metric Name", "Metric Unit", "Metric Value"), "raw": ()}
 
-#: By kernel, then section and rule, so that every reader gives the same rows.
+#: Sort order of rule results: kernel, section, rule; the same in every reader.
 _RULE_ORDER: Final = ("event_id", "section", "rule", "message")
 
 _RULE_KINDS: Final = {"OPT": "optimization", "INF": "information", "WRN": "warning", "ERR": "error"}
 
 
 def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
-    """What the details page and the raw page of one run hold; one of them may be missing.
+    """Parses the details page and the raw page of one run; either may be missing.
 
     Raises:
         DamagedReportError: They are of different runs, or their numbers can be read in two ways.
@@ -70,7 +70,7 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
 
 
 def _together(values: list[pl.DataFrame]) -> pl.DataFrame:
-    """The metrics of the raw page, and those that only the details page has; each page's are in order."""
+    """Merges metrics of both pages: all of the raw page, plus those only on the details page; each in page order."""
     first, *more = values
     if not more:
         return first
@@ -91,7 +91,7 @@ def _label_notes(unknown: int) -> list[tuple[str, int | None, int | None, str]]:
 
 
 def _warning(said: str) -> tuple[str, int | None, int | None, str]:
-    """A warning of ncu's, with how many metrics it is about, or what it means."""
+    """A warning printed by ncu, as a note with the number of metrics affected, or with its meaning."""
     left_out = re.match(r"Unable to access the following (\d+) metrics", said)
     if left_out is not None:
         return "metrics that ncu could not collect", int(left_out[1]), None, said
@@ -110,7 +110,7 @@ def _file_notes(file: PagesFile) -> list[tuple[str, int | None, int | None, str]
 
 
 def _of_kind(file: PagesFile, kind: str) -> list[Page]:
-    """The pages of one kind in a file that is called so, or holds one."""
+    """The pages of one kind in a file that is named as that kind, or contains one."""
     found = file.of(kind)
     if not found:
         raise ncu_errors.damaged(file.path, "its headings", f"no {kind} page is in it")
@@ -121,7 +121,7 @@ def _of_kind(file: PagesFile, kind: str) -> list[Page]:
 
 
 def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of launches, with the columns key, which tells launches apart, and event_id, which counts them."""
+    """Adds to rows of launches the columns key, which identifies a launch, and event_id, which numbers them."""
     held = rows.filter(pl.col("ID").str.contains(r"^\d+$"))
     if held.is_empty():
         raise ncu_errors.damaged(file.path, "the column ID", "no row has a number there")
@@ -134,7 +134,7 @@ def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
-    """The launches of all raw pages in a file, and their metrics, page by page.
+    """The launches and metrics of all raw pages in a file, page by page.
 
     Columns page and record of the launches say where their metrics are.
     """
@@ -158,7 +158,7 @@ def _details_rows(file: PagesFile) -> pl.DataFrame:
 
 
 def _launches(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row per launch, :data:`kanalyze.readers.ncu.tables.LAUNCHES`, and its key."""
+    """One row per launch, :data:`kanalyze.readers.ncu.tables.LAUNCHES`, and its key."""
 
     def told(name: str) -> pl.Expr:
         return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
@@ -184,7 +184,7 @@ def _launches(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> None:
-    """Raise where two pages do not list the same launches."""
+    """Raise DamagedReportError if two pages do not list the same launches."""
     if these.get_column("key").equals(those.get_column("key")):
         return
     processes, others = (set(frame.get_column("process_id").unique()) for frame in (these, those))
@@ -195,7 +195,7 @@ def _same(path: Path, other: Path, these: pl.DataFrame, those: pl.DataFrame) -> 
 
 
 def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataFrame:
-    """The metrics of all launches, :data:`kanalyze.counter_model.METRICS`; of one that is printed twice the first."""
+    """The metrics of all launches, :data:`kanalyze.counter_model.METRICS`; of a repeated metric the first value."""
     launches = rows.filter(pl.col("event_id").is_first_distinct())
     found = []
     for number, cells in enumerate(pages):
@@ -218,7 +218,7 @@ def _raw_metrics(path: Path, rows: pl.DataFrame, pages: list[Cells]) -> pl.DataF
 
 
 def _named(values: pl.DataFrame, events: pl.Series, names: list[str], units: list[str]) -> pl.DataFrame:
-    """The `values` of a text per event and name as metrics."""
+    """Parses the text `values` of each event and metric into metric rows."""
     known = scales(set(units))
     named = pl.DataFrame({"metric": names, "unit": units}).join(known, on="unit", how="left", maintain_order="left")
     named = named.select(
@@ -237,7 +237,7 @@ def _named(values: pl.DataFrame, events: pl.Series, names: list[str], units: lis
 
 
 def _sizes(rows: pl.DataFrame, cells: Cells) -> Iterator[tuple[str, int]]:
-    """Metrics that also the columns of a launch tell: their texts and values."""
+    """Metrics that repeat a launch column, with text and known value: they reveal the number format."""
     for place, name in enumerate(cells.names):
         if name in KNOWN:
             for record, size in rows.select("record", KNOWN[name]).iter_rows():
@@ -247,7 +247,7 @@ def _sizes(rows: pl.DataFrame, cells: Cells) -> Iterator[tuple[str, int]]:
 
 @cache
 def _labels() -> pl.DataFrame:
-    """Columns section, label and named, of what the details page calls a metric."""
+    """Maps labels of the details page to ncu metric names: columns section, label, named."""
     return pl.DataFrame(
         [(section, label, metric) for section, labels in LABELS.items() for label, metric in labels.items()],
         schema=["section", "label", "named"],
@@ -256,7 +256,7 @@ def _labels() -> pl.DataFrame:
 
 
 def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
-    """Columns event_id, metric, section, value, text, unit of the details page, by ncu's own names.
+    """The metrics of the details page, by ncu metric name: columns event_id, metric, section, value, text, unit.
 
     Column known says whether ncu's name is known.
     """
@@ -270,7 +270,7 @@ def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         unit=pl.col("Metric Unit").fill_null(""),
     )
     values = parsed(path, "the details page", held.get_column("text"), partial(_told_sizes, held))
-    raw_name = pl.col("label").str.contains("__", literal=True)  # what --metrics collects has no label
+    raw_name = pl.col("label").str.contains("__", literal=True)  # a metric collected with --metrics has no label
     return (
         pl.concat([values, held[values.get_column("place")]], how="horizontal")
         .join(_labels(), on=["section", "label"], how="left", maintain_order="left")
@@ -288,7 +288,7 @@ def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _told_sizes(held: pl.DataFrame) -> Iterator[tuple[str, int]]:
-    """As above, on the details page."""
+    """Metrics of the details page that repeat a launch column, as :func:`_sizes` gives them for the raw page."""
     for label, column in KNOWN.items():
         known = held.filter(pl.col("label") == label).select(pl.col("text").str.strip_chars(), column).unique()
         for text, size in known.drop_nulls().iter_rows():
@@ -297,7 +297,7 @@ def _told_sizes(held: pl.DataFrame) -> Iterator[tuple[str, int]]:
 
 
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
-    """The results of rules on the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
+    """Rule results of the details page, as :data:`kanalyze.counter_model.RULE_RESULTS`."""
     if "Rule Name" not in rows.columns:
         return RULE_RESULTS.empty()
 
@@ -323,7 +323,7 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     return RULE_RESULTS.select(found)
 
 
-# The values of metrics on ncu's pages: of all texts of a page at once, each text once.
+# Parses metric values on ncu's pages, each distinct text once.
 #
 # Nearly all are plain numbers, with a point for decimals; what is none is looked at more closely.
 
@@ -331,10 +331,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    #: Numbers of a page that are known from elsewhere on it, with their texts.
+    #: Numbers whose value is known from another column of the page, with their texts.
     Known = Callable[[], Iterable[tuple[str, int]]]
 
-#: Metrics that the columns of a launch tell, too: they show how numbers are written where nothing else does.
+#: Metrics that repeat a launch column: they reveal the number format where nothing else does.
 KNOWN: Final = {
     "Grid Size": "Grid Size",
     "launch__grid_size": "Grid Size",
@@ -344,7 +344,7 @@ KNOWN: Final = {
 
 
 def parsed(path: Path, where: str, texts: pl.Series, known: Known) -> pl.DataFrame:
-    """Columns place (in `texts`), plain and value, of those of `texts` that say that there is a value.
+    """Parses `texts`, without missing values: columns place (index in `texts`), plain and value.
 
     Value is null, where that is no number, and plain where it is one.
 
@@ -372,7 +372,7 @@ def parsed(path: Path, where: str, texts: pl.Series, known: Known) -> pl.DataFra
 
 
 def scales(units: Iterable[str]) -> pl.DataFrame:
-    """For each unit how a value in it is scaled, and its base unit: columns unit, scale, base."""
+    """For each unit its factor to the base unit: columns unit, scale, base."""
     rows = [(unit, *base_unit(unit)) for unit in units]
     return pl.DataFrame(rows, schema={"unit": pl.String, "scale": pl.Float64, "base": pl.String}, orient="row")
 

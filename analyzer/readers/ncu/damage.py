@@ -1,4 +1,4 @@
-"""What NVIDIA's module gives of a damaged report: errors of many kinds, nothing, or texts that are none."""
+"""Guards calls of NVIDIA's module, which on damaged reports raises many error types or returns invalid text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What its functions raise where a part of a report makes no sense.
+#: Exceptions raised by the module's functions for damaged parts of a report.
 DAMAGE: Final = (
     ArithmeticError,
     AttributeError,
@@ -26,27 +26,27 @@ _MOST: Final = 1 << 63
 
 
 class Damage:
-    """How many parts of a report could not be read."""
+    """Counts the parts of a report that could not be read."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start at zero."""
         self.count = 0
 
     def told(self, ask: Callable[[], T], otherwise: T) -> T:
-        """What `ask` gives; `otherwise`, and one part more, where it fails."""
+        """The result of `ask`; on failure `otherwise`, counted as one damaged part."""
         with suppress(*DAMAGE):
             return ask()
         self.count += 1
         return otherwise
 
     def text(self, said: object) -> str:
-        """A text, as :func:`text` gives it; one part more where that has to mend it."""
+        """Valid text, as :func:`text` gives it; counted as one damaged part if it had to be repaired."""
         found = text(said)
         self.count += found != str(said)
         return found
 
     def notes(self, path_name: str) -> list[tuple[str, int | None, int | None, str]]:
-        """What health says of it."""
+        """The health notes about damaged parts."""
         if not self.count:
             return []
         effect = f"{path_name} is damaged: they are left out, and what is left may be wrong, too; copy it again"
@@ -54,11 +54,11 @@ class Damage:
 
 
 def text(said: object) -> str:
-    """A text of the module, which can have bytes in it that are no text; these are replaced."""
+    """Text from the module with invalid bytes replaced."""
     found = str(said)
     return found if found.isascii() else found.encode(errors="replace").decode()
 
 
 def count(value: int) -> int | None:
-    """A count; None for what no table can hold, which cannot be right."""
+    """A count as Int64; None if it is out of range."""
     return value if -_MOST <= value < _MOST else None

@@ -1,4 +1,4 @@
-"""What can be wrong with a report of ncu, and what to do about it."""
+"""Errors about ncu reports, with their remedies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: So much of what a program said is shown.
+#: Longest program output quoted in an error, in characters.
 _LINES: Final = 3
 _WIDE: Final = 200
 
 
 def damaged(path: Path, where: str, what: str) -> DamagedReportError:
-    """In what ncu wrote at `path`, at `where` (page or file), `what` was found."""
+    """Error: `what` is wrong in the ncu file at `path`, at `where` (page or file)."""
     return DamagedReportError(
         f"{path}: damaged at {where}: {what}.",
         "Copy the file again, or print it again: `ncu --import REPORT --csv --page details --print-units base`.",
@@ -25,7 +25,7 @@ def damaged(path: Path, where: str, what: str) -> DamagedReportError:
 
 
 def mixed(path: Path, other: Path, what: str) -> DamagedReportError:
-    """The files `path` and `other`, which should be pages of one report, are of two: `what` differs."""
+    """Error: `path` and `other` should be pages of one report, but their `what` differs."""
     return DamagedReportError(
         f"{path}: not of the same run as {other} ({what}).",
         "Give the pages that were printed of one report, or each alone.",
@@ -33,7 +33,7 @@ def mixed(path: Path, other: Path, what: str) -> DamagedReportError:
 
 
 def unreadable_here(path: Path) -> ExportError:
-    """There is neither the module ncu_report nor an ncu to read `path` with."""
+    """Error: neither the module ncu_report nor an ncu is installed to read `path`."""
     return ExportError(
         f"{path}: an Nsight Compute report, and there is nothing here that can read it (no module ncu_report, no ncu).",
         "Install the module, `pip install 'kanalyze[ncu]'` (it needs no GPU and no toolkit); or put its ncu "
@@ -43,7 +43,7 @@ def unreadable_here(path: Path) -> ExportError:
 
 
 def refused(path: Path, program: str, said: Iterable[str]) -> ExportError:
-    """The `program`, a module or an ncu, cannot read `path`, and `said` this."""
+    """Error: `program` (a module or an ncu) cannot read `path` and printed `said`."""
     lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()][-_LINES:]
     reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in lines)
     return ExportError(

@@ -1,4 +1,4 @@
-"""What the details page of ncu calls sections and metrics, and what ncu itself calls them.
+"""Maps section and metric labels of the details page to ncu section and metric names.
 
 Taken from reports of ncu 2025.3 through the module ``ncu_report`` (the label of each metric in a section's header), and
 from the section files of older versions for what was called otherwise.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Sections by the name that the details page prints, as `ncu --section` takes them.
+#: Section identifiers, as for `ncu --section`, by the name printed on the details page.
 SECTIONS: Final = {
     "GPU Speed Of Light Throughput": "SpeedOfLight",
     "GPU Speed Of Light": "SpeedOfLight",
@@ -34,7 +34,7 @@ SECTIONS: Final = {
     "GPU and Memory Workload Distribution": "WorkloadDistribution",
 }
 
-#: What the details page calls a metric, section by section; also as older versions did.
+#: Metric names by section and label, including labels of older versions.
 LABELS: Final = {
     "SpeedOfLight": {
         "Compute (SM) Throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -155,7 +155,7 @@ LABELS: Final = {
     },
 }
 
-#: The section that a metric is listed under: the first one that prints it.
+#: The section of each metric: the first one that prints it.
 SECTION_OF: Final = {
     "lts__average_gcomp_input_sector_success_rate.pct": "MemoryWorkloadAnalysis",
     "lts__average_gcomp_output_sector_compression_achieved_rate.ratio": "MemoryWorkloadAnalysis",

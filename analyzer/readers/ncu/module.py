@@ -1,4 +1,4 @@
-"""Reports of ncu through the module ``ncu_report``, NVIDIA's own (on PyPI as ncu-report; the extra ``ncu`` has it).
+"""Reads ncu reports through NVIDIA's module ``ncu_report`` (on PyPI as ncu-report; installed by the extra ``ncu``).
 
 It opens a report without reading it, and gives each metric of each kernel by a call; a report has some 2,200 of them
 per kernel. What a metric's value is (a number, a text, nothing) is asked once for each name.
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-#: Lists of names that sections are made of, and no metrics.
+#: Names of metric lists that define sections; not metrics themselves.
 _NO_METRIC: Final = ("group:", "breakdown:")
 
-#: Kinds of values in the module's numbering: none, any, text; all others are numbers.
+#: Value kinds in the module's numbering: none, any, text; all others are numbers.
 _NO_VALUE: Final = (0, 1)
 _TEXT: Final = 2
 
 _RULE_KINDS: Final = {1: "information", 2: "optimization", 3: "warning", 4: "error"}
 _SCOPES: Final = {1: "local", 2: "global"}
 
-#: Links in the messages of rules, and how ncu prints them on its pages.
+#: Links in rule messages, and how ncu prints them on its pages.
 _LINK: Final = re.compile(r"@(url|sass|source|section):((?:\\.|[^@\\])*+)@")
 
 _COUNTS: Final = tuple(f"launch__{what}_dim_{axis}" for what in ("grid", "block") for axis in "xyz")
@@ -50,7 +50,7 @@ _OF_LAUNCH: Final = {
 
 
 def module() -> ModuleType | None:
-    """The module, if it is installed, can be loaded here, and tells of sections, as it does from 2026.3 on."""
+    """The module ncu_report, if installed, loadable and recent enough (2026.3) to describe sections."""
     try:
         found = import_module("ncu_report")  # optional, and it loads libraries of 50 MB
     except (ImportError, OSError):
@@ -59,7 +59,7 @@ def module() -> ModuleType | None:
 
 
 def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: bool) -> Measured:
-    """What the report at `path` holds, of which `opened` and `cut` are what :func:`actions` gives."""
+    """The content of the report at `path`; `opened` and `cut` are the results of :func:`actions`."""
     names, damage = _Names(), Damage()
     launches: list[dict[str, object]] = []
     values: list[pl.DataFrame] = []
@@ -85,7 +85,7 @@ def _cut(path: Path, whole: int) -> str:
 
 
 def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
-    """Every result in the report at `path`: a kernel, or a range of them; and whether the file is cut off behind them.
+    """Opens all results in the report at `path`, kernels or ranges, and says whether the file is truncated.
 
     Raises:
         ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
@@ -107,16 +107,16 @@ def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
 
 
 class _Names:
-    """What is the same of a metric in all kernels of a report: kind, unit and section."""
+    """Cache of what a metric has in common over all kernels of a report: kind, unit and section."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Start empty."""
         self.known: dict[str, tuple[int, str]] = {}
         self.sections: dict[str, str] = {}
         self._seen: set[str] = set()
 
     def learn_sections(self, action: Any) -> None:  # noqa: ANN401 - the module has no types
-        """Note which sections' heads print metrics that are not in our own list."""
+        """Note the section of metrics that section headers print and our own list lacks."""
         for section in sorted(action.sections(), key=lambda section: int(section.order())):
             identifier = text(section.identifier())
             if identifier not in self._seen:
@@ -127,7 +127,7 @@ class _Names:
 
 
 def _metrics(event_id: int, action: Any, names: _Names, damage: Damage) -> pl.DataFrame:  # noqa: ANN401 - as above
-    """Columns event_id, metric, value, text, unit of one kernel."""
+    """The metrics of one kernel: columns event_id, metric, value, text, unit."""
     rows: list[tuple[str, float | None, str | None, str]] = []
     metric_names: list[str] = damage.told(lambda: [*action.metric_names()], [])
     for name in metric_names:
@@ -149,7 +149,7 @@ def _metric(
     known: dict[str, tuple[int, str]],
     damage: Damage,
 ) -> tuple[str, float | None, str | None, str] | None:
-    """Name, value, text and unit of a metric; None where it is none, or has no value."""
+    """Name, value, text and unit of a metric; None if it has no value or is not a metric."""
     metric = action.metric_by_name(name)
     if name not in known:
         known[name] = (-1 if name.startswith(_NO_METRIC) else int(metric.kind()), damage.text(metric.unit()))
@@ -172,7 +172,7 @@ def _launch(
     library: ModuleType,
     damage: Damage,
 ) -> dict[str, object]:
-    """A row of :data:`kanalyze.readers.ncu.tables.LAUNCHES`; the module does not tell processes."""
+    """A row of :data:`kanalyze.readers.ncu.tables.LAUNCHES`; the module gives no process id."""
     row: dict[str, object] = dict.fromkeys(LAUNCHES)
     for column, name in _OF_LAUNCH.items():
         metric = action.metric_by_name(name)
@@ -200,7 +200,7 @@ def _rule(
     marks: dict[str, list[str]],
     damage: Damage,
 ) -> tuple[object, ...]:
-    """What a rule says of a kernel, of which `marks` are in its source."""
+    """A rule result of one kernel; `marks` are the source markers by rule."""
     section, name = damage.text(rule.section_identifier()), damage.text(rule.rule_identifier())
     if not rule.has_rule_message():
         return event_id, section, name, "information", _places(text(rule.name()), marks.get(name, [])), None, None
@@ -214,7 +214,7 @@ def _rule(
 
 
 def _marks(action: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
-    """What the rules say of single instructions, by rule; nothing where the module does not tell."""
+    """The source markers (per instruction) of each rule; empty where the module has none."""
     found: dict[str, list[str]] = {}
     for mark in getattr(action, "source_markers", list)():
         found.setdefault(text(mark["rule_identifier"]), []).append(text(mark["message"]).strip())
@@ -222,7 +222,7 @@ def _marks(action: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
 
 
 def _places(name: str, marks: list[str]) -> str:
-    """What a result without a message says: it is a table of the instructions that its rule marks.
+    """A message for a rule result that has none: the table of instructions that the rule marks.
 
     ncu's pages leave it out.
     """
@@ -232,7 +232,7 @@ def _places(name: str, marks: list[str]) -> str:
 
 
 def plain(message: str) -> str:
-    """A message as ncu's pages print it: of a link its text, and where it leads if that is in the world outside."""
+    """A rule message as printed on ncu's pages: links become their text, and the address if it is on the web."""
     return _LINK.sub(_link, message)
 
 

@@ -1,4 +1,4 @@
-"""Reads instructions in a process of their own, which NVIDIA's disassembler ends where a kernel is damaged."""
+"""Reads instructions in a child process, since NVIDIA's disassembler kills its process on a damaged kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PROGRAM: Final = (
 
 
 def instructions_apart(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
-    """The instructions of the report at `path`, as :data:`kanalyze.counter_model.INSTRUCTIONS`.
+    """The instructions of the report at `path`, read in a child process: :data:`kanalyze.counter_model.INSTRUCTIONS`.
 
     `opened` are its kernels here, of which they are read where no process can be started.
 
@@ -55,7 +55,7 @@ def instructions_apart(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
 
 
 def write(report: str, out: str) -> None:
-    """Write the instructions of a report to a file; the process ends with status 1 where they make no sense."""
+    """Write the instructions of a report to a file; exits with status 1 if they are damaged."""
     library = module()
     if library is None:
         sys.exit("the module ncu_report is gone")

@@ -1,4 +1,4 @@
-"""The CSV pages in a file that ncu wrote, whatever stands around them.
+"""Extracts the CSV pages from a file that ncu wrote, ignoring lines of the log around them.
 
 ``ncu --csv`` prints its page to where the program prints, too, among lines of its own (``==PROF== …``). A page begins
 with its line of headings; its records begin with a quotation mark, and may go on over several lines.
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
     from kanalyze.readers.ncu.wide_pages import Cells
 
-#: How pages begin: those of launches, and a kernel on the page of sources.
+#: First lines of pages: the header of pages of launches, and the kernel line of the source page.
 _LAUNCHES: Final = b'"ID","'
 _SOURCE: Final = b'"Kernel Name","'
 _BEGINNINGS: Final = (_LAUNCHES, _SOURCE)
 
-#: A line that is no record of a page of launches: it does not begin with a number, or nothing, in quotation marks.
+#: A line of a page of launches that is not a record: it does not begin with a quoted number or empty field.
 _NO_RECORD: Final = re.compile(rb'\n(?!"[\d"])')
 
-#: What ncu itself says in a log.
+#: Messages of ncu in a log.
 _WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
 _ERROR: Final = re.compile(rb"^==ERROR== *(.*\S)", re.MULTILINE)
 _OWN: Final = re.compile(rb"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
 
-#: So many errors of a run that failed are told.
+#: Most errors of a failed run that are quoted.
 _SHOWN: Final = 2
 
 NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
@@ -54,7 +54,7 @@ _ENCODINGS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-
 
 @dataclass(frozen=True)
 class Page:
-    """One page of a file: its kind (details, raw or source), and its records as texts.
+    """One page of a file: its kind (details, raw or source) and its records as text columns.
 
     The columns of a page of sources are those of one kernel's instructions; `kernel` is its name. Those of a raw page
     are what it says of launches; its `cells` are their metrics.
@@ -68,7 +68,7 @@ class Page:
 
 @dataclass(frozen=True)
 class PagesFile:
-    """What is in one file: its pages, what ncu warned of around them, whether it is cut off, and ncu's errors."""
+    """Content of one file: its pages, ncu's warnings and errors, and whether the file is truncated."""
 
     path: Path
     pages: tuple[Page, ...]
@@ -77,17 +77,17 @@ class PagesFile:
     errors: tuple[str, ...] = ()
 
     def of(self, kind: str) -> list[Page]:
-        """The pages of one kind, in their order."""
+        """The pages of one kind, in file order."""
         return [page for page in self.pages if page.kind == kind]
 
 
 def looks_like_ncu(text: bytes) -> bool:
-    """Whether a file's content, or its beginning, is a page or a log of ncu."""
+    """Whether the (beginning of a) file is a page or a log of ncu."""
     return any(_starts_line(text, beginning) for beginning in _BEGINNINGS) or _OWN.search(text) is not None
 
 
 def content(path: Path) -> bytes:
-    """The file at `path` as UTF-8 with plain line ends.
+    """The file at `path` decoded to UTF-8 with LF line ends.
 
     Raises:
         UnreadableReportError: The operating system does not let us read it.
@@ -102,7 +102,7 @@ def content(path: Path) -> bytes:
 
 
 def pages_in(path: Path) -> PagesFile:
-    """The pages of the file at `path`.
+    """Extracts the pages of the file at `path`.
 
     Raises:
         UnknownFormatError: It has none: it is something else, or a log of a run that profiled nothing, and why.
@@ -113,7 +113,7 @@ def pages_in(path: Path) -> PagesFile:
 
 
 def pages_of(path: Path, text: bytes) -> PagesFile:
-    """The pages in a `text` that was printed of the report at `path`; errors as there."""
+    """Extracts the pages from `text`, printed from the report at `path`; errors as :func:`pages_in`."""
     found: list[Page] = []
     cut = False
     pages = _records_of_pages(text)
@@ -130,7 +130,7 @@ def pages_of(path: Path, text: bytes) -> PagesFile:
 
 
 def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:
-    """What lines of ncu's own say, each once."""
+    """The messages of ncu that match `pattern`, deduplicated."""
     return tuple(dict.fromkeys(line.decode(errors="replace").strip() for line in pattern.findall(text)))
 
 
@@ -139,7 +139,7 @@ def _starts_line(text: bytes, beginning: bytes) -> bool:
 
 
 def _records_of_pages(text: bytes) -> list[bytes]:
-    """The records of each page; a page goes from its headings to those of the next one."""
+    """The records of each page; a page extends from its header to the next header."""
     odd = _NO_RECORD.search(text)
     if text.startswith(_LAUNCHES) and (odd is None or odd.end() == len(text)):
         return [text]  # one page, and nothing else
@@ -150,7 +150,7 @@ def _records_of_pages(text: bytes) -> list[bytes]:
 
 
 def _records(lines: Sequence[bytes]) -> bytes:
-    """The records of a page, without the lines of others after or between them."""
+    """The records of a page, without unrelated lines after or between them."""
     kept = [line for line in lines if line.startswith(b'"')]
     if len(kept) + (not lines[-1]) < len(lines):  # not records of one line each
         kept, within = [], False
@@ -172,7 +172,7 @@ def _page(path: Path, records: bytes) -> list[Page]:
 
 
 def _read(path: Path, records: bytes) -> pl.DataFrame:
-    """Records as texts; polars reads them."""
+    """Parses CSV records into text columns, with polars."""
     try:
         rows = pl.read_csv(records, infer_schema=False, truncate_ragged_lines=True, encoding="utf8-lossy")
     except pl.exceptions.PolarsError as error:
@@ -182,13 +182,13 @@ def _read(path: Path, records: bytes) -> pl.DataFrame:
 
 
 def _read_line(path: Path, line: bytes) -> str:
-    """The second field of a line."""
+    """The second field of a CSV line."""
     row = _read(path, b'"a","b"\n' + line.rstrip(b",") + b"\n")
     return str(row.item(0, "b"))
 
 
 def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
-    """Why a file has no kernels in it."""
+    """The error for a file without kernels, with the reason."""
     if NO_PERMISSION.encode() in text:
         found = "a log of ncu, which was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM)"
         return UnknownFormatError.of(path, found, PERMISSION)
@@ -196,7 +196,7 @@ def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
         return UnknownFormatError.of(path, "a log of ncu, which profiled no kernel", _NOTHING)
     errors = _said(_ERROR, text)
     if errors:
-        said = "; ".join(line.rstrip(".") for line in errors[:_SHOWN])  # the first ones are the cause
+        said = "; ".join(line.rstrip(".") for line in errors[:_SHOWN])  # the first errors are the cause
         remedy = "Do what it says, and run ncu again."
         return UnknownFormatError.of(path, f"a log of ncu, which failed ({said})", remedy)
     if _OWN.search(text):

@@ -1,4 +1,4 @@
-"""What cannot be right in a report of ncu, as damage makes it: left out of the tables, and told in health."""
+"""Removes impossible values of a damaged ncu report, and notes them in health."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 _DURATION: Final = "gpu__time_duration.sum"
 _CYCLES, _CLOCK = "gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second"
 
-#: No counter of a kernel comes to that: the largest are peaks of operations per second, below 1e17.
+#: Upper bound of any counter: the largest are peaks of operations per second, below 1e17.
 _MOST: Final = 1e18
-#: What is a difference of two measurements can come out a little below 0.
+#: Differences of two measurements can be slightly negative.
 _LEAST: Final = -1.0
-#: Several times the largest share of a peak that was seen: 212 % of that of L1.
+#: Several times the largest percentage of a peak observed (212 %, of L1).
 _MOST_PERCENT: Final = 1000.0
 _PERCENT: Final = ".avg.pct_of_peak_sustained_"
 
-#: Metrics of which more is known: the least and the most that they can be.
+#: Metrics with tighter bounds: minimum and maximum.
 _LIMITS: Final = {
     _DURATION: (0.0, 1e15),
     _CYCLES: (0.0, 1e16),
@@ -37,17 +37,17 @@ _LIMITS: Final = {
     "sm__maximum_warps_per_active_cycle_pct": (0.0, 101.0),
 }
 
-#: A duration is the cycles by the clock: within 1.5 % in all reports that were looked at.
+#: Duration × clock = cycles: within 1.5 % in all reports examined.
 _TOLERANCE: Final = 0.1
 _NS: Final = 1e9
 
 _SIZES: Final = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
-#: Threads of a block that a GPU takes.
+#: Most threads per block on any GPU.
 _THREADS: Final = 1024
 
 
 def sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """The metrics, of which those with values that cannot be have these as text; and what health says of them."""
+    """Replaces impossible metric values by text, with notes for health."""
     value = pl.col("value")
     percent = pl.col("metric").str.contains(_PERCENT, literal=True) & (value > _MOST_PERCENT)
     suspect = metrics.filter(pl.col("metric").is_in([*_LIMITS]) | ~value.is_between(_LEAST, _MOST) | percent)
@@ -85,7 +85,7 @@ def _contradictions(metrics: pl.DataFrame) -> Iterator[Note]:
 
 
 def sound_launches(launches: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """The launches, without the grids and blocks that no GPU takes; and what health says of them."""
+    """Removes grids and blocks that no GPU accepts, with notes for health."""
     sizes = pl.col(_SIZES)
     threads = pl.col("block_x").cast(pl.Float64) * pl.col("block_y") * pl.col("block_z")
     wrong = (pl.any_horizontal(sizes < 1) | (threads > _THREADS)).fill_null(value=False)
@@ -98,7 +98,7 @@ def sound_launches(launches: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
 
 
 def sound_rules(rules: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """The results of rules, without the estimates that are no part of a whole; and what health says of them."""
+    """Removes rule estimates outside of 0 to 100 %, with notes for health."""
     share = pl.col("speedup_share")
     wrong = share.is_not_null() & ~share.is_between(0, 1)
     count = rules.select(wrong.sum()).item()

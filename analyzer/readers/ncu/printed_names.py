@@ -1,4 +1,4 @@
-"""Whole names of kernels, which ncu makes shorter on its pages of launches and prints whole on that of sources.
+"""Restores full kernel names, which ncu shortens on its pages of launches but not on the source page.
 
 Of ``void at::native::vectorized_elementwise_kernel<(int)4, …>`` it leaves ``void at::vectorized_elementwise_kernel<4,
 …>``: some namespaces and casts, and now and then a bracket. What nsys, torch and NVIDIA's module print is whole.
@@ -20,7 +20,7 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def names_of_sources(text: bytes) -> list[str]:
-    """The names on a page of sources, in their order; a kernel of several functions has several blocks."""
+    """The kernel names on a source page, in order; a kernel of several functions has several blocks."""
     lines: list[str] = []
     begin = 0 if text.startswith(_BLOCK) else text.find(b"\n" + _BLOCK) + 1 or -1
     while begin >= 0:
@@ -31,7 +31,7 @@ def names_of_sources(text: bytes) -> list[str]:
 
 
 def with_whole_names(launches: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """`launches` with the whole one of `names` for each, if each has one, in the same order; else as they are."""
+    """`launches` with full names from `names`, matched in order; unchanged unless every launch has a match."""
     found = places(launches.get_column("name").to_list(), names)
     if found is None:
         return launches
@@ -39,7 +39,7 @@ def with_whole_names(launches: pl.DataFrame, names: Sequence[str]) -> pl.DataFra
 
 
 def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | None:
-    """For each name of a launch the place of its whole name, in the same order; None where one has none.
+    """The index of each launch's full name, matched in order; None unless every launch has a match.
 
     A kernel of which ncu prints the block several times has them one after the other.
     """
@@ -59,6 +59,6 @@ def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | Non
 
 
 def _shortened(name: str, whole: str) -> bool:
-    """Whether the words of a name are those of a whole one with some left out."""
+    """Whether `name` is `whole` with words left out."""
     words = iter(_WORD.findall(whole))
     return all(word in words for word in _WORD.findall(name))

@@ -1,4 +1,4 @@
-"""Numbers and units as ncu prints them: thousands separators of any locale, and units that it scaled.
+"""Parses numbers and units as ncu prints them: thousands separators of any locale, and SI prefixes.
 
 ncu separates thousands as the locale does (``16,896.50``, ``16.896,50``, ``16 896,50``) and says nowhere which one that
 was. It prints no number with three decimals on the details page, and six of them or two on the raw page, so that a
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Separators(NamedTuple):
-    """What separates thousands, and what decimals."""
+    """The thousands separator and the decimal separator."""
 
     thousands: str
     decimal: str
@@ -30,10 +30,10 @@ class Separators(NamedTuple):
 POINT: Final = Separators(",", ".")
 COMMA: Final = Separators(".", ",")
 
-#: What separates thousands in other locales, and means nothing else anywhere.
+#: Characters that can only be thousands separators.
 _SPACES: Final = "[\\s\u00a0\u2009\u202f'\u2019]"
 
-#: For a decimal point ({0} is the other sign, {1} the decimal one): numbers that cannot be read otherwise.
+#: Unambiguous numbers for one decimal separator ({1}; {0} is the other sign).
 _SURE: Final = (
     r"^[+-]?\d{{1,3}}(?:{0}\d{{3}})+{1}\d+$"  # both signs
     r"|^[+-]?\d{{1,3}}(?:{0}\d{{3}}){{2,}}$"  # a sign that occurs twice separates thousands
@@ -45,23 +45,23 @@ _SURE_COMMA: Final = _SURE.format(r"\.", ",")
 _GROUP: Final = r"^[+-]?[1-9]\d{{0,2}}{0}\d{{3}}$"
 _COMMA_GROUP, _POINT_GROUP = _GROUP.format(","), _GROUP.format(r"\.")
 
-#: What ncu prints for a metric that it could not collect.
+#: Printed for a metric that could not be collected.
 MISSING: Final = ("", "n/a", "N/A", "no data")
 
-#: What stands behind the sum of a metric's instances, with ``--print-metric-instances``.
+#: Printed after the sum of a metric's instances, with ``--print-metric-instances``.
 _INSTANCES: Final = r"^(\S+) \(.*\)$"
 
 
 class AmbiguousError(ValueError):
-    """Numbers that can be read in two ways, or in none; says which."""
+    """Numbers whose separators are ambiguous or contradictory; says which."""
 
 
-#: So many numbers are looked at first: if one has decimals behind a point, only what is no number can say otherwise.
+#: Sample size: if one of these has decimals after a point, only unparsable texts can contradict.
 _FIRST: Final = 500
 
 
 def plainly(column: str) -> pl.Expr:
-    """The numbers of a column of texts, if they are written with points for decimals and have no spaces in them.
+    """Parses a text column as plain numbers: decimal points, no thousands separators.
 
     Null for what is none; what is not finite may be there.
     """
@@ -69,7 +69,7 @@ def plainly(column: str) -> pl.Expr:
 
 
 def way_of(texts: pl.Series, plain: pl.Series, known: Callable[[], Iterable[tuple[str, int]]]) -> Separators:
-    """How the numbers in `texts` are written, as :func:`separators` says, told of which :func:`plainly` reads.
+    """The separators used in `texts`, as :func:`separators` finds them, given the result of :func:`plainly`.
 
     Args:
         texts: All values of a file, numbers and others.
@@ -92,7 +92,7 @@ def way_of(texts: pl.Series, plain: pl.Series, known: Callable[[], Iterable[tupl
 
 
 def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separators:
-    """How the numbers in `texts` are written.
+    """Detects the separators used in `texts`.
 
     Args:
         texts: All values of a file, numbers and others.
@@ -123,7 +123,7 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separ
 
 
 def _is(text: str, value: int, way: Separators) -> bool:
-    """Whether a text with a sign in it is this value, if it is written that way."""
+    """Whether a text with separators has this value when parsed with the separators `way`."""
     plain = re.sub(_SPACES, "", text)
     if not re.search("[.,]", plain):
         return False
@@ -134,7 +134,7 @@ def _is(text: str, value: int, way: Separators) -> bool:
 
 
 def numbers(column: str, way: Separators) -> pl.Expr:
-    """The numbers that a column of texts holds, null where it holds none, or nothing finite."""
+    """Parses a text column with given separators; null where it is not a finite number."""
     plain = pl.col(column).str.replace(_INSTANCES, "${1}").str.replace_all(_SPACES, "")
     plain = plain.str.replace_all(way.thousands, "", literal=True).str.replace_all(way.decimal, ".", literal=True)
     value = plain.cast(pl.Float64, strict=False)
@@ -142,24 +142,24 @@ def numbers(column: str, way: Separators) -> pl.Expr:
 
 
 def missing(column: str) -> pl.Expr:
-    """Whether a text says that there is no value: nothing, n/a, or a number that is none."""
+    """Whether a text means "no value": empty, n/a or NaN."""
     text = pl.col(column)
     return text.is_null() | text.is_in(MISSING) | text.str.contains(r"^[+-]?(?i:nan|inf(?:inity)?)$")
 
 
-#: Units that ncu scales; anything else that begins with these letters is a word of its own.
+#: Units that ncu scales by a prefix; other units that begin with these letters are not scaled.
 _SCALED: Final = re.compile(r"([KMGTP])(byte|hz|inst|sector)|\b([numµ]?)(?:second|s)\b")
 _STEPS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SECONDS: Final = {"n": 1.0, "u": 1e3, "µ": 1e3, "m": 1e6, "": 1e9}
 
-#: How older versions wrote what is now hz and /s.
+#: Older spellings of hz and /s.
 _OLD_RATES: Final = {"cycle/nsecond": (1e9, "hz"), "cycle/usecond": (1e6, "hz"), "cycle/second": (1.0, "hz")}
 _PER_TIME: Final = re.compile(r"/([num]?)(?:second|s)$")
 _PER: Final = {"n": 1e9, "u": 1e6, "m": 1e3, "": 1.0}
 
 
 def base_unit(unit: str) -> tuple[float, str]:
-    """What a value in `unit` is multiplied by to be in ncu's base unit, and that unit: ``us`` is 1,000 ``ns``."""
+    """The factor from `unit` to ncu's base unit, and that unit: ``us`` is 1,000 ``ns``."""
     if unit in _OLD_RATES:
         return _OLD_RATES[unit]
     factor, rate = 1.0, _PER_TIME.search(unit)

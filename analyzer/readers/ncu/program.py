@@ -1,4 +1,4 @@
-"""The ncu that is installed here, where there is no module: it prints a report as the pages that are read then."""
+"""Prints a report as CSV pages with the installed ncu, where the module is missing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _USUAL: Final = (
     "/usr/lib/nsight-compute/ncu",
 )
 
-#: The pages that are read.
+#: Pages to print.
 PAGES: Final = ("raw", "details", "source")
 
-#: Names as other tools print them, and not made shorter; older versions do not know the option, and do not shorten.
+#: Prints full kernel names, as other tools do; older versions lack the option and do not shorten.
 _WHOLE_NAMES: Final = ("--rename-kernels", "off")
 
 
 def find() -> Path | None:
-    """The ncu on PATH, else the newest in one of the usual folders; None where there is none."""
+    """The ncu on PATH, else the newest in the usual folders; None if there is none."""
     on_path = shutil.which("ncu")
     if on_path:
         return Path(on_path)
@@ -42,7 +42,7 @@ def find() -> Path | None:
 
 
 def run(command: Sequence[str], said: IO[bytes], errors: IO[bytes]) -> int:
-    """Run a program to its end; its exit status.
+    """Run a program to its end; returns its exit status.
 
     Raises:
         OSError: It cannot be started.
@@ -53,7 +53,7 @@ def run(command: Sequence[str], said: IO[bytes], errors: IO[bytes]) -> int:
 
 
 def printed(path: Path, page: str, program: Path, runner: Runner = run) -> bytes:
-    """What `program` prints as one page of the report at `path`, in base units.
+    """Prints one page of the report at `path` with the ncu `program`, in base units.
 
     Raises:
         ExportError: It cannot read the report, or not be started.

@@ -1,4 +1,4 @@
-"""Reads pages that ncu printed with ``--csv``, also in a log with its own lines and the program's around them."""
+"""Reads CSV pages of ``ncu --csv``, also from a log with other output around them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.report import Report
 
-#: What pages and logs are called; what begins as a page does may be called anything.
+#: File suffixes of pages and logs; a file that begins with a page header may have any name.
 _SUFFIXES: Final = (".csv", ".log", ".txt")
 _PAGE: Final = b'"ID","'
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether the file has a page of ncu in it, or is a log of ncu."""
+    """Whether the file is a page or a log of ncu."""
     if head.startswith(_PAGE):
         return True
     return path.suffix in _SUFFIXES and bool(head) and looks_like_ncu(content(path))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report of the page at `path`, and of the other pages of that run beside it.
+    """Opens the page at `path`, joined with the other pages of that run beside it.
 
     Raises:
         UnknownFormatError: ncu profiled nothing, or only the page of sources is there.

@@ -1,4 +1,4 @@
-"""Reads a folder with reports of ncu, or pages that it printed of them."""
+"""Reads a folder of ncu reports or of CSV pages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether `path` is a folder with such files, and no capture, of which nsys tells more."""
+    """Whether `path` is a folder of ncu files and not a capture, which the capture reader opens."""
     del head
     return path.is_dir() and not (path / MANIFEST).is_file() and bool(runs_in(path))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report of all runs in the folder, one after the other.
+    """Opens all ncu runs in the folder as one report.
 
     Raises:
         ExportError: There is a report that nothing here can read.

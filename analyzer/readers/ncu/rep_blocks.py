@@ -1,4 +1,4 @@
-"""Whether a file in ncu's own format is whole, which NVIDIA's module does not say: it gives kernels without metrics.
+"""Checks whether an .ncu-rep file is complete, since NVIDIA's module silently gives kernels without metrics if not.
 
 The file begins with ``NVR`` and a header; then come blocks, each a size, a head of that size and a payload, whose size
 the head tells in its field 5. Heads are messages of protocol buffers; a payload is such messages, each behind its size.
@@ -20,21 +20,21 @@ MAGIC: Final = b"NVR\0"
 _SIZE: Final = 4
 _PAYLOAD: Final = 5
 
-#: No head is as long; a file that says so is built in another way.
+#: Upper bound of a block head; a larger one means an unknown layout.
 _MOST: Final = 1 << 24
-#: What is larger is negative to the module.
+#: Sizes above this overflow to negative in the module.
 _LARGEST: Final = (1 << 31) - 1
 
 
 def is_cut(path: Path) -> bool:
-    """Whether the file ends within a block; not if it is built in a way that is not known here."""
+    """Whether the file is truncated within a block; False for an unknown layout."""
     with suppress(IndexError, ValueError):
         return _is_cut(path)
     return False
 
 
 def is_sound(path: Path) -> bool:
-    """Whether the file is blocks up to its end, or built in a way that is not known here.
+    """Whether the file is a valid sequence of blocks, or of an unknown layout.
 
     The module ends the whole process where a block has a size that cannot be.
     """
@@ -48,11 +48,11 @@ def is_sound(path: Path) -> bool:
 
 
 class _BlockError(ValueError):
-    """What follows a block is none, or one of a size that no block has."""
+    """A block that is invalid or of an impossible size."""
 
 
 def _is_cut(path: Path) -> bool:
-    """Whether the file ends within a block.
+    """Whether the file is truncated within a block.
 
     Raises:
         _BlockError: It is no block behind the first one, or of an impossible size.
@@ -74,7 +74,7 @@ def _is_cut(path: Path) -> bool:
 
 
 def _pass_block(file: BinaryIO, length: int) -> bytes | None:
-    """Go behind a block; its head, None where the file ends within that. Errors as above."""
+    """Skip a block; returns its head, None if the file ends within it. Errors as in :func:`_is_cut`."""
     head = _head(file, length)
     size = 0 if head is None else _payload(head)
     if size > _LARGEST:
@@ -84,7 +84,7 @@ def _pass_block(file: BinaryIO, length: int) -> bytes | None:
 
 
 def _pass(file: BinaryIO, end: int, length: int) -> None:
-    """Go to the `end` of a payload: messages, each behind its size; also where the file ends before that."""
+    """Skip to the `end` of a payload of length-prefixed messages, or to the end of the file."""
     while file.tell() + _SIZE <= min(end, length):
         count = int.from_bytes(file.read(_SIZE), "little")
         if file.tell() + count > end:
@@ -94,7 +94,7 @@ def _pass(file: BinaryIO, end: int, length: int) -> None:
 
 
 def _payload(head: bytes) -> int:
-    """The size of what follows a head.
+    """The payload size stored in a block head.
 
     Raises:
         ValueError, IndexError: It is none, or does not tell.
@@ -106,7 +106,7 @@ def _payload(head: bytes) -> int:
 
 
 def _head(file: BinaryIO, length: int) -> bytes | None:
-    """What comes next, behind its size; None where the file ends before it does.
+    """Reads a length-prefixed block head; None if the file ends before it does.
 
     Raises:
         ValueError: It is no head.

@@ -1,4 +1,4 @@
-"""Which files belong to one run of ncu, and the report of one run or several.
+"""Groups ncu files by run, and builds the report of one or more runs.
 
 ``kanalyze collect`` writes a report ``NAME.ncu-rep`` and its pages ``NAME.details.csv``, ``NAME.raw.csv`` and
 ``NAME.source.csv``; of a program that it had to run again for other kernels, the same as ``NAME-2``.
@@ -42,7 +42,7 @@ _PAGES: Final = {"details": ".details.csv", "raw": ".raw.csv"}
 
 @dataclass(frozen=True)
 class Run:
-    """The files of one run: its report, its pages by kind, and how all of them are called but for their endings."""
+    """The files of one run: its report, its pages by kind, and their common stem."""
 
     report: Path | None = None
     pages: dict[str, Path] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Run:
 
 
 def runs_in(folder: Path, beginning: str = "") -> list[Run]:
-    """The runs whose files are in `folder` and begin so, in the order of their names."""
+    """The runs with files in `folder` whose stems begin with `beginning`, sorted by name."""
     found: dict[str, Run] = {}
     for path in sorted(folder.glob(f"{beginning}*")):
         endings = {REPORT: None, **{ending: kind for kind, ending in _PAGES.items()}}
@@ -66,7 +66,7 @@ def runs_in(folder: Path, beginning: str = "") -> list[Run]:
 def report_of(
     path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
 ) -> Report:
-    """The report of all `runs`, one after the other, given as `path`.
+    """Concatenates `runs` into one report of `path`.
 
     `asked` has what each was to profile, by name, where they are of a capture.
 
@@ -81,7 +81,7 @@ def report_of(
 
 
 def with_numbers(found: Measured, asked: Selection | None) -> Measured:
-    """With which launches of the program the kernels of a run are."""
+    """Adds the program's launch numbers to the kernels of a run."""
     if asked is None or found.launches.get_column("process_id").n_unique() > 1:
         return found
     numbers = asked.numbers_of(found.launches.get_column("name").to_list())
@@ -91,7 +91,7 @@ def with_numbers(found: Measured, asked: Selection | None) -> Measured:
 
 
 def measured(run: Run, progress: Progress) -> Measured:
-    """What the files of one run hold; its report tells more than its pages, where something can read it."""
+    """Reads one run, preferring the report, which holds more, over its pages."""
     library = None
     if run.report:
         regular(run.report)
@@ -120,7 +120,7 @@ def _through_module(path: Path, library: ModuleType) -> Measured:
 
 
 def _of_pages(pages: Mapping[str, Path]) -> Measured:
-    """What the pages of one run hold, by kind, with what its page of sources adds."""
+    """Reads a run from its pages, keyed by kind, with names and instructions of the source page."""
     files = {kind: pages_in(path) for kind, path in pages.items()}
     found = ncu_csv.measured(files.get("details"), files.get("raw"))
     kind, page = next(iter(pages.items()))
@@ -128,7 +128,7 @@ def _of_pages(pages: Mapping[str, Path]) -> Measured:
 
 
 def through_program(path: Path, progress: Progress, runner: Runner = ncu_program.run) -> Measured:
-    """What the ncu that is installed here prints of the report at `path`.
+    """Reads the report at `path` through the installed ncu.
 
     Raises:
         ExportError: There is none, or it cannot read the report.
@@ -145,14 +145,14 @@ def through_program(path: Path, progress: Progress, runner: Runner = ncu_program
 
 
 def pages_of_report(path: Path) -> dict[str, Path]:
-    """The pages that were printed of the report at `path` and have its name."""
+    """The pages with the stem of the report at `path`."""
     name = path.name.removesuffix(REPORT)
     every = {kind: path.with_name(name + ending) for kind, ending in _PAGES.items()}
     return {kind: page for kind, page in every.items() if page.is_file()}
 
 
 def pages_beside(path: Path) -> dict[str, Path]:
-    """The page at `path`, if it is called as one, and those of the same name beside it."""
+    """The page at `path`, if named as one, and its sibling pages of the same stem."""
     ending = next((ending for ending in _PAGES.values() if path.name.endswith(ending)), None)
     if ending is None:
         return {}
@@ -162,7 +162,7 @@ def pages_beside(path: Path) -> dict[str, Path]:
 
 
 def report_of_page(path: Path) -> Report:
-    """The report of the page at `path`, and of those beside it where they are of the same run.
+    """The report of the page at `path`, with sibling pages if they are of the same run.
 
     Raises:
         UnknownFormatError: It has no kernels.
@@ -192,7 +192,7 @@ def report_of_page(path: Path) -> Report:
 
 
 def _named(found: Measured, source: Path) -> Measured:
-    """With whole names and instructions, where the page at `source` has them."""
+    """Adds full names and instructions from the source page, where it has them."""
     if not source.is_file():
         return found
     launches = with_whole_names(found.launches, names_of_sources(content(source)))
@@ -201,7 +201,7 @@ def _named(found: Measured, source: Path) -> Measured:
 
 
 def _beside_source(path: Path) -> Report:
-    """The report of the pages beside the page of sources at `path`, which says nothing of launches."""
+    """The report of the pages beside the source page at `path`, which lists no launches itself."""
     name = path.name.removesuffix(_SOURCE)
     beside = [page for ending in _PAGES.values() if (page := path.with_name(name + ending)).is_file()]
     if not beside:
@@ -212,7 +212,7 @@ def _beside_source(path: Path) -> Report:
 
 
 def _joined(found: Sequence[Measured]) -> Measured:
-    """Several runs as one: the kernels of the later ones follow those of the earlier ones."""
+    """Concatenates runs, renumbering the kernels of later ones."""
     if len(found) == 1:
         return found[0]
     first, launches, metrics, rules, numbers = 0, [], [], [], []
@@ -236,7 +236,7 @@ def _joined(found: Sequence[Measured]) -> Measured:
 
 
 def _instructions(found: Sequence[Measured]) -> pl.DataFrame:
-    """Those of several runs, the kernels numbered through."""
+    """Concatenates the instructions of several runs, renumbering their kernels."""
     first, parts = 0, []
     for one in found:
         parts.append(one.instructions().with_columns(pl.col("event_id") + first))

@@ -1,4 +1,4 @@
-"""The instructions of kernels and their sources, of a report of ncu through its module, or of its page of sources."""
+"""Instructions of kernels and source files, from the module or from the source page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from kanalyze.readers.ncu.pages import Page
 
-#: Columns, with the metric that has a value per instruction, and the heading of the page.
+#: Columns, each with its per-instruction metric and its heading on the source page.
 _COUNTED: Final = {
     "samples": ("smsp__pcsamp_sample_count", "# Samples"),
     "instructions": ("inst_executed", "Instructions Executed"),
@@ -30,10 +30,10 @@ _COUNTED: Final = {
     "ideal_sectors": ("memory_l2_theoretical_sectors_global_ideal", "L2 Theoretical Sectors Global Ideal"),
 }
 _STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
-#: What every page of sources says of an instruction.
+#: Headings present on every source page.
 _TOLD: Final = ("number", "event_id", "sass")
 
-#: Of a static analysis of the assembly: in some versions' pages, and in none of the module's metrics.
+#: From static analysis of the assembly: on pages of some versions only, never in the module's metrics.
 _LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
 
 _STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
@@ -57,7 +57,7 @@ def instructions_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
 
 
 def files_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
-    """The sources in a report, as :data:`kanalyze.counter_model.SOURCE_FILES`, of its kernels; all else as above."""
+    """The source files in a report, as :data:`kanalyze.counter_model.SOURCE_FILES`; arguments and errors as above."""
     found: dict[str, str] = {}
     try:
         for action in opened:
@@ -68,7 +68,7 @@ def files_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
 
 
 def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
-    """Rows of one kernel."""
+    """Instruction rows of one kernel."""
     counted = {column: _by_address(action, metric) for column, (metric, _) in _COUNTED.items()}
     stalled: dict[int, int] = {}
     for metric in filter(_STALLED.match, action.metric_names()):
@@ -90,7 +90,7 @@ def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  #
 
 
 def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa: ANN401 - as above
-    """All instructions of a kernel with their addresses, also those behind its end, of which nothing is counted."""
+    """The SASS instructions of a kernel with addresses, including padding after its end, which has no counts."""
     if len(counted) > 1:
         step = min(after - before for before, after in pairwise(counted))
         address = counted[0]
@@ -100,7 +100,7 @@ def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa
 
 
 def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as above
-    """The values of a metric by the address of their instruction; none where it was not collected."""
+    """Values of a metric keyed by instruction address; empty where it was not collected."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
         return {}
@@ -109,7 +109,7 @@ def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as 
 
 
 def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
-    """The instructions of the kernels called `names` on the page of sources at `path`.
+    """The instructions of the kernels `names` on the source page at `path`.
 
     Empty where the page does not have these kernels in this order.
 

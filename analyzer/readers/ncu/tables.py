@@ -1,4 +1,4 @@
-"""The tables of a report of ncu, of what its readers found: launches, their metrics, and what its rules say.
+"""Tables of an ncu report: launches, metrics and rule results.
 
 Where ncu measured a kernel, it ran it again and again, alone: the duration is that of one such run, and when the kernel
 began in the program is not known. The kernels of `events` begin one after the other, each where the one before it ends.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-#: One launch: what ncu's pages say before the metrics.
+#: Launch columns that precede the metrics on ncu's pages.
 LAUNCHES: Final[dict[str, type[pl.DataType]]] = {
     "event_id": pl.Int64,
     "name": pl.String,
@@ -37,7 +37,7 @@ LAUNCHES: Final[dict[str, type[pl.DataType]]] = {
 
 _DURATION: Final = "gpu__time_duration.sum"
 
-#: What most of the page is made of: sections of ncu, with a metric that each has, and what is unknown without it.
+#: Sections the summary needs, each with a metric that shows it was collected, and what is unknown without it.
 _BASIC: Final = {
     "SpeedOfLight": (_DURATION, "how long they ran, and what holds them back, is unknown"),
     "LaunchStats": ("launch__registers_per_thread", "registers and shared memory are unknown"),
@@ -66,7 +66,7 @@ _DEVICE: Final = {
     "threads_per_warp": "warp_size",
 }
 
-#: Transfers of a memory clock, for memory of which the clock is told and not the rate.
+#: Transfers per memory clock, for memory whose clock is reported and not its data rate.
 _DOUBLE_RATE: Final = 2
 _BITS: Final = 8
 _KILO: Final = 1000
@@ -75,7 +75,7 @@ _MOST: Final = 1 << 62
 
 @dataclass(frozen=True)
 class Measured:
-    """What a reader found in a report.
+    """What a reader extracted from a report.
 
     Attributes:
         launches: A row per kernel, :data:`LAUNCHES`, in the order of the report; event_id counts them.
@@ -103,11 +103,11 @@ class NcuTables:
     kinds: tuple[str, ...] = ("kernel",)
 
     def __init__(self, path: Path, measured: Measured) -> None:
-        """The tables of what was `measured`, found at `path`."""
+        """Tables of `measured`, read from `path`."""
         self._path, self._measured = path, _sound(measured)
 
     def events(self, kind: str) -> pl.DataFrame:
-        """The kernels; nothing else."""
+        """The kernels; other kinds are not recorded."""
         if kind not in self.kinds:
             return EVENTS.empty()
         rows = self._measured.launches.join(self._values(_DURATION), on="event_id", how="left", maintain_order="left")
@@ -137,14 +137,14 @@ class NcuTables:
         return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def close(self) -> None:
-        """Let go of the report that instructions and source files would be read from."""
+        """Release the report from which instructions and source files are read on demand."""
         self._measured = replace(self._measured, instructions=INSTRUCTIONS.empty, files=SOURCE_FILES.empty)
 
     def _no_capture(self) -> pl.DataFrame:
         raise CannotTellError.without_capture("compiled", self._path)
 
     def _values(self, *metrics: str) -> pl.DataFrame:
-        """A row per kernel that has any of `metrics`, with a column for each; null where it was not collected."""
+        """One row per kernel that has any of `metrics`, one column per metric; null where not collected."""
         found = self._measured.metrics.filter(pl.col("metric").is_in(metrics))
         return found.group_by("event_id").agg(
             pl.col("value").filter(pl.col("metric") == metric).first().alias(metric) for metric in metrics
@@ -155,7 +155,7 @@ class NcuTables:
             self._values(*_CONFIG.values()), on="event_id", how="left", maintain_order="left"
         )
         sizes = pl.col(r"^(grid|block)_[xyz]$")
-        rows = rows.with_columns(sizes.cast(pl.Int32, strict=False))  # what is larger cannot be right
+        rows = rows.with_columns(sizes.cast(pl.Int32, strict=False))  # larger values are impossible
         known = rows.filter(pl.all_horizontal(sizes.is_not_null()))
         unknown = dict.fromkeys(("local_per_thread_bytes", "graph_exec_id", "graph_node_id"))
         columns = {
@@ -165,7 +165,7 @@ class NcuTables:
 
     @cached_property
     def _devices(self) -> pl.DataFrame:
-        """Every GPU that a kernel ran on, as the first of its kernels that tells of it."""
+        """The GPUs that ran kernels, each described by its first kernel."""
         attributes = self._measured.metrics.filter(pl.col("metric").str.starts_with(_ATTRIBUTE))
         of_device = attributes.join(self._measured.launches.select("event_id", "device"), on="event_id")
         first = of_device.group_by("device", pl.col("metric").str.strip_prefix(_ATTRIBUTE)).agg(
@@ -185,7 +185,7 @@ class NcuTables:
         return DEVICES.check(pl.DataFrame(rows, schema=DEVICES.schema, orient="row"))
 
     def _sms(self) -> pl.DataFrame:
-        """Columns device and sms: what a launch tells of its GPU, which also the details page has."""
+        """The number of SMs of each GPU: columns device and sms."""
         rows = self._measured.launches.select("event_id", "device").join(self._values(_SMS), on="event_id")
         return rows.drop_nulls(["device", _SMS]).group_by("device").agg(pl.col(_SMS).first())
 
@@ -195,7 +195,7 @@ class NcuTables:
         return PROCESSES.select(found)
 
     def notes_of_read(self) -> pl.DataFrame:
-        """All notes: everything was read at once."""
+        """All notes, since everything is read at once."""
         return self._notes()
 
     def _notes(self) -> pl.DataFrame:
@@ -203,7 +203,7 @@ class NcuTables:
         return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
 
     def _missing_sections(self) -> Iterator[tuple[str, int | None, int | None, str]]:
-        """What was not collected of all kernels, and what cannot be told therefore."""
+        """Notes on sections that were not collected for any kernel, and what is unknown without them."""
         every = self._measured.launches.height
         for section, (metric, effect) in _BASIC.items():
             lacking = every - self._values(metric).height
@@ -213,7 +213,7 @@ class NcuTables:
 
 
 def _sound(found: Measured) -> Measured:
-    """What was found, without what cannot be."""
+    """Removes implausible values."""
     launches, of_launches = sound_launches(found.launches)
     metrics, of_metrics = sound_metrics(found.metrics)
     rules, of_rules = sound_rules(found.rules)
@@ -224,7 +224,7 @@ def _sound(found: Measured) -> Measured:
 def _device_row(
     device: int, capability: str | None, name: str | None, told: dict[str, float]
 ) -> tuple[int | str | None, ...]:
-    """A row of :data:`kanalyze.model.DEVICES` of what ncu tells of a GPU."""
+    """A row of :data:`kanalyze.model.DEVICES` from the device attributes of a launch."""
     row: dict[str, int | str | None] = {ours: _whole(told.get(theirs)) for ours, theirs in _DEVICE.items()}
     clock, width, memory_clock = (
         told.get(key) for key in ("max_gpu_frequency_khz", "global_memory_bus_width", "max_mem_frequency_khz")
@@ -240,12 +240,12 @@ def _device_row(
 
 
 def _whole(value: float | None) -> int | None:
-    """A count; what no table can hold cannot be right."""
+    """A count as Int64; None if out of range."""
     return None if value is None or abs(value) >= _MOST else int(value)
 
 
 def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
-    """:data:`kanalyze.counter_model.METRICS` of columns event_id, metric, value, text, unit and perhaps section.
+    """Builds :data:`kanalyze.counter_model.METRICS` from columns event_id, metric, value, text, unit (and section).
 
     Sorted by kernel and metric; a section that is known wins over the one that is given.
     """

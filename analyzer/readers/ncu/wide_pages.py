@@ -1,4 +1,4 @@
-"""The records of ncu's raw page, which has a row per launch and some 2,200 columns, one per metric.
+"""Splits records of ncu's raw page: one row per launch, about 2,200 columns, one per metric.
 
 A frame of so many columns takes far longer to make than to read. ncu puts every field between quotation marks; where
 none of them holds another one, a record is split at ``","``, and its metrics stay a list.
@@ -14,10 +14,10 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What tells launches apart.
+#: Columns that identify a launch.
 KEYS: Final = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
 
-#: What the pages say of a launch, before its metrics.
+#: Launch columns that precede the metrics.
 OF_LAUNCH: Final = (
     *KEYS,
     *("Process Name", "Host Name", "Kernel Time", "Context", "Stream", "Device", "CC", "Demangled Name"),
@@ -27,14 +27,14 @@ OF_LAUNCH: Final = (
 
 @dataclass(frozen=True)
 class Cells:
-    """The metrics of a raw page: their names, and for each record (the first has units) a text for each name."""
+    """The metrics of a raw page: names, and per record (the first holds units) one text per name."""
 
     names: Sequence[str]
     records: Sequence[Sequence[str | None]]
 
 
 def split(records: bytes) -> tuple[pl.DataFrame, Cells] | None:
-    """What is said of each launch, and its metrics.
+    """Splits records into launch columns and metrics, without a CSV parser.
 
     None where a record is not as many fields as there are headings, each between quotation marks and free of them.
     """
@@ -60,7 +60,7 @@ def split(records: bytes) -> tuple[pl.DataFrame, Cells] | None:
 
 
 def of_frame(rows: pl.DataFrame) -> tuple[pl.DataFrame, Cells]:
-    """The same of a page that was read as a frame."""
+    """Splits a raw page that was parsed as a frame, as :func:`split` does."""
     of_launch = [name for name in rows.columns if name in OF_LAUNCH]
     names = [name for name in rows.columns if name not in OF_LAUNCH]
     return rows.select(of_launch), Cells(names, rows.select(names).rows())

@@ -1,1 +1,1 @@
-"""Reports of Nsight Systems: SQLite, folders of tables, .nsys-rep."""
+"""Readers of Nsight Systems reports: SQLite exports, Parquet and Arrow folders, .nsys-rep."""

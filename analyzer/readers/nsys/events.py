@@ -1,4 +1,4 @@
-"""Which of nsys' tables holds which kind of event, and under what names: the only place that knows them.
+"""Maps nsys tables and columns to kinds of events: the only module that knows their names.
 
 Source: the column comments that `nsys export` writes into the schema (EXPORT_SCHEMA_VERSION 3.20), and the SQL of
 the reports that nsys itself ships (``cuda_gpu_kern_sum.py`` and others). Columns come and go between versions: one
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-#: A globalTid holds the thread in its low 24 bits and the process in the next 24; globalPid is the same without thread.
+#: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.
 _THREAD_MASK: Final = 0xFFFFFF
 _PROCESS_MASK: Final = 0xFFFFFF000000
 _PROCESS_UNIT: Final = 1 << 24
@@ -24,7 +24,7 @@ _PROCESS_UNIT: Final = 1 << 24
 
 @dataclass(frozen=True)
 class Named:
-    """Where an event's name comes from: an integer column, the table that spells it out, and a template for it.
+    """Source of an event's name: an integer column, the table that maps it to text, and a template.
 
     A table without a column (``column == ""``) gives every event the same name, the template.
     """
@@ -36,7 +36,7 @@ class Named:
 
 @dataclass(frozen=True)
 class EventTable:
-    """One of nsys' tables and the kind of event that its rows are.
+    """An nsys table and the kind of event in its rows.
 
     With `only`, those rows that have this value. An `instant` has no end.
     """
@@ -49,7 +49,7 @@ class EventTable:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The integer columns that an event is made of, as far as this table has them."""
+        """The integer columns to read, as far as this table has them."""
         fixed = (
             "start",
             "end",
@@ -64,7 +64,7 @@ class EventTable:
         return (*fixed, *(column for column in more if column))
 
 
-#: The columns with the two names of a kernel's function.
+#: The columns with a kernel's mangled and demangled name.
 KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
 
 EVENT_TABLES: Final = (
@@ -84,7 +84,7 @@ EVENT_TABLES: Final = (
         Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER"),
         instant=True,
     ),
-    EventTable("osrt", "OSRT_API", Named("nameId"), only=("eventClass", 27)),  # others are marks of its own
+    EventTable("osrt", "OSRT_API", Named("nameId"), only=("eventClass", 27)),  # other event types are marks
     EventTable("library", "CUBLAS_EVENTS", Named("nameId")),
     EventTable("library", "CUDNN_EVENTS", Named("nameId")),
 )
@@ -92,10 +92,10 @@ EVENT_TABLES: Final = (
 #: NVTX ranges by event type: push/pop (59, and 70 from imported logs) and start/end (60 and 71). Text may be inline.
 RANGE_STYLES: Final = {59: "PushPop", 60: "StartEnd", 70: "PushPop", 71: "StartEnd"}
 
-#: The event type of the row that names an NVTX domain.
+#: Event type of rows that name an NVTX domain.
 DOMAIN_CREATED: Final = 75
 
-#: The columns of NVTX_EVENTS that ranges are made of, but for the inline text.
+#: Columns of NVTX_EVENTS needed for ranges, except for the inline text.
 RANGE_COLUMNS: Final = (
     "start",
     "end",
@@ -120,10 +120,10 @@ EVENT_RECORD_COLUMNS: Final = (
     "eventSyncId",
 )
 
-#: The tables that name the nodes of graphs: in exports of before 2024 it was the one of graphs.
+#: Tables that name graph nodes; exports before 2024 use the table of graphs.
 GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 
-#: What is recorded together: nsys' own setting, and the kinds that are known once it was on.
+#: Kinds recorded together: the nsys setting, and the kinds that it enables.
 TRACES: Final = {
     "COLLECT_CUDA_TRACE": ("kernel", "graph", "memcpy", "memset", "api"),
     "COLLECT_NVTX_TRACE": ("range",),
@@ -135,7 +135,7 @@ TRACES: Final = {
     "COLLECT_OSRT_TRACE": ("osrt",),
 }
 
-#: The devices table's columns and nsys' names for them in TARGET_INFO_GPU.
+#: Columns of the devices table and their names in TARGET_INFO_GPU.
 DEVICE_COLUMNS: Final = {
     "device": "id",
     "name": "name",
@@ -153,7 +153,7 @@ DEVICE_COLUMNS: Final = {
     "threads_per_warp": "threadsPerWarp",
 }
 
-#: What CUPTI calls the directions of copies, for files whose enumeration table is missing (CUpti_ActivityMemcpyKind).
+#: CUPTI's names of copy directions, for files without the enumeration table (CUpti_ActivityMemcpyKind).
 _FALLBACK_LABELS: Final = {
     "ENUM_CUDA_MEMCPY_OPER": (
         "Unknown",
@@ -196,7 +196,7 @@ _FALLBACK_LABELS: Final = {
 
 
 def fallback_labels(table: str) -> dict[int, str]:
-    """The labels of an enumeration that the file lacks; empty where CUPTI's own are not known either."""
+    """Default labels for an enumeration table missing from the file; empty if CUPTI's labels are unknown."""
     return dict(enumerate(_FALLBACK_LABELS.get(table, ())))
 
 
@@ -212,11 +212,11 @@ def thread_of(column: str) -> pl.Expr:
 
 
 def absent_as_null(column: str) -> pl.Expr:
-    """An id whose 0 means that there is none, as in files of old versions."""
+    """An id column with 0 replaced by null, for files of old versions."""
     return pl.when(pl.col(column) != 0).then(pl.col(column))
 
 
-#: Columns of `events`, the nsys columns that each needs one of, and how it is made from raw rows.
+#: Columns of `events`: the nsys columns of which each needs one, and the expression that builds it from raw rows.
 EVENT_COLUMNS: Final = {
     "start_ns": (("start",), pl.col("start")),
     "dur_ns": (("start",), pl.col("end") - pl.col("start")),
@@ -229,35 +229,35 @@ EVENT_COLUMNS: Final = {
 }
 
 
-# What nsys records beside an event's name and times: the side tables keyed by event_id, and from which columns.
+# Side tables keyed by event_id: what nsys records about an event besides name and times, and from which columns.
 #
 # Source: as in :mod:`kanalyze.readers.nsys.events`. A column that a file lacks reads as null.
 
-#: CUPTI's word for "no such id".
+#: CUPTI's value for an invalid id.
 NO_ID: Final = 0xFFFFFFFF
 
-#: A node's id holds the graph that it belongs to above its number there.
+#: A graph node id holds the graph id in its high bits.
 _NODES_OF_A_GRAPH: Final = 1 << 32
 
 
 def known_id(column: str) -> pl.Expr:
-    """An id; null where CUPTI says that there is none."""
+    """An id column with CUPTI's invalid id replaced by null."""
     return pl.when(pl.col(column) != NO_ID).then(pl.col(column))
 
 
 def graph_of_node(column: str) -> pl.Expr:
-    """The graph that a node's id names; null where there is none, or where the id names no graph."""
+    """The graph id in a graph node id; null if there is none."""
     found = pl.col(column) // _NODES_OF_A_GRAPH
     return pl.when(found != 0).then(found)
 
 
-#: The graph of a kernel, copy or memset.
+#: Graph id of a kernel, copy or memset.
 _OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_id": absent_as_null("graphNodeId")}
 
 
 @dataclass(frozen=True)
 class Details:
-    """The side table of one of nsys' tables.
+    """How a side table is built from one nsys table.
 
     Attributes:
         source: nsys' table.
@@ -271,7 +271,7 @@ class Details:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """The integer columns that are read."""
+        """The integer columns to read."""
         plain = [name for made in self.columns.values() for name in made.meta.root_names()]
         return tuple(dict.fromkeys([*plain, *(named.column for named in self.labels.values())]))
 
@@ -295,7 +295,7 @@ def _copy(source: str) -> Details:
     )
 
 
-#: The side tables by name, each with the tables of nsys that it is made of.
+#: The nsys tables that each side table is built from.
 DETAILS: Final = {
     "kernel_config": (
         Details(

@@ -1,4 +1,4 @@
-"""Reports in NVIDIA's own format, exported once through the nsys that is installed, into the user's cache.
+"""Exports .nsys-rep reports to SQLite with the installed nsys, into the user's cache.
 
 An export is named for the report (:mod:`kanalyze.readers.shared.user_cache`) and for the nsys that made it, so that it
 is never out of date, and for its own checksum. Two processes that export the same report at once each make one, and the
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def exported(
     path: Path, progress: Progress, starter: Starter = nsys_program.start, *, cache: bool = True
 ) -> SqliteFile:
-    """The SQLite export of the report at `path`: the one beside it, or one from the cache, or made now.
+    """The SQLite export of the report at `path`: a newer one beside it, else a cached one, else a new one.
 
     Args:
         path: A report in NVIDIA's own format.
@@ -63,7 +63,7 @@ def exported(
 
 
 def _beside(path: Path) -> SqliteFile | None:
-    """The export with the report's name and the ending .sqlite, if it is newer and whole; nsys stats uses it too."""
+    """The sibling export with suffix .sqlite, if newer than the report and complete; `nsys stats` writes it too."""
     candidate = path.with_suffix(".sqlite")
     try:
         if candidate == path or candidate.stat().st_mtime_ns < path.stat().st_mtime_ns:
@@ -76,7 +76,7 @@ def _beside(path: Path) -> SqliteFile | None:
 
 
 def _kept(path: Path) -> SqliteFile | None:
-    """The export at `path` in the cache; None where there is none, or it is not as it was written."""
+    """The cached export at `path`; None if missing or if its checksum does not match."""
     try:
         if not kept(path) or not path.is_file() or path.suffixes[:1] != [f".{checksum(path)}"]:
             return None
@@ -87,7 +87,7 @@ def _kept(path: Path) -> SqliteFile | None:
 
 
 def _opened(path: Path) -> SqliteFile | None:
-    """The export at `path`; None where there is none, or it is not whole."""
+    """Opens the export at `path`; None if missing or incomplete."""
     try:
         database = SqliteFile(path) if path.is_file() else None
     except KanalyzeError:
@@ -96,13 +96,13 @@ def _opened(path: Path) -> SqliteFile | None:
 
 
 def _fingerprint(program: Path) -> str:
-    """What tells a version of nsys from every other, without a run of it."""
+    """A fingerprint of the nsys version, without running it."""
     found = program.stat()
     return digest(os.fsencode(program.resolve()) + f" {found.st_size} {found.st_mtime_ns}".encode())
 
 
 def _export(path: Path, name: str, program: Path, progress: Progress, starter: Starter) -> Path:
-    """Make an export of the report at `path`, called `name`, and remove those of what the report was before.
+    """Export the report at `path` under `name`, and remove cached exports of earlier states of the report.
 
     Raises:
         OSError: The cache cannot be written, or the program not be started.

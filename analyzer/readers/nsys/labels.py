@@ -1,4 +1,4 @@
-"""Turns nsys' integer references (StringIds, ENUM_* tables) into names, a column at a time."""
+"""Maps nsys' integer references (StringIds, ENUM_* tables) to names, column-wise."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     Namer = Callable[[pl.DataFrame], pl.Series]
 
-#: Labels are looked up by position while at most this many numbers per label are unused.
+#: Labels are looked up in an array if it has at most this many unused slots per label.
 _SPARSE: Final = 8
 _SMALL: Final = 1024
 
 
 class Labels:
-    """The strings and enumerations of one database, each read once."""
+    """Cache of the string and enumeration tables of one database."""
 
     def __init__(self, database: TableFile) -> None:
-        """Read from `database` when a label is first needed."""
+        """Read from `database` lazily."""
         self._database = database
         self._known: dict[str, dict[int, str]] = {}
 
@@ -37,7 +37,7 @@ class Labels:
         return self._known[table]
 
     def namer(self, named: Named) -> Namer:
-        """A function from raw rows to the Categorical column of names that `named` describes."""
+        """A function from raw rows to their Categorical column of names, as described by `named`."""
         if not named.column:
             constant = pl.Series([named.template], dtype=pl.Categorical)
             return lambda raw: constant.new_from_index(0, raw.height)

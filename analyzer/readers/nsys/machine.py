@@ -1,4 +1,4 @@
-"""The machine in an nsys export: GPUs, processes, and which process calls which GPU by what number."""
+"""GPUs, processes, streams and health notes of an nsys export."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """GPUs and processes of one database, each table read once."""
+    """GPUs and processes of one database; each table is read once."""
 
     def __init__(self, database: TableFile) -> None:
-        """Read from `database` when something is first asked for."""
+        """Read from `database` lazily."""
         self._database = database
 
     @cached_property
     def gpus(self) -> dict[tuple[int, int], int]:
-        """The GPU by (process id, CUDA ordinal); empty where the file does not say."""
+        """Maps (process id, CUDA ordinal) to the GPU; empty if the file does not say."""
         columns = dict.fromkeys(("pid", "cudaId", "gpuId"), pl.Int64)
         rows = self._database.frame("TARGET_INFO_CUDA_DEVICE", columns).drop_nulls()
         return {(pid, ordinal): gpu for pid, ordinal, gpu in rows.iter_rows()}
 
     @property
     def to_gpu(self) -> Callable[[pl.DataFrame], pl.DataFrame]:
-        """A function that adds the column `device`, the GPU, to rows with `deviceId`, the process's own ordinal.
+        """A function that adds to rows with `deviceId`, the process-local ordinal, the column `device`, the GPU.
 
         A process that the file says nothing about keeps its ordinals.
         """
@@ -56,7 +56,7 @@ class Machine:
         return add
 
     def devices(self) -> pl.DataFrame:
-        """The GPUs, as :data:`kanalyze.model.DEVICES`; one that only events name has nulls for its limits."""
+        """The GPUs, as :data:`kanalyze.model.DEVICES`; one only named by events has null limits."""
         types = {found: DEVICES.schema[name] for name, found in DEVICE_COLUMNS.items()}
         types |= {"computeMajor": pl.Int64, "computeMinor": pl.Int64}
         rows = self._database.frame("TARGET_INFO_GPU", types).drop_nulls(DEVICE_COLUMNS["device"])
@@ -68,7 +68,7 @@ class Machine:
         return DEVICES.select(every.unique("device", keep="first").sort("device"))
 
     def processes(self) -> pl.DataFrame:
-        """The processes that CUDA events name, as :data:`kanalyze.model.PROCESSES`."""
+        """The processes named by CUDA events, as :data:`kanalyze.model.PROCESSES`."""
         names = dict(self._database.frame("PROCESSES", {"pid": pl.Int64, "name": pl.String}).iter_rows())
         sees: dict[int, list[tuple[int | None, int | None]]] = {}
         for (pid, ordinal), gpu in self.gpus.items():
@@ -80,7 +80,7 @@ class Machine:
         return PROCESSES.select(frame.sort("process_id", "cuda_ordinal"))
 
     def _devices_used(self) -> set[int]:
-        """GPUs by their ordinals, in files that say nothing of GPUs; empty in all others."""
+        """Ordinals of the GPUs used, in files that describe no GPU; empty in all others."""
         if self.gpus:
             return set(self.gpus.values())
         return self._distinct("deviceId", ("kernel", "graph", "memcpy", "memset"))
@@ -98,13 +98,13 @@ class Machine:
         return set().union(*(self._database.distinct(table, column) for table in tables))
 
 
-# The CUDA streams that an nsys export names: what kind each is, and its priority.
+# CUDA streams in an nsys export: kind and priority.
 #
 # Source: the column comments of TARGET_INFO_CUDA_STREAM, whose `flag` is CUPTI's CUpti_ActivityStreamFlag, and of the
 # tables that name each context's null stream (TARGET_INFO_CUDA_CONTEXT_INFO, in older exports
 # TARGET_INFO_CUDA_NULL_STREAM).
 
-#: CUPTI calls a stream of cudaStreamDefault, which waits for the null stream, a "default stream".
+#: CUPTI calls a stream made with cudaStreamDefault (it synchronises with the null stream) a "default stream".
 _TYPES: Final = {1: "blocking", 2: "non-blocking", 3: "null"}
 
 _KEYS: Final = ("processId", "contextId", "streamId")
@@ -113,7 +113,7 @@ _NULL_STREAMS: Final = {
     "TARGET_INFO_CUDA_NULL_STREAM": "streamId",
 }
 
-#: A priority is signed, and stands in the file as an unsigned number of 32 bits.
+#: Priorities are signed, but stored as unsigned 32-bit numbers.
 _SIGN: Final = 1 << 31
 
 
@@ -142,7 +142,7 @@ def streams(database: TableFile) -> pl.DataFrame:
     )
 
 
-# What an nsys export says about its own gaps: lost rows, missing columns and tables, and nsys' own warnings.
+# Health notes of an nsys export: lost rows, missing columns and tables, nsys' own warnings.
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,7 +161,7 @@ _GPU, _ORDINALS, _RANGE = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE", "NVTX_EV
 
 _OCCUPANCY: Final = "occupancy and waves cannot be told"
 
-#: Columns without which a part of the answers is missing, and what is missing then.
+#: Optional columns, and what is unknown without them.
 _NEEDED: Final = {
     (_KERNEL, "correlationId"): "kernels cannot be joined to the calls that launched them",
     (_KERNEL, "deviceId"): "kernels cannot be told apart by GPU; they count on GPU 0",
@@ -189,7 +189,7 @@ _NEEDED: Final = {
     (_GPU, "maxWarpsPerSm"): _OCCUPANCY,
 }
 
-#: Tables of work on a device that no table here holds.
+#: Tables of device work that we do not read.
 _UNREAD: Final = {
     "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS": "work of the decompression engine counts as idle time",
 }
@@ -197,18 +197,18 @@ _UNREAD: Final = {
 #: nsys' severities above plain information (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 _WARNING: Final = 2
 
-#: Warnings that tell of lost or incomplete records; the rest (a process without CUDA, say) is no loss.
+#: Warnings about lost or incomplete records; others (a process without CUDA, say) lose nothing.
 _LOSS: Final = re.compile(
     r"\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all|be) |fail|truncat)", re.IGNORECASE
 )
 
 
-#: Tables of up to so many rows are gone through in a few milliseconds.
+#: Tables up to this many rows are scanned in a few milliseconds.
 _FEW_ROWS: Final = 1 << 16
 
 
 def notes(database: TableFile, endless: Mapping[str, int], *, of_read: bool = False) -> pl.DataFrame:
-    """One row per thing that the file cannot tell, as :data:`kanalyze.model.NOTES`.
+    """One note per thing missing from the file, as :data:`kanalyze.model.NOTES`.
 
     `endless` has the number of rows without an end, for the tables that were read before; with `of_read` larger ones
     that were not are left out.
@@ -228,7 +228,7 @@ def notes(database: TableFile, endless: Mapping[str, int], *, of_read: bool = Fa
 
 
 def _lost_rows(database: TableFile, looked_at: Sequence[EventTable]) -> list[Note]:
-    """Tables whose row ids have holes: nsys numbers rows 1, 2, 3…, so a hole is a row that went missing."""
+    """Notes on lost rows: nsys numbers rows from 1, so that a gap in the row ids is a lost row."""
     found: list[Note] = []
     for spec in looked_at:
         lost = database.row_span(spec.table) - database.row_count(spec.table)
@@ -238,7 +238,7 @@ def _lost_rows(database: TableFile, looked_at: Sequence[EventTable]) -> list[Not
 
 
 def _lost_ends(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> list[Note]:
-    """Rows of which every version of nsys says when they end."""
+    """Notes on rows without an end time, in tables where every nsys version writes one."""
     found: list[Note] = []
     for spec in looked_at:
         if spec.instant or spec.kind == "range":
@@ -277,7 +277,7 @@ def _missing_tables(database: TableFile) -> list[Note]:
 
 
 def _limits(database: TableFile) -> list[Note]:
-    """Limits of GPUs, in columns that this version of nsys has, that are missing or cannot be."""
+    """Notes on GPU limits that are missing or impossible, in columns that this nsys version has."""
     have = database.columns(_GPU)
     named = {DEVICE_COLUMNS[name]: name for name in DEVICES.schema if DEVICE_COLUMNS.get(name) in have}
     told = database.frame(_GPU, {found: DEVICES.schema[name] for found, name in named.items()})
@@ -286,7 +286,7 @@ def _limits(database: TableFile) -> list[Note]:
 
 
 def _open_ranges(database: TableFile) -> list[Note]:
-    """NVTX ranges that were never closed, counted without reading them all."""
+    """Notes on NVTX ranges that were never closed, counted in SQL."""
     count = database.count_missing(_RANGE, "end", "eventType", RANGE_STYLES)
     return [("ranges never closed", count, None, "their end is not known")] if count else []
 

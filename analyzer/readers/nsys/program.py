@@ -1,4 +1,4 @@
-"""The nsys that is installed here: where it is, what version, and one run of it.
+"""The installed nsys: its path, its version, and a run of it.
 
 It knows where NVIDIA's installers put the program, and how it shows its progress.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Starter = Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]]
 
-#: Where nsys is when it is not on PATH.
+#: Usual places of nsys when it is not on PATH.
 _USUAL: Final = (
     "/opt/nvidia/nsight-systems/*/bin/nsys",
     "/opt/nvidia/nsight-systems/*/target-linux-*/nsys",
@@ -33,10 +33,10 @@ _USUAL: Final = (
     "/opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys",
 )
 
-#: A line of progress: ``Processing 1145 events: [=====42%        ]``.
+#: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
 
-#: How long a program that was told to stop may take before it is killed.
+#: Grace period before a terminated program is killed.
 _GRACE_S: Final = 3
 
 _VERSION_LIMIT_S: Final = 20
@@ -45,12 +45,12 @@ _ALL: Final = 100  # per cent
 
 _LOOK_EVERY_S: Final = 0.05
 
-#: More than two lines of progress.
+#: Longer than two progress lines.
 _LINE_BYTES: Final = 400
 
 
 def find() -> Path | None:
-    """The nsys on PATH, else the newest in one of the usual folders; None where there is none."""
+    """The nsys on PATH, else the newest in the usual folders; None if there is none."""
     on_path = shutil.which("nsys")
     if on_path:
         return Path(on_path)
@@ -58,17 +58,17 @@ def find() -> Path | None:
 
 
 def newest(paths: Sequence[str]) -> Path | None:
-    """The path with the highest version in it; None of none."""
+    """The path with the highest version number; None if empty."""
     return Path(max(paths, key=_numbers)) if paths else None
 
 
 def _numbers(path: str) -> list[int]:
-    """The numbers in a path, which sort as versions do."""
+    """The numbers in a path, as a sort key by version."""
     return [int(number) for number in re.findall(r"\d+", path)]
 
 
 def version(program: Path) -> str:
-    """What the program says of its version, such as ``2025.3.2.474``; empty where it says nothing."""
+    """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
     try:
         said = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
             [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
@@ -80,7 +80,7 @@ def version(program: Path) -> str:
 
 
 def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a program in a process group of its own, with all that it says in one file.
+    """Start a program in its own process group, with stdout and stderr in one file.
 
     Raises:
         OSError: It cannot be started.
@@ -93,7 +93,7 @@ def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
 def run(
     command: Sequence[str], log: Path, share_done: Callable[[float], object], starter: Starter
 ) -> tuple[int, list[str]]:
-    """Run a program to its end; nothing of it is left when this function is left in any other way.
+    """Run a program to its end; on any exception it is terminated with its children.
 
     What it says goes to the file `log`, which is looked at now and then: to wait for a pipe would keep Ctrl-C
     waiting, too, where a library such as polars has signals restart what they interrupt.
@@ -110,14 +110,14 @@ def run(
         while (status := process.poll()) is None:
             time.sleep(_LOOK_EVERY_S)
             last = _tell(log, last, share_done)
-        early.pop_all()  # it ended by itself
+        early.pop_all()  # it ended on its own
     _tell(log, last, share_done)
     lines = [line for line in re.split(rb"[\r\n]+", log.read_bytes()) if line.strip() and not _PERCENT.search(line)]
     return status, [line.decode(errors="replace") for line in lines]
 
 
 def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
-    """Tell `share_done` how far a program is, if that is more than the per cent `last`; how far it is."""
+    """Report progress from `log` to `share_done` if above `last` per cent; returns the current per cent."""
     with log.open("rb") as said:
         said.seek(max(log.stat().st_size - _LINE_BYTES, 0))
         found = [int(number) for number in _PERCENT.findall(said.read())]
@@ -128,7 +128,7 @@ def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started: it may be a script."""
+    """Terminate a process and its children, since it may be a script."""
     try:
         _signal(process, signal.SIGTERM)
         process.wait(_GRACE_S)
@@ -149,7 +149,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Turn what would end this process at once into an exception, so that a program it started ends with it.
+    """Turn termination signals into an exception, so that a child program is terminated too.
 
     Ctrl-C is one already. Only the main thread may say what a signal does, and what others said stays.
     """

@@ -1,4 +1,4 @@
-"""Reads what ``nsys export --type=parquetdir`` and ``--type=arrowdir`` write: a folder with a file per table."""
+"""Reads folders of Parquet or Arrow files, one per table: ``nsys export --type=parquetdir`` or ``arrowdir``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether `path` is a folder with files of tables, or one such file (of whom, :func:`open_report` finds out)."""
+    """Whether `path` is a folder of table files, or one such file (:func:`open_report` checks that they are nsys')."""
     if path.is_dir():
         return any(tables_in(path, form) for form in FORMS)
     return any(path.suffix == form.suffix and head.startswith(form.magic) for form in FORMS)
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report in the folder at `path`, or in the one that the file at `path` lies in.
+    """Opens the folder at `path`, or the folder of the file at `path`.
 
     Raises:
         UnknownFormatError: The tables are not nsys'.
         UnreadableReportError: The operating system does not let us list the folder.
     """
-    del progress, cache  # opening takes no time
+    del progress, cache  # opening is instant
     folder = path if path.is_dir() else path.parent
     found = {form: tables_in(folder, form) for form in FORMS}
     for form, tables in found.items():

@@ -1,4 +1,4 @@
-"""Reads reports in NVIDIA's own format, ``.nsys-rep`` and the older ``.qdrep``, through an export by nsys itself."""
+"""Reads ``.nsys-rep`` and older ``.qdrep`` reports, through an export by nsys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SUFFIXES: Final = (".nsys-rep", ".qdrep")
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether the file begins as such reports do; or is called so, and nsys may know what it is."""
+    """Whether the file has the magic bytes or the suffix of an nsys report."""
     return head.startswith(_MAGIC) or (path.suffix in _SUFFIXES and bool(head) and not head.startswith(b"SQLite"))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report at `path`, which the first time takes as long as its export does.
+    """Opens the report at `path`; the first time takes as long as its export.
 
     Raises:
         ExportError: There is no nsys here, it cannot export the report, or the export cannot be written.

@@ -1,4 +1,4 @@
-"""Reads what ``nsys export --type=sqlite`` writes; the tables are those of :mod:`kanalyze.readers.nsys.report`."""
+"""Reads SQLite exports (``nsys export --type=sqlite``); for the tables see :mod:`kanalyze.readers.nsys.report`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _MAGIC: Final = b"SQLite format 3\0"
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether the file is an SQLite database (of whom, :func:`open_report` finds out)."""
+    """Whether the file is an SQLite database (:func:`open_report` checks that it is nsys')."""
     del path
     return head.startswith(_MAGIC)
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report in the nsys export at `path`.
+    """Opens the nsys export at `path`.
 
     Raises:
         UnknownFormatError: The database is not nsys'.
         DamagedReportError: The file is cut short, or its list of tables cannot be read.
     """
-    del progress, cache  # opening takes no time
+    del progress, cache  # opening is instant
     database = SqliteFile(path)
     if not shows_nsys(database.tables):
         some = ", ".join(sorted(database.tables)[:5]) or "none"

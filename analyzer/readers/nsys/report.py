@@ -1,4 +1,4 @@
-"""The report in what ``nsys export`` writes, in whatever form (:mod:`kanalyze.readers.storage.table_file`).
+"""Builds a report from an nsys export in any form (:mod:`kanalyze.readers.storage.table_file`).
 
 Facts about the tables: docs/formats.md. Tables exist only if there was data; no table is required but one that says
 that nsys wrote the file.
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from kanalyze.readers.storage.table_file import TableFile
     from kanalyze.schema import Table
 
-#: A tenth of what 64 bits hold: some 29 years.
+#: A tenth of the int64 range, in nanoseconds: some 29 years.
 _LATEST_NS: Final = (1 << 63) // 10
 
-#: What nsys says of the export; the second name is that of 2022.
+#: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
-#: Any of these tables shows that nsys wrote the database.
+#: Tables of which any shows that nsys wrote the database.
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
 
 
 def shows_nsys(tables: AbstractSet[str]) -> bool:
-    """Whether `tables`, all that a file has, are those of nsys."""
+    """Whether `tables`, the tables of a file, are an nsys export."""
     return not tables.isdisjoint(_SIGNS)
 
 
 def report_of(database: TableFile) -> Report:
-    """The report in an nsys export of any form; its tables are read as they are asked for."""
+    """The report of an nsys export of any form; tables are read on demand."""
     return Report(_meta(database), NsysTables(database))
 
 
@@ -77,16 +77,16 @@ def _meta(database: TableFile) -> Meta:
 
 
 def _driver(told: str | None) -> str | None:
-    """The driver's version; nsys of 2022 wrote 530.30.02 as 5303002, and all write 0 where the machine has no GPU."""
+    """The driver version; nsys of 2022 wrote 530.30.02 as 5303002, and all versions write 0 without a GPU."""
     run_together = re.fullmatch(r"(\d{3})(\d\d)(\d\d)", told or "")
     return ".".join(run_together.groups()) if run_together else told if told != "0" else None
 
 
 class NsysTables:
-    """The tables of one nsys export; see :class:`kanalyze.source.Source`."""
+    """Tables of one nsys export; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, database: TableFile) -> None:
-        """Read from `database`, table by table as they are asked for."""
+        """Read from `database` on demand."""
         self._database = database
         self._labels = Labels(database)
         self._machine = Machine(database)
@@ -98,7 +98,7 @@ class NsysTables:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that were recorded.
+        """The kinds of events that were recorded.
 
         nsys leaves a table out when it has no rows, or (`--lazy=false`) writes all tables, most of them empty. So one
         without rows means "none" if the trace was on (what META_DATA_CAPTURE says, or rows of the same trace), and
@@ -134,7 +134,7 @@ class NsysTables:
         return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def notes_of_read(self) -> pl.DataFrame:
-        """The notes on tables that were read or are small."""
+        """Notes on tables that were read already or are small."""
         return notes(self._database, self._endless, of_read=True)
 
     def _no_capture(self) -> pl.DataFrame:
@@ -142,7 +142,7 @@ class NsysTables:
 
     @cached_property
     def _first_ids(self) -> dict[str, int]:
-        """The event id of each table's first row: the tables one after the other, in the order of EVENT_TABLES."""
+        """The first event id of each table; ids run through the tables in the order of EVENT_TABLES."""
         first, ids = 0, {}
         for spec in nsys.EVENT_TABLES:
             ids[spec.table] = first
@@ -150,13 +150,13 @@ class NsysTables:
         return ids
 
     def _numbered(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """`frame`, the rows of `source` in order, with their event ids."""
+        """Adds event ids to `frame`, all rows of `source` in order."""
         first = self._first_ids[source]
         numbered = frame.with_columns(pl.int_range(first, first + frame.height).alias("event_id"))
         return self._as_declared(table, source, numbered)
 
     def _as_declared(self, table: Table, source: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """`frame` as `table`, or the error that `source` lacks what every row must have."""
+        """Casts `frame` to `table`; raises DamagedReportError where `source` lacks a required value."""
         for column in table.columns:
             missing = 0 if column.nullable else frame.get_column(column.name).null_count()
             if missing:
@@ -169,7 +169,7 @@ class NsysTables:
             raise self._database.damaged(source, "a number is out of all bounds") from error
 
     def _check_times(self, source: str, events: pl.DataFrame) -> None:
-        """Refuse times of another age, with which no sum and no difference would be right."""
+        """Refuse timestamps beyond the bound, with which sums and differences would overflow."""
         for name in ("start_ns", "dur_ns"):
             low, high = events.select(low=pl.col(name).min(), high=pl.col(name).max()).row(0)
             if low is not None and max(-low, high) > _LATEST_NS:
@@ -202,7 +202,7 @@ class NsysTables:
 
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
-        """The rows of NVTX_EVENTS that are ranges, with event_id, name and domain beside nsys' own columns."""
+        """The rows of NVTX_EVENTS that are ranges, with event_id, name and domain added."""
         source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
         raw = self._database.integers(source, nsys.RANGE_COLUMNS, lambda part: part)
         text = self._database.texts(source, "text")
@@ -248,7 +248,7 @@ class NsysTables:
         return self._as_declared(EVENT_RECORDS, source, made)
 
     def _graph_nodes(self) -> pl.DataFrame:
-        """The nodes of executable graphs: those that nsys names with the node that they were made from."""
+        """Nodes of executable graphs, joined with the nodes that they were instantiated from."""
         tables = (table for table in nsys.GRAPH_NODES if "graphNodeId" in self._database.columns(table))
         source = next(tables, None)
         if source is None:
@@ -265,7 +265,7 @@ class NsysTables:
         return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
 
     def _symbols(self) -> pl.DataFrame:
-        """The functions of kernels, by the names that nsys has for them."""
+        """Kernel functions by symbol name."""
         source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "kernel")
         if nsys.SYMBOL.column not in self._database.columns(source):
             return SYMBOLS.empty()
@@ -295,7 +295,7 @@ class NsysTables:
         return self._numbered(table, part.source, frame)
 
 
-#: An event of kind range, from the rows of NVTX_EVENTS.
+#: Columns of a range event, from rows of NVTX_EVENTS.
 _RANGE_EVENT: Final = (
     "event_id",
     pl.col("name").cast(pl.Categorical),
@@ -305,7 +305,7 @@ _RANGE_EVENT: Final = (
     nsys.thread_of("globalTid").alias("thread_id"),
 )
 
-#: A row of `event_records` but for its process, with the GPU as Machine.to_gpu adds it.
+#: Columns of `event_records` except for process; device as added by Machine.to_gpu.
 _EVENT_RECORD: Final = (
     "device",
     nsys.absent_as_null("contextId").alias("context_id"),
@@ -317,7 +317,7 @@ _EVENT_RECORD: Final = (
 
 
 def _completed(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """`frame` with its kind, and nulls for the columns that this kind does not have.
+    """Adds the kind, and null columns for what this kind lacks.
 
     Made last, because a constant column of a whole frame takes no memory.
     """

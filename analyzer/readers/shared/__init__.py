@@ -1,1 +1,1 @@
-"""What all readers share: the cache of the user, checksums, files that are regular."""
+"""Shared by all readers: the user's cache, checksums, checks for regular files."""

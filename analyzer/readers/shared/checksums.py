@@ -1,4 +1,4 @@
-"""Checksums of files that we keep: whether what is read is what was written.
+"""Checksums of cached files, to detect corruption.
 
 They tell what a disk, a memory or a stopped program did to a file, not what somebody did on purpose; that only its
 owner can write there is for :mod:`kanalyze.readers.shared.user_cache` to see.
@@ -15,13 +15,13 @@ from kanalyze.processors import workers
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: What one thread sums up before it takes the next part, and what it holds of it.
+#: Bytes hashed per thread and step.
 _PART_BYTES: Final = 1 << 26
 _READ_BYTES: Final = 1 << 20
 
 
 def checksum(path: Path) -> str:
-    """The sum of a file in 32 characters, digits of base 16; parts of it are summed up side by side.
+    """The checksum of a file as 32 hexadecimal digits, computed in parallel chunks.
 
     Raises:
         OSError: It cannot be read.

@@ -1,4 +1,4 @@
-"""Whether what lies at a path can be read as a file: no pipe that never ends, no folder, no link to nothing.
+"""Checks that a path is a readable regular file: not a pipe, a folder or a dangling link.
 
 For the files that a report consists of. What the user named is looked at in :func:`kanalyze.readers.read`.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def regular(path: Path) -> Path:
-    """The `path`, at which there is a file.
+    """Returns `path` if it is a regular file.
 
     Raises:
         UnreadableReportError: There is something else, or nothing.
@@ -33,7 +33,7 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Give what the operating system refuses in here as an error of the report at `path`.
+    """Convert OSError in the block into errors of the report at `path`.
 
     Raises:
         UnreadableReportError: It refused something.

@@ -1,4 +1,4 @@
-"""The user's cache: what takes long to make of a report, kept under a name that no other state of the file has.
+"""The user's cache of exports and decoded traces, keyed by the state of the source file.
 
 A name is made of the file's path and of its state (size, times of change and inode), so that what is kept is never out
 of date: who puts another file in its place, or only sets its times back, finds nothing here. Things are written under
@@ -30,43 +30,43 @@ except ImportError:  # Windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Folders of programs that were killed while they wrote are removed when they are this old.
+#: Age at which temporary folders of killed programs are removed.
 _FORGOTTEN_S: Final = 24 * 3600
 
-#: What is kept of all reports together; of more, those go that were not looked at for the longest time.
+#: Size limit of the cache; above it, the least recently used entries are evicted.
 MOST_BYTES: Final = 8 << 30
 
-#: What things are called that count: compiled workloads are kept in the same folder, by those who compile them.
+#: Name patterns that count towards the limit; compiled workloads share the folder and manage their own.
 _OURS: Final = re.compile(r"\.trace\d+$|\.sqlite$")
 
-#: What the name of a folder begins with while it is written.
+#: Prefix of temporary folders.
 _SCRATCH: Final = ".exporting-"
 
 
 def cache_folder() -> Path:
-    """Where things are kept: ``$XDG_CACHE_HOME/kanalyze``, or ``~/.cache/kanalyze``."""
+    """The cache folder: ``$XDG_CACHE_HOME/kanalyze``, or ``~/.cache/kanalyze``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "kanalyze"
 
 
 def name_of(path: Path) -> str:
-    """What tells a file, as it is now, from every other; the first part is the same whatever is in the file."""
+    """The cache key of a file in its current state; its first part depends on the path only."""
     found, place = path.stat(), os.fsencode(path.resolve())
     state = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}".encode()
     return f"{digest(place)}-{digest(state)}"
 
 
 def digest(data: bytes) -> str:
-    """A short name for some bytes."""
+    """A short hash of `data`."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 class UntrustedCacheError(OSError):
-    """The cache folder is not the user's alone."""
+    """The cache folder is writable by other users."""
 
 
 def trusted(place: Path) -> bool:
-    """Whether nobody but the user can have made or changed what is at `place`, in a folder of which that holds.
+    """Whether `place`, in a trusted folder, can only have been written by the user.
 
     Raises:
         OSError: There is nothing.
@@ -79,7 +79,7 @@ def trusted(place: Path) -> bool:
 
 
 def _usable(cache: Path) -> None:
-    """Make the cache folder.
+    """Create the cache folder.
 
     Raises:
         OSError: It cannot be made, or is not the user's alone.
@@ -95,7 +95,7 @@ def _usable(cache: Path) -> None:
 
 
 def kept(place: Path) -> bool:
-    """Whether something is kept at `place` in the cache, that nobody else can have put there."""
+    """Whether there is a trusted cache entry at `place`."""
     try:
         return trusted(place.parent) and trusted(place)
     except OSError:
@@ -104,7 +104,7 @@ def kept(place: Path) -> bool:
 
 @contextmanager
 def alone(cache: Path) -> Iterator[None]:
-    """Wait until no other process makes room in the `cache` or moves anything there, as far as the system can tell."""
+    """Hold the lock on `cache` for eviction and moves, where the system has file locks."""
     with ExitStack() as at_end:
         if fcntl is not None:
             with suppress(OSError):
@@ -115,7 +115,7 @@ def alone(cache: Path) -> Iterator[None]:
 
 
 def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
-    """Whether there is room for what is being written, after what is oldest of too much was removed.
+    """Evict old entries until the cache is below its limit; returns whether there is room.
 
     What is called as `replaced` and a dash goes in any case: it was made of another state of the same file. What other
     processes write at this moment counts, and stays. To be called :func:`alone`.
@@ -152,7 +152,7 @@ def _bytes(place: Path) -> int:
 
 @contextmanager
 def scratch(cache: Path) -> Iterator[Path]:
-    """A folder in the `cache` to write in, which is gone afterwards; what others left that were killed is, too.
+    """A temporary folder in `cache`, removed afterwards; also removes leftovers of killed programs.
 
     Raises:
         OSError: The cache cannot be written, or is not the user's alone.

@@ -1,4 +1,4 @@
-"""An SQLite file as columns: what is in it, and the integer columns of a table as polars frames.
+"""Columnar access to an SQLite file: its schema, and integer columns of a table as polars frames.
 
 Small tables are stepped through with :mod:`sqlite3`; large ones are decoded page by page
 (:mod:`kanalyze.readers.storage.sqlite_pages`), which is what makes reports of gigabytes bearable.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
 
-#: Tables with more rows are decoded by pages: below, importing numpy costs more than it saves (see docs).
+#: Larger tables are decoded by pages; below, importing numpy costs more than it saves (see docs).
 PAGES_FROM_ROWS: Final = 40_000
 
 _HEADER_BYTES: Final = 100
 
 
 class SqliteFile:
-    """A database that is only read, and never locked or changed; closed at the latest when nobody holds it any more.
+    """A database opened read-only, without locks; closed at the latest when garbage-collected.
 
     Raises:
         DamagedReportError: From every method: the file is cut short, or a page cannot be what SQLite wrote.
@@ -42,7 +42,7 @@ class SqliteFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the database at `path` and look at its list of tables."""
+        """Open the database at `path` and read its list of tables."""
         self.path = path
         self._check_length()
         self._connection = SqliteConnection(path)
@@ -54,51 +54,51 @@ class SqliteFile:
         self.tables = frozenset(str(row[0]) for row in rows)
 
     def close(self) -> None:
-        """Close the file; nothing can be read any more."""
+        """Close the file; later reads raise ClosedReportError."""
         self._closed()
 
     def query(self, sql: str, where: str) -> list[tuple[Any, ...]]:
-        """All rows that `sql` gives; `where` names the part of the file for the error message."""
+        """All rows of a query; `where` names the part of the file in errors."""
         try:
             return self._connection.rows(sql)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedReportError.at(self.path, where, str(error)) from error
 
     def damaged(self, table: str, what: str) -> DamagedReportError:
-        """The error that a table of this file makes no sense."""
+        """An error for a corrupt table of this file."""
         return DamagedReportError.at(self.path, f"table {table}", what)
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """The names of the table's columns; empty where there is no such table."""
+        """Column names of the table; empty if there is no such table."""
         if table not in self._columns:
             found = self.query(f"PRAGMA table_info({quoted(table)})", where=f"table {table}")
             self._columns[table] = tuple(str(row[1]) for row in found)
         return self._columns[table]
 
     def last_row(self, table: str) -> int:
-        """The highest row id of the table, which is its number of rows unless rows were lost; 0 without table."""
+        """The highest row id, which equals the row count unless rows were lost; 0 if there is no table."""
         if table not in self.tables:
             return 0
         return int(self.query(f"SELECT max(rowid) FROM {quoted(table)}", where=f"table {table}")[0][0] or 0)
 
     def row_span(self, table: str) -> int:
-        """How many row ids there are from the table's first to its last, or from 1 if that comes before the first."""
+        """The number of row ids from the first row, or from 1 if lower, to the last row."""
         if table not in self.tables:
             return 0
-        # each by itself is looked up in the index; both at once, SQLite goes through all rows
+        # min and max alone use the index; together, SQLite scans all rows
         ends = (f"(SELECT {which}(rowid) FROM {quoted(table)})" for which in ("min", "max"))
         first, last = self.query(f"SELECT {', '.join(ends)}", where=f"table {table}")[0]
         return 0 if last is None else int(last) - min(int(first), 1) + 1
 
     def row_count(self, table: str) -> int:
-        """How many rows the table has: as read before, or counted; 0 without table."""
+        """The row count, cached or counted; 0 if there is no table."""
         if table not in self.rows_read and table in self.tables:
             counted = self.query(f"SELECT count(*) FROM {quoted(table)}", where=f"table {table}")
             self.rows_read[table] = int(counted[0][0])
         return self.rows_read.get(table, 0)
 
     def rows(self, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """All rows of a table, in row order; a column that the table lacks is NULL. Empty without table."""
+        """All rows of a table, in row order; a missing column is NULL, a missing table empty."""
         if table not in self.tables:
             return []
         self._check(table)
@@ -107,7 +107,7 @@ class SqliteFile:
         return self.query(f"SELECT {listed} FROM {quoted(table)}", where=f"table {table}")
 
     def _check(self, table: str) -> None:
-        """Have SQLite itself look for pages of a table that stand twice, or where others should, once for each table.
+        """Run SQLite's integrity check on a table, once, to find pages that are used twice or misplaced.
 
         It steps over them without a word: rows would stand twice and others nowhere. The check takes a twentieth of
         the time of reading the table. What is decoded by pages is held to more.
@@ -123,7 +123,7 @@ class SqliteFile:
     def integers(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Integer columns of a table, in row order, as `transform` makes them.
+        """Integer columns of a table, in row order, mapped by `transform`.
 
         `transform` gets a part of the table with Int64 columns (null where the row or the whole table lacks a
         value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere.
@@ -147,7 +147,7 @@ class SqliteFile:
     def _decoded(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame | None:
-        """What :meth:`integers` gives, decoded by pages; None where only SQLite can read the table."""
+        """As :meth:`integers`, decoded by pages; None where only SQLite can read the table."""
         from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
         have = [name for name in columns if name in self.columns(table)]
@@ -157,12 +157,12 @@ class SqliteFile:
         )
 
     def texts(self, table: str, column: str) -> pl.Series:
-        """A column of text, in row order, as String; null where a value is none, or the table lacks the column."""
+        """A text column as String, in row order; null for a missing value or column."""
         values = [row[0] for row in self.rows(table, (column,))]
         return pl.Series(column, values, dtype=pl.String, strict=False)
 
     def distinct(self, table: str, column: str) -> set[int]:
-        """The integers that a column holds; empty where the table lacks it."""
+        """Distinct values of an integer column; empty if the column is missing."""
         if column not in self.columns(table):
             return set()
         name = quoted(column)
@@ -170,7 +170,7 @@ class SqliteFile:
         return {row[0] for row in self.query(sql, where=f"table {table}")}
 
     def count_missing(self, table: str, column: str, other: str = "", among: Collection[int] = ()) -> int:
-        """How many rows lack a value in `column`; with `other`, of those that have one of `among` in that column."""
+        """The number of nulls in `column`; with `other`, only in rows where that column is one of `among`."""
         have = self.columns(table)
         if not have or (other and other not in have):
             return 0
@@ -181,7 +181,7 @@ class SqliteFile:
         return int(self.query(sql, where=f"table {table}")[0][0])
 
     def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
-        """Columns of a table with the types of `schema`, in row order; a column that the table lacks is null.
+        """Columns of a table with the types of `schema`, in row order; a missing column is null.
 
         Raises:
             DamagedReportError: Also when a value is not of its column's type.
@@ -193,7 +193,7 @@ class SqliteFile:
             raise self.damaged(table, "a value is not of its column's type") from error
 
     def _check_length(self) -> None:
-        """Refuse a file that is shorter than its own header says."""
+        """Raise DamagedReportError for a file shorter than its header says."""
         with readable(self.path), regular(self.path).open("rb") as file:
             head = file.read(_HEADER_BYTES)
         if len(head) < _HEADER_BYTES:
@@ -210,36 +210,36 @@ class SqliteFile:
 
 
 def quoted(name: str) -> str:
-    """`name` as an SQL identifier."""
+    """`name` quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-# A connection to an SQLite file that is only read; of many files, those that were used last are open.
+# A read-only SQLite connection; a pool (LRU) limits how many files are open.
 #
 # A notebook may hold a hundred reports, and a process may have few files open: so the connection that was not used for
 # the longest time is closed when another one opens, and opened again when its file is next asked.
 
-#: How many files are open at once; to open one again takes 0.1 ms.
+#: Most files open at once; reopening takes 0.1 ms.
 MOST_OPEN: Final = 8
 
-#: The open connections, the one that was used last at the end; not more than the limit, unless all are in use.
+#: Open connections, most recently used last; above the limit only while all are in use.
 _open: dict[SqliteConnection, None] = {}
 _open_lock = Lock()
 
 
 class SqliteConnection:
-    """What asks the database at a path, from any thread; opens it when it is first asked."""
+    """A thread-safe connection to the database at a path, opened on first use."""
 
     def __init__(self, path: Path) -> None:
-        """Be ready to read the database at `path`."""
+        """Prepare to read the database at `path`."""
         self._path = path
-        self._lock = Lock()  # tables are read side by side, and not every SQLite was built for that
+        self._lock = Lock()  # used from several threads, which not every SQLite is built for
         self._connection: sqlite3.Connection | None = None
         self._seen: tuple[int, ...] | None = None
         self._closed = False
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """All rows that `sql` gives.
+        """All rows of a query.
 
         Raises:
             sqlite3.Error: It cannot be run, as the file is.
@@ -265,7 +265,7 @@ class SqliteConnection:
             _open.pop(self, None)
 
     def rest(self) -> bool:
-        """Close the file until it is asked again; whether that can be done at once."""
+        """Close the file until its next use; returns False if it is in use."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -297,7 +297,7 @@ class SqliteConnection:
         return connection
 
     def _check_same(self) -> None:
-        """Refuse to go on in another file than the one that was read before."""
+        """Refuse to reopen a file that was replaced meanwhile."""
         with readable(self._path):
             found = regular(self._path).stat()
         seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -307,7 +307,7 @@ class SqliteConnection:
 
 
 def _used(connection: SqliteConnection) -> None:
-    """Count `connection` as the one that was used last, and close the one that was not used for longest."""
+    """Mark `connection` as most recently used, and close the least recently used one."""
     with _open_lock:
         _open.pop(connection, None)
         _open[connection] = None

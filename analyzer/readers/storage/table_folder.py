@@ -1,4 +1,4 @@
-"""A folder with one file per table, as columns: Parquet files, or streams of Arrow's IPC format.
+"""Columnar access to a folder with one file per table: Parquet, or Arrow IPC streams.
 
 Source: what ``nsys export --type=parquetdir`` and ``--type=arrowdir`` write. A file is called as its table, its rows
 are in the order of the rows of the SQLite export, and its columns are the same but for their types: unsigned where
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-#: Rows that are in memory at once before they are made into events: some 100 MB.
+#: Rows per batch while events are built: some 100 MB.
 _ROWS_AT_ONCE: Final = 2 << 20
 
-#: What a stream of Arrow's IPC format ends with: the mark of a message, and its length, 0.
+#: End-of-stream marker of Arrow IPC: continuation, then length 0.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
-#: What polars puts before its own words about a file.
+#: Prefix of polars' error messages about a file.
 _PREFIX: Final = re.compile(r"^(parquet error|parquet|out-of-spec)?:? *(File out of specification: )?")
 
 
 class TableFolder:
-    """A folder that is only read; see :class:`kanalyze.readers.storage.table_file.TableFile`.
+    """A read-only folder of tables; see :class:`kanalyze.readers.storage.table_file.TableFile`.
 
     Raises:
         DamagedReportError: From every method: a file is cut short, or cannot be what was written.
@@ -44,27 +44,27 @@ class TableFolder:
     """
 
     def __init__(self, path: Path, form: Form) -> None:
-        """Look at the files of the folder at `path` that are in `form`."""
+        """List the files in the folder at `path` of format `form`."""
         self.path = path
         self._form = form
         self._schemas: dict[str, Mapping[str, DataType]] = {}
         self._heights: dict[str, int] = {}
-        # also what is no file: a table that cannot be read is not one that nsys left out
+        # includes what is not a regular file: a table that cannot be read is not one that nsys left out
         self.tables = frozenset(entry.stem for entry in _called_so(path, form))
 
     def close(self) -> None:
-        """Do nothing: no file is open between two reads."""
+        """Do nothing: no file stays open between reads."""
 
     def damaged(self, table: str, what: str) -> DamagedReportError:
-        """The error that a table of this folder makes no sense."""
+        """An error for a corrupt table of this folder."""
         return DamagedReportError.at(self.path, f"table {table}", what)
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """The names of the table's columns; empty where there is no such table."""
+        """Column names of the table; empty if there is no such table."""
         return tuple(self._schema(table))
 
     def last_row(self, table: str) -> int:
-        """The number of rows of the table, which count from 1; 0 without table."""
+        """The row count, as rows are numbered from 1; 0 if there is no table."""
         if table not in self._heights:
             first = self.columns(table)[:1]
             with self._reading(table):
@@ -73,17 +73,17 @@ class TableFolder:
         return self._heights[table]
 
     def row_span(self, table: str) -> int:
-        """As many as there are rows: a folder does not tell which are missing."""
+        """The row count: a folder has no row ids that would show lost rows."""
         return self.last_row(table)
 
     def row_count(self, table: str) -> int:
-        """How many rows the table has; 0 without table."""
+        """The row count; 0 if there is no table."""
         return self.last_row(table)
 
     def integers(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame:
-        """Integer columns of a table, in row order, as `transform` makes them.
+        """Integer columns of a table, in row order, mapped by `transform`.
 
         `transform` gets a part of the table with Int64 columns (null where the row or the whole table lacks a
         value) and gives the part of the result; it works on rows alone, since the parts are cut anywhere.
@@ -98,11 +98,11 @@ class TableFolder:
         return stacked(made) if len(parts) > 1 else next(made)
 
     def texts(self, table: str, column: str) -> pl.Series:
-        """A column of text, in row order, as String; null where a value is none, or the table lacks the column."""
+        """A text column as String, in row order; null for a missing value or column."""
         return self.frame(table, {column: pl.String}).to_series()
 
     def frame(self, table: str, schema: Mapping[str, DataType | DataTypeClass]) -> pl.DataFrame:
-        """Columns of a table with the types of `schema`, in row order; a column that the table lacks is null.
+        """Columns of a table with the types of `schema`, in row order; a missing column is null.
 
         Raises:
             DamagedReportError: Also when a column is of another type.
@@ -110,11 +110,11 @@ class TableFolder:
         return self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
 
     def distinct(self, table: str, column: str) -> set[int]:
-        """The integers that a column holds; empty where the table lacks it."""
+        """Distinct values of an integer column; empty if the column is missing."""
         return set(self.frame(table, {column: pl.Int64}).to_series().drop_nulls().unique())
 
     def count_missing(self, table: str, column: str, other: str = "", among: Collection[int] = ()) -> int:
-        """How many rows lack a value in `column`; with `other`, of those that have one of `among` in that column."""
+        """The number of nulls in `column`; with `other`, only in rows where that column is one of `among`."""
         have = self.columns(table)
         if not have or (other and other not in have):
             return 0
@@ -123,7 +123,7 @@ class TableFolder:
         return rows.filter(pl.col(column).is_null() & chosen).height
 
     def _scan(self, table: str, columns: Iterable[str]) -> pl.LazyFrame:
-        """Those of the `columns` that the table has."""
+        """Scans the given columns, as far as the table has them."""
         have = [name for name in columns if name in self._schema(table)]
         with self._reading(table):
             return self._form.scan(self._file(table), have) if have else pl.LazyFrame()
@@ -131,7 +131,7 @@ class TableFolder:
     def _read(
         self, table: str, scan: pl.LazyFrame, schema: Mapping[str, DataType | DataTypeClass], rows: range
     ) -> pl.DataFrame:
-        """The `rows` of a `scan` of `table`, as `schema`."""
+        """The given `rows` of a `scan` of `table`, cast to `schema`."""
         with self._reading(table):
             found = scan.slice(rows.start, len(rows)).collect()
         if found.width and found.height != len(rows):
@@ -143,7 +143,7 @@ class TableFolder:
         return pl.DataFrame(columns.get(name, _nulls(name, schema[name], len(rows))) for name in schema)
 
     def _schema(self, table: str) -> Mapping[str, DataType]:
-        """The columns of a table in its file; empty without table."""
+        """The schema of a table's file; empty if there is no table."""
         if table not in self._schemas:
             with self._reading(table):
                 self._schemas[table] = self._form.schema(self._file(table)) if table in self.tables else {}
@@ -154,7 +154,7 @@ class TableFolder:
 
     @contextmanager
     def _reading(self, table: str) -> Iterator[None]:
-        """Say what is wrong where `table` cannot be read."""
+        """Convert errors of reading `table` into DamagedReportError."""
         if table in self.tables:
             regular(self._file(table))
         try:
@@ -170,7 +170,7 @@ class TableFolder:
 
 @dataclass(frozen=True)
 class Form:
-    """How the file of a table is called and read.
+    """A file format of tables: suffix, magic bytes, and how it is read.
 
     Attributes:
         suffix: How its name ends.
@@ -186,7 +186,7 @@ class Form:
 
 
 def _stream_schema(path: Path) -> Mapping[str, DataType]:
-    """The columns of a stream; one that was cut between two of its blocks would read as a shorter table."""
+    """The schema of an Arrow stream; refuses one truncated between batches, which would read as a shorter table."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - len(_END_OF_STREAM), 0))
@@ -212,7 +212,7 @@ FORMS: Final = (
 
 
 def tables_in(path: Path, form: Form) -> list[str]:
-    """The names of the tables in the folder at `path` whose files are in `form`, in order.
+    """Names of the tables in the folder at `path` that are files of format `form`, sorted.
 
     Raises:
         UnreadableReportError: The operating system does not let us list it.
@@ -221,13 +221,13 @@ def tables_in(path: Path, form: Form) -> list[str]:
 
 
 def _called_so(path: Path, form: Form) -> list[Path]:
-    """What in the folder at `path` is called as a table in `form`, whatever it is, in order."""
+    """Entries of the folder at `path` with the suffix of `form`, of any file type, sorted."""
     with readable(path):
         return sorted(entry for entry in path.iterdir() if entry.suffix == form.suffix)
 
 
 def _converted(values: pl.Series, of_type: DataType | DataTypeClass) -> pl.Series:
-    """`values` as `of_type`, Int64 or String; unsigned numbers beyond Int64 by their bits, as SQLite has them.
+    """Casts `values` to `of_type`, Int64 or String; uint64 beyond Int64 wraps, as in SQLite.
 
     Raises:
         SchemaError: They are of a type that holds anything else: a time, say, whose unit would be lost.
@@ -243,7 +243,7 @@ def _converted(values: pl.Series, of_type: DataType | DataTypeClass) -> pl.Serie
 
 
 def _in_short(error: BaseException) -> str:
-    """The first line of an error, if it is in words: some show an inner state instead."""
+    """The first line of an error if it is prose; some messages dump internal state."""
     first = _PREFIX.sub("", str(error).partition("\n")[0]).rstrip(".")
     return first if first and "{" not in first else "it is not what was written"
 

@@ -1,1 +1,1 @@
-"""Traces of torch.profiler."""
+"""Readers of torch.profiler traces (Chrome trace JSON)."""

@@ -1,4 +1,4 @@
-"""The frames of a trace, kept in the user's cache: a second look at a large trace need not decode it again.
+"""Cache of decoded traces: the frames of a large trace, so that opening it again needs no decoding.
 
 One folder per trace (:mod:`kanalyze.readers.shared.user_cache` names it), with an Arrow file for each frame and the
 rest as JSON. It is made under another name and moved when it is whole; what cannot be read, or is not what was written,
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from kanalyze.readers.torch.frames import Frames
 
-#: To be raised when frames change: what older versions kept is then not read any more.
+#: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
 _SCHEMA: Final = 3
 
-#: Traces smaller than this are decoded as quickly as they are found here.
+#: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20
 
-#: What is kept together.
+#: File names of a cache entry.
 _MOST_BYTES: Final = MOST_BYTES
 
 _SUFFIX: Final = f".trace{_SCHEMA}"
@@ -43,10 +43,10 @@ _REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
 
 
 class TraceCache:
-    """What is kept of one trace, as it is when this is made."""
+    """The cache entry of one trace, keyed by the trace's state at construction."""
 
     def __init__(self, path: Path) -> None:
-        """The place for the trace at `path`."""
+        """The cache entry of the trace at `path`."""
         self._path = path
         self._name = name_of(path)
         self._large = path.stat().st_size >= _LEAST_BYTES
@@ -56,7 +56,7 @@ class TraceCache:
         return cache_folder() / f"{self._name}{_SUFFIX}"
 
     def load(self) -> Frames | None:
-        """The frames that are kept; None where there are none."""
+        """Load the cached frames; None if there are none."""
         place = self._place
         if not self._large or not kept(place) or not place.is_dir():
             return None
@@ -70,7 +70,7 @@ class TraceCache:
         return frames
 
     def keep(self, frames: Frames) -> None:
-        """Keep `frames` of the trace, unless it has changed since, or there is no room."""
+        """Cache `frames`, unless the trace has changed since or there is no room."""
         if not self._large or name_of(self._path) != self._name:
             return
         cache = cache_folder()

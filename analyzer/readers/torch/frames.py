@@ -1,4 +1,4 @@
-"""The columns of a decoded trace as one frame for each kind of event: times in ns, missing numbers null, texts read.
+"""Builds one frame per kind of event from decoded columns: times in ns, missing values null, texts resolved.
 
 These frames are what a trace is kept as (:mod:`kanalyze.readers.torch.cache`); :mod:`kanalyze.readers.torch.report`
 makes the tables of them.
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch.decode.repair import Part
 
 
-#: Columns of codes that stand for texts.
+#: Columns of interned text codes.
 _TEXTS: Final = frozenset(
     {"name", "ph", "grid", "block", "input_shapes", "input_types", "input_strides"},
 )
 
-#: Arrays of so many pieces together are worth giving back.
+#: Number of pieces whose freed arrays are worth returning to the system.
 _MANY_PARTS: Final = 256
 
-#: Columns of this many values are made with numpy, which takes longer to import than fewer take without it.
+#: Columns above this many values are built with numpy; below, importing it costs more than it saves.
 _MANY: Final = 1 << 16
 
-#: The fields of a collective, as its frame has them, beside the row of the event in the frame of its kind.
+#: Columns of the frame of collectives, besides the event's row in the frame of its kind.
 _COLLECTIVE: Final = {
     "kind": pl.String,
     "row": pl.Int64,
@@ -52,7 +52,7 @@ _COLLECTIVE: Final = {
 
 @dataclass
 class Frames:
-    """All that is kept of a trace.
+    """All frames of a trace.
 
     Attributes:
         events: By the name of a kind (the classes of :mod:`kanalyze.readers.torch.decode.events`) its events, sorted by
@@ -73,7 +73,7 @@ class Frames:
 
 
 def frames_of(parts: list[Part]) -> Frames:
-    """The frames of decoded `parts`, which are emptied.
+    """Concatenates decoded `parts`, which are consumed, into frames.
 
     The collectives' places are those in the pieces, until :func:`_sorted` has moved them with their events.
     """
@@ -103,7 +103,7 @@ def frames_of(parts: list[Part]) -> Frames:
 
 
 def _all_texts(parts: Sequence[Part]) -> tuple[pl.Series, list[int]]:
-    """All texts one after the other, null for the empty one, and where those of each part begin."""
+    """Concatenates the texts of all parts, null for absent text; and the offset of each part."""
     lists = {id(part.texts): part.texts for part in parts}
     begins, at = {}, 0
     for key, texts in lists.items():
@@ -139,7 +139,7 @@ def _shifted(codes: array[Any], offset: int) -> array[Any]:
 
 
 def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
-    """One series of arrays of one type, which are not needed any more."""
+    """Concatenates arrays of one type into a series, and consumes them."""
     kind = arrays[0].typecode
     if sum(map(len, arrays)) < _MANY:
         whole = array(kind)
@@ -153,12 +153,12 @@ def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
 
 
 def _times(arrays: list[array[Any]]) -> list[pl.Series]:
-    """Times in nanoseconds; of floats of microseconds exactly what their three decimals say."""
+    """Times in nanoseconds; float microseconds are rounded to their three decimals."""
     return [_times_of(list(alike)) for _, alike in groupby(arrays, key=lambda one: one.typecode)]
 
 
 def _times_of(arrays: list[array[Any]]) -> pl.Series:
-    """The same of arrays of one type."""
+    """Times in nanoseconds, from arrays of one type."""
     values = _joined(arrays)
     if values.dtype == pl.Int64:
         return _known(values)
@@ -169,12 +169,12 @@ def _times_of(arrays: list[array[Any]]) -> pl.Series:
 
 
 def _known(values: pl.Series) -> pl.Series:
-    """`values` with nulls for what is missing."""
+    """Replaces the sentinel of missing values by null."""
     return values.set(values == MISSING, None) if values.min() == MISSING else values
 
 
 def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
-    """The events by their start, and where each row was before, if any moved."""
+    """Sorts events by start; also returns each row's previous index, if any moved."""
     if frame.get_column("start_ns").is_sorted():
         return frame, None
     moved = frame.with_row_index("row").sort("start_ns", maintain_order=True)
@@ -182,7 +182,7 @@ def _sorted(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series | None]:
 
 
 def _collectives(parts: Sequence[Part]) -> pl.DataFrame:
-    """Every collective with the row of its event among all of its kind, in the order of the file."""
+    """All collectives, with the row of the event among all of its kind, in file order."""
     rows, begins = [], Counter[str]()
     for part in parts:
         if part.columns is None:
@@ -203,7 +203,7 @@ def _as(value: object, dtype: object) -> object:
 
 
 def _moved(collectives: pl.DataFrame, kind: str, order: pl.Series | None) -> pl.DataFrame:
-    """The collectives with their rows after the frame of `kind` was sorted."""
+    """Updates the rows of collectives after the frame of `kind` was sorted."""
     if order is None or collectives.is_empty():
         return collectives
     places = pl.DataFrame({"row": order.cast(pl.Int64)}).with_row_index("now")
@@ -226,9 +226,9 @@ def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:
     return found
 
 
-# Which kind of event each frame of a trace holds (:class:`kanalyze.readers.torch.frames.Frames`).
+# Maps frames of a trace to kinds of events (:class:`kanalyze.readers.torch.frames.Frames`).
 
-#: The kinds of :data:`kanalyze.model.EVENTS` by frame, in the order of event ids.
+#: Kind in :data:`kanalyze.model.EVENTS` by frame, in the order of event ids.
 FRAME_KINDS: Final = {
     "Kernel": "kernel",
     "Copy": "memcpy",
@@ -243,5 +243,5 @@ FRAME_KINDS: Final = {
 }
 FRAME_OF: Final = {kind: frame for frame, kind in FRAME_KINDS.items()}
 
-#: The frames of what happens on a device.
+#: Frames of device events.
 ON_DEVICE: Final = ("Kernel", "Copy", "Memset", "Sync")

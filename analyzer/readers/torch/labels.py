@@ -1,4 +1,4 @@
-"""Texts of a trace turned into what the tables hold: directions of copies, launch shapes, allocations."""
+"""Parses texts of a trace: copy directions, launch shapes, allocation events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-#: How Kineto writes the directions of copies (``Memcpy HtoD (Pageable -> Device)``), and how nsys does.
+#: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
 _DIRECTIONS: Final = {
     "HtoD": "Host-to-Device",
     "DtoH": "Device-to-Host",
@@ -22,15 +22,15 @@ _DIRECTIONS: Final = {
 }
 
 _COPY: Final = r"^(?:Memcpy|CopyDeviceToDevice|Copy)\s*(\w+)?(?:\s*\((.*?)\s*->\s*(.*?)\))?"
-#: The call of HIP whose grid is in work-items (AMD's word for threads), where all others take blocks. Kineto writes
-#: down what the call was given.
+#: HIP's launch call whose grid is in work-items (threads), where all others take blocks. Kineto records the
+#: arguments of the call.
 IN_WORK_ITEMS: Final = "hipExtModuleLaunchKernel"
 
 _SHAPE: Final = r"^\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]$"
 
 
 def copies_told(names: pl.Series, *, memset: bool) -> pl.DataFrame:
-    """What the names of copies or memsets tell, row by row.
+    """Parses names of copies or memsets, row by row.
 
     Columns: shown (the name as nsys writes it), direction, source_memory and target_memory; null where not told.
     """
@@ -68,7 +68,7 @@ def copies_told(names: pl.Series, *, memset: bool) -> pl.DataFrame:
 
 
 def launch_shapes(texts: pl.Series, prefix: str) -> list[pl.Series]:
-    """Three series of sizes (``grid_x``…) of texts such as ``[256, 1, 1]``; 0 where there is none."""
+    """Parses texts such as ``[256, 1, 1]`` into three series of sizes (``grid_x``…); 0 if absent."""
     distinct = texts.unique()
     parts = distinct.cast(pl.String).alias("text").to_frame().select(pl.col("text").str.extract_groups(_SHAPE))
     fields = parts.to_series().struct.unnest()
@@ -82,7 +82,7 @@ def launch_shapes(texts: pl.Series, prefix: str) -> list[pl.Series]:
 
 
 def in_blocks(kernels: pl.DataFrame, these: pl.Expr) -> pl.DataFrame:
-    """Kernels (``grid_x``…, ``block_x``…) with the grids of `these` turned from work-items into blocks."""
+    """Converts the grids of the rows `these` from work-items to blocks."""
     return kernels.with_columns(
         pl.when(these.fill_null(value=False) & (pl.col(f"block_{axis}") > 0))
         .then((pl.col(f"grid_{axis}").cast(pl.Int64) + pl.col(f"block_{axis}") - 1) // pl.col(f"block_{axis}"))
@@ -94,7 +94,7 @@ def in_blocks(kernels: pl.DataFrame, these: pl.Expr) -> pl.DataFrame:
 
 
 def memory_name() -> pl.Expr:
-    """What an event of the allocator is: it takes memory, gives it back, or ran out of it."""
+    """The name of an allocator event: allocation, free or out of memory."""
     out = pl.col("name").cast(pl.String) == "[OutOfMemory]"
     taken = pl.when(pl.col("size_bytes") < 0).then(pl.lit("Deallocation")).otherwise(pl.lit("Allocation"))
     return pl.when(out).then(pl.lit("Out of memory")).otherwise(taken)

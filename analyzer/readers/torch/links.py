@@ -1,4 +1,4 @@
-"""What made what in a trace: a call's operator, a Python function's caller, a backward operator's forward one.
+"""Links between events of a trace: call to operator, Python callee to caller, backward to forward operator.
 
 Everything here is told by event ids: the first of each frame, and so on row by row.
 """
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch.frames import Frames
 
 
-#: Where an event begins on the host.
+#: Columns that place an event's start on the host.
 _PLACE: Final = ("pid", "tid", "start_ns")
 
 
 @dataclass(frozen=True)
 class Links:
-    """The links between the events of `frames`; device events belong to the processes that `owners` tells."""
+    """Links between the events of `frames`; `owners` maps device events to processes."""
 
     frames: Frames
     owners: Owners
@@ -41,12 +41,12 @@ class Links:
         return ids
 
     def ids(self, name: str) -> pl.Expr:
-        """The event ids of a frame's rows."""
+        """The event ids of a frame's rows, as an expression."""
         first = self.first_ids[name]
         return pl.int_range(first, first + pl.len(), dtype=pl.Int64)
 
     def parents(self, name: str) -> pl.Series:
-        """The event that each of a frame is part of: by External id the operator or range, by Python id the caller."""
+        """The parent of each event in a frame: the operator or range by External id, the Python caller by Python id."""
         frame = self._frame(name)
         if name == "Python":
             return self._callers(frame)
@@ -63,7 +63,7 @@ class Links:
         return keys.join(known, on=["caller", "pid"], how="left", maintain_order="left").get_column("parent")
 
     def _makers(self, name: str, frame: pl.DataFrame) -> pl.Series:
-        """The operator or range that made each call or device event.
+        """The operator or range that issued each call or device event.
 
         From torch 1.11 to 2.2 (2.5 where there was no operator) `External id` is the event's own correlation id, which
         says nothing. Later versions leave it out where there was no operator; there the two are the same by chance,
@@ -83,13 +83,13 @@ class Links:
 
     @cached_property
     def _external_ids_may_lack(self) -> bool:
-        """Whether any call or device event has no `External id`, as where it was made in no operator."""
+        """Whether any call or device event has no `External id`, as if issued outside of an operator."""
         frames = (self._frame(name) for name in ("Call", "Kernel", "Copy", "Memset"))
         return any(frame.get_column("external_id").has_nulls() for frame in frames if frame.height)
 
     @cached_property
     def _by_external_id(self) -> pl.DataFrame:
-        """The operators and ranges with External id and process; 0 is nobody's, and of equal ones the first counts."""
+        """Operators and ranges by External id and process, without id 0; of repeated ids the first."""
         parts = [pl.DataFrame(schema={"external_id": pl.Int64, "pid": pl.Int64, "event_id": pl.Int64})]
         for name in ("Op", "Annotation"):
             frame = self._frame(name)
@@ -98,7 +98,7 @@ class Links:
         return pl.concat(parts).filter(pl.col("external_id") != 0)
 
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
-        """The operator of each kernel in traces of the first profilers, which link a kernel to the operator's start.
+        """The operator of each kernel in traces of the first profilers, which link operators to kernels by flows.
 
         The kernel bears the operator's name there, and stands for all that the operator ran on the device.
         """
@@ -114,11 +114,11 @@ class Links:
         return found.get_column("event_id")
 
     def forwards(self) -> pl.Series:
-        """For each operator the one that the trace links it to as its forward operator; null for none."""
+        """The forward operator of each operator, by flow events; null if none."""
         op, links = self._frame("Op"), self._frame("Link")
         if links.is_empty():
             return _nothing(op)
-        # of the operators that start together on a thread the innermost one, which is recorded last, has the link
+        # of the operators that start together on a thread, the innermost one (recorded last) has the flow
         linked_at = pl.col("start_ns").is_in(links.get_column("start_ns").unique().implode())
         at = op.select(*_PLACE, event_id=self.ids("Op")).filter(linked_at).unique(_PLACE, keep="last")
         ends = {ph: links.filter(pl.col("ph") == ph).select("id", *_PLACE) for ph in ("s", "f")}
@@ -137,20 +137,20 @@ def _nothing(frame: pl.DataFrame) -> pl.Series:
     return pl.Series([None], dtype=pl.Int64).new_from_index(0, frame.height)
 
 
-# Which process the device events of a trace belong to.
+# Assigns device events of a trace to processes.
 #
 # A device event names the device where a host event names the process. In a trace of one process that is no question;
 # in several that were merged, a device event belongs to the process of the call with its correlation id. Processes
 # number their calls alike, so that most ids are those of several; then what the other events of the same device and
 # context belong to tells.
 
-#: What the events of one process on one device share.
+#: Key of a group of device events that belong to one process.
 _GROUP: Final = ("pid", "device", "context")
 
 
 @dataclass(frozen=True)
 class Owners:
-    """The processes that device events belong to.
+    """Maps device events to processes.
 
     Attributes:
         main: The one that they belong to where nothing tells.
@@ -164,7 +164,7 @@ class Owners:
 
     @classmethod
     def of(cls, main: int | None, calls: pl.DataFrame, work: Iterable[pl.DataFrame]) -> Owners:
-        """The owners of device events, judged by those in `work`, which some of `calls` made."""
+        """Infers the owners from the device events in `work`, joined to `calls` by correlation id."""
         if calls.is_empty() or calls.get_column("pid").n_unique() == 1:
             return cls(main)
         known = calls.select("correlation", process="pid", called="start_ns").drop_nulls()
@@ -178,7 +178,7 @@ class Owners:
         return cls(main, known, _elected(votes))
 
     def processes(self, frame: pl.DataFrame) -> pl.Series:
-        """The process of each row of a frame of device events."""
+        """The process of each device event in a frame."""
         if self.calls is None or self.groups is None or "correlation" not in frame.columns:
             return pl.Series([self.main], dtype=pl.Int64).new_from_index(0, frame.height)
         keys = frame.select(*_GROUP, "correlation")
@@ -190,7 +190,7 @@ class Owners:
 
 
 def _elected(votes: pl.DataFrame) -> pl.DataFrame:
-    """The process of each group: one that made most of its events, and none before its call.
+    """Elects the process of each group: the one with most of its events, none of them before its call.
 
     Where several did, it is one that no other group belongs to; and the first group belongs to the first process, as
     ranks are started. `votes` has for each group and process how many events they share, and how many of these began

@@ -1,4 +1,4 @@
-"""The machine in a trace of torch.profiler: its GPUs and processes."""
+"""GPUs and processes of a torch.profiler trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kanalyze.wording import amd_target, is_amd
 if TYPE_CHECKING:
     from kanalyze.readers.torch.frames import Frames
 
-#: Limits as deviceProperties has them.
+#: Device limits, by their names in deviceProperties.
 _LIMITS: Final = {
     "sm_count": "numSms",
     "memory_bytes": "totalGlobalMem",
@@ -29,15 +29,15 @@ _LIMITS: Final = {
     "threads_per_warp": "warpSize",
 }
 
-#: Frames whose events say which process they happened in.
+#: Frames whose events have the process id of the host.
 _ON_HOST: Final = ("Call", "Op", "Annotation")
 
-#: What Kineto calls the process in which it draws what an accelerator of Meta's did.
+#: Kineto's process name for the timeline of a Meta accelerator.
 _ACCELERATOR: Final = re.compile(r"MTIA \d+")
 
 
 def without_echoes(frames: Frames) -> Frames:
-    """`frames` without the calls that are drawn once more on an accelerator's own line; they join what is not read."""
+    """`frames` without duplicate calls on an accelerator's own timeline; they are counted as ignored."""
     drawn = [pid for pid, thread, name in frames.names if thread is None and _ACCELERATOR.fullmatch(name)]
     calls = frames.events.get("Call")
     if not drawn or calls is None or calls.is_empty():
@@ -50,7 +50,7 @@ def without_echoes(frames: Frames) -> Frames:
 
 
 def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
-    """The GPUs that did anything, as :data:`kanalyze.model.DEVICES`; all of the machine where none did.
+    """The GPUs used, as :data:`kanalyze.model.DEVICES`; all GPUs of the machine if none was used.
 
     `used` has the column device, of what happened on one.
     """
@@ -66,16 +66,16 @@ def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
 
 
 def impossible_limits(frames: Frames) -> int:
-    """How many limits of GPUs the trace gives that cannot be."""
+    """The number of impossible device limits in the trace."""
     told = frames.properties.get("deviceProperties")
     rows = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
     given = [(name, one[key]) for one in rows for name, key in _LIMITS.items() if key in one]
-    # each alone: not every version gives all of them
+    # each on its own: not every version writes all of them
     return sum(impossible(pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64})) for name, value in given)
 
 
 def _model(known: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """What is known of a GPU that has no properties of its own: of AMD's, what all others have in common.
+    """Properties of a GPU that has none listed: of AMD GPUs, those that all listed ones share.
 
     ROCm's tracer numbers a machine's processors, the CPUs first; the properties go by HIP's numbers, from 0 on.
     """
@@ -103,7 +103,7 @@ def _device(told: Any) -> dict[str, Any] | None:  # noqa: ANN401 - what a file s
 
 
 def whole(value: object) -> int | None:
-    """A whole number of 64 bits in a trace's properties, also where it was written as text or with decimals."""
+    """An int64 from a property, also if written as text or with decimals; None if it is not one."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     found = MISSING if isinstance(value, bool) else number(value)
@@ -116,7 +116,7 @@ def _positive(value: object) -> int | None:
 
 
 def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
-    """The processes of the trace and the GPUs that they used, as :data:`kanalyze.model.PROCESSES`.
+    """Processes of the trace with the GPUs that they used, as :data:`kanalyze.model.PROCESSES`.
 
     `used` has the pairs of both: process_id and device.
     """

@@ -1,4 +1,4 @@
-"""What a trace of torch.profiler says about its own gaps, and what of it no table holds: all of its events, counted."""
+"""Health notes of a torch.profiler trace: missing data, and a count of every event that no table holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Note = tuple[str, int | None, int | None, str]
 
-#: Words of the decoder, and what they mean.
+#: Meaning of the decoder's counters.
 _WORDS: Final = {
     "repaired": ("characters that JSON does not allow", "they were replaced or left out; names may differ there"),
     "unreadable": ("events that cannot be read", "they are lost: times and counts are too low"),
@@ -31,20 +31,20 @@ _WORDS: Final = {
 
 _CATEGORY: Final = "category "
 
-#: So many categories that no table holds are told apart.
+#: Most unknown categories listed separately.
 _TOLD: Final = 10
 
-#: How much of a category's name is shown.
+#: Longest category name shown, in characters.
 _WIDE: Final = 60
 
-#: Frames that are in no table of events, but say something that the tables tell.
+#: Frames without a table of their own, used by other tables.
 _LINKS: Final = ("Link", "Launch")
 
 _LOST: Final = "what stood there is lost"
 
 
 def notes(frames: Frames) -> pl.DataFrame:
-    """One row per thing that the trace cannot tell, or that was left out of it, as :data:`kanalyze.model.NOTES`."""
+    """One note per thing missing from the trace or ignored in it, as :data:`kanalyze.model.NOTES`."""
     found = [
         *_all_events(frames),
         *_aside(frames),
@@ -63,7 +63,7 @@ def notes(frames: Frames) -> pl.DataFrame:
 
 
 def _all_events(frames: Frames) -> Iterable[Note]:
-    """How many events the file has, and how many of them are in which kind."""
+    """The number of events in the file, total and by kind."""
     entries = frames.counts.get("entries")
     if entries:
         held = {kind: frames.events[name].height for name, kind in FRAME_KINDS.items() if name in frames.events}
@@ -72,7 +72,7 @@ def _all_events(frames: Frames) -> Iterable[Note]:
 
 
 def _aside(frames: Frames) -> Iterable[Note]:
-    """What is no event of its own."""
+    """Counts of entries that are not events of their own, such as flows and metadata."""
     counts = frames.counts
     arrows = counts.get("flow", 0) + sum(_height(frames, name) for name in _LINKS)
     if arrows:
@@ -90,7 +90,7 @@ def _aside(frames: Frames) -> Iterable[Note]:
 
 
 def _categories(frames: Frames) -> Iterable[Note]:
-    """Events of categories that nobody knows, those with most events first."""
+    """Events of unknown categories, most frequent first."""
     found = [(count, word) for word, count in frames.counts.items() if word.startswith(_CATEGORY) and count]
     found.sort(key=lambda one: (-one[0], one[1]))
     for count, word in found[:_TOLD]:
@@ -116,7 +116,7 @@ def _limits(frames: Frames) -> Iterable[Note]:
 
 
 def _odd_times(frames: Frames) -> Iterable[Note]:
-    """Events without a duration, and such whose times cannot be."""
+    """Events without a duration or with impossible times."""
     for name, kind in FRAME_KINDS.items():
         frame = frames.events.get(name)
         if frame is None or kind == "memory":
@@ -140,7 +140,7 @@ def _odd_times(frames: Frames) -> Iterable[Note]:
                 yield f"{kind} events of negative duration", short.height, length, "their times cannot be right"
 
 
-#: The kinds whose durations no other check looks at.
+#: Kinds whose durations are checked only here.
 _ON_HOST: Final = ("op", "range", "python", "overhead", "sync")
 
 

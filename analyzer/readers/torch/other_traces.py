@@ -1,4 +1,4 @@
-"""Chrome traces of other programs than torch.profiler: told by what they hold, and refused.
+"""Detects and refuses Chrome traces of programs other than torch.profiler.
 
 The format is everybody's: browsers, compilers, converters and other frameworks write it. What torch's profilers write
 has a property or a category that only they have; a trace without any of these, but with events, is another program's.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kanalyze.readers.torch.frames import Frames
 
-#: Properties that Kineto gives a trace.
+#: Trace properties that only Kineto writes.
 _PROPERTIES: Final = frozenset(
     {
         "baseTimeNanoseconds",
@@ -34,7 +34,7 @@ _PROPERTIES: Final = frozenset(
     }
 )
 
-#: Kinds of events that only torch's profilers have (:mod:`kanalyze.readers.torch.decode.events`).
+#: Kinds of events that only torch's profilers write (:mod:`kanalyze.readers.torch.decode.events`).
 _KINDS: Final = frozenset(
     {
         "Annotation",
@@ -53,17 +53,17 @@ _KINDS: Final = frozenset(
     }
 )
 
-#: What the decoder counts of events that no table holds.
+#: Prefix of the decoder's counters of ignored events.
 _CATEGORY: Final = "category "
 _OTHER_EVENTS: Final = (_CATEGORY, "no category", "no time")
 
-#: So many categories are named.
+#: Most categories named in the error.
 _NAMED: Final = 4
 _WIDE: Final = 40
 
 
 class _Other(NamedTuple):
-    """A program that writes Chrome traces.
+    """Signature of a program that writes Chrome traces.
 
     Attributes:
         what: What such a trace is, a noun phrase.
@@ -82,7 +82,7 @@ class _Other(NamedTuple):
     surely: bool = False
 
     def wrote(self, frames: Frames, categories: Iterable[str]) -> bool:
-        """Whether it wrote the trace with these frames, of which no table holds the events of these categories."""
+        """Whether this program wrote the trace, judged by properties, process names and unknown `categories`."""
         return (
             not self.categories.isdisjoint(categories)
             or not self.properties.isdisjoint(frames.properties)
@@ -142,14 +142,14 @@ _OTHERS: Final = (
 
 
 def refuse_others(path: Path, frames: Frames) -> None:
-    """Raise :class:`UnknownFormatError` if the trace at `path`, with these frames, is not of torch's profilers.
+    """Raise :class:`UnknownFormatError` if the trace at `path` was not written by torch's profilers.
 
     One without events is not told, nor one of which nothing but names is left.
     """
     counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
     found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
     categories = [word.removeprefix(_CATEGORY) for word in found]
-    single = {part for name in categories for part in name.split(",")}  # an event may be of several
+    single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
     of_torch = not _KINDS.isdisjoint(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
     known = next((one for one in _OTHERS if (one.surely or not of_torch) and one.wrote(frames, single)), None)
     if known is not None:

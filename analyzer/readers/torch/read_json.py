@@ -1,4 +1,4 @@
-"""Reads a Chrome trace of torch.profiler, compressed or not: ``trace.json``, ``trace.json.gz``."""
+"""Reads torch.profiler traces, compressed or not: ``trace.json``, ``trace.json.gz``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 _GZIP: Final = b"\x1f\x8b"
 _MARK: Final = b"\xef\xbb\xbf"
 
-#: What a list that has nothing to do with a trace consists of, as the decoder counts it.
+#: Decoder counters of a list without any trace events.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "repaired", "unreadable", "unreadable bytes"})
 
 
 def accepts(path: Path, head: bytes) -> bool:
-    """Whether the file is JSON, or compressed (of what, :func:`open_report` finds out)."""
+    """Whether the file is JSON or gzip (:func:`open_report` checks that it is a trace)."""
     del path
     return head.startswith(_GZIP) or head.removeprefix(_MARK).lstrip()[:1] in {b"{", b"["}
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """The report in the trace at `path`.
+    """Opens the trace at `path`.
 
     Raises:
         UnknownFormatError: It is JSON, but no trace, or one of another program.
@@ -53,7 +53,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 def _decoded(path: Path, progress: Progress) -> Frames:
     text = open_text(path)
     with decoding(text) as await_parts:
-        # while the processes begin: polars takes a tenth of the time of a large trace
+        # meanwhile workers start: importing polars takes a tenth of the time of a large trace
         from kanalyze.readers.torch.frames import frames_of  # noqa: PLC0415
 
         parts = await_parts(progress)

@@ -1,4 +1,4 @@
-"""The report of a trace of torch.profiler: its tables, and what is known of the trace as a whole."""
+"""Builds the report of a torch.profiler trace: its tables and its metadata."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def report_of(path: Path, frames: Frames) -> Report:
-    """The report that `frames` are, which were read from `path`."""
+    """The report of `frames`, read from `path`."""
     return Report(_meta(path, frames), TorchTables(path, without_echoes(frames)))
 
 
@@ -60,39 +60,39 @@ def _meta(path: Path, frames: Frames) -> Meta:
 
 
 def _length_ns(frames: Frames) -> int | None:
-    """How long the profiler recorded; where several did, the one that did for longest."""
+    """The recorded time span; with several profilers the longest."""
     spans = frames.events.get("Span")
     lengths = None if spans is None else spans.get_column("dur_ns").drop_nulls()
     return int(lengths.max()) if lengths is not None and len(lengths) else None  # type: ignore[arg-type]
 
 
-# The tables of a trace of torch.profiler, made of its frames (:mod:`kanalyze.readers.torch.frames`) when asked for.
+# Tables of a torch.profiler trace, built on demand from its frames (:mod:`kanalyze.readers.torch.frames`).
 #
 # Facts about the format: docs/formats.md. A trace holds one process, or several that were merged; its device events
 # name the device where a host event names the process, so that a device event belongs to the process of the call with
 # its correlation id.
 
-#: Where one of these occurs, all of them were recorded. Calls tell nothing: they are recorded with the host, too.
+#: Kinds recorded together: if one occurs, all were recorded. Calls imply nothing, as CPU-only profiles have them too.
 _TOGETHER: Final = (("kernel", "memcpy", "memset"), ("op", "range"))
 
 _USED: Final = {"process_id": pl.Int64, "device": pl.Int64}
 
-#: What `device_type` is in an allocation on a GPU, as c10::DeviceType numbers it: CUDA, HIP, XPU.
+#: `device_type` of allocations on a GPU (c10::DeviceType): CUDA, HIP, XPU.
 _GPUS: Final = (1, 6, 12)
 
 
 class TorchTables:
-    """The tables of one trace; see :class:`kanalyze.source.Source`."""
+    """Tables of one trace; see :class:`kanalyze.source.Source`."""
 
     def __init__(self, path: Path, frames: Frames) -> None:
-        """Make tables of `frames`, which were read from `path`."""
+        """Build tables from `frames`, read from `path`."""
         self._path = path
         self._frames = frames
-        self._lock = RLock()  # most of what two tables need is the same
+        self._lock = RLock()  # most of it is shared by two tables
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds that were recorded: those that occur, and those that are recorded together with them."""
+        """The kinds that were recorded: those that occur, and those always recorded with them."""
         found = {kind for frame, kind in FRAME_KINDS.items() if frame in self._frames.events}
         for kinds in _TOGETHER:
             if found.intersection(kinds):
@@ -144,7 +144,7 @@ class TorchTables:
             return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def close(self) -> None:
-        """Let go of the frames, of which no further table is made."""
+        """Release the frames; no further tables can be built."""
         with self._lock:
             for name in ("_frames", "_links", "_owners"):
                 vars(self).pop(name, None)
@@ -163,7 +163,7 @@ class TorchTables:
         return self._links.ids(name)
 
     def _placed(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """The events with `process_id` and, on the host, `thread_id`; on a device, `device` and `stream`."""
+        """Adds `process_id` and, for host events, `thread_id`; for device events, `device` and `stream`."""
         if name not in ON_DEVICE:
             moved = frame.with_columns(process_id="pid", thread_id="tid")
             return moved.with_columns(device=_device_of_memory()) if name == "Memory" else moved
@@ -172,7 +172,7 @@ class TorchTables:
 
     @cached_property
     def _process_of_devices(self) -> int | None:
-        """The process that device events belong to where no call tells: the one with the most calls, or operators."""
+        """The default process of device events without a call: the one with most calls, else most operators."""
         for name in ("Call", "Op", "Annotation", "Python"):
             frame = self._frame(name)
             pids = frame.get_column("pid").drop_nulls() if frame.height else pl.Series(dtype=pl.Int64)
@@ -188,7 +188,7 @@ class TorchTables:
 
     @property
     def _used(self) -> pl.DataFrame:
-        """Which process used which device; the one that device events would belong to, where there are none."""
+        """Pairs of process and device used; the default process if there are none."""
         main = pl.DataFrame({"process_id": [self._process_of_devices], "device": None}, schema=_USED)
         work = [
             self._placed(name, self._frame(name)).select(pl.col(column).cast(pl.Int64) for column in _USED)
@@ -230,13 +230,13 @@ class TorchTables:
 
     @cached_property
     def _in_hip(self) -> bool:
-        """Whether the program's calls are HIP's."""
+        """Whether the program uses HIP."""
         calls = self._frame("Call")
         names = calls.get_column("name").unique().cast(pl.String) if calls.height else pl.Series(dtype=pl.String)
         return bool(names.str.contains("^hip[A-Z]").any())
 
     def _in_blocks(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Kernels with their grids in blocks, where the call that launched them was given work-items."""
+        """Converts grids to blocks for kernels launched by a call that takes work-items."""
         calls = self._frame("Call")
         if not {"correlation", "name"}.issubset(calls.columns) or "correlation" not in frame.columns:
             return frame
@@ -305,7 +305,7 @@ class TorchTables:
 
 
 def _correlation() -> pl.Expr:
-    """What joins an event to others; CUPTI's 0 joins it to none."""
+    """The correlation id; 0 becomes null."""
     return pl.when(pl.col("correlation") > 0).then("correlation")
 
 
@@ -314,12 +314,12 @@ def _device_of_memory() -> pl.Expr:
 
 
 def _of_graph() -> dict[str, pl.Expr]:
-    """The graph that a device event was launched in; 0 is none."""
+    """The graph that launched a device event; 0 becomes null."""
     names = ("graph_exec_id", "graph_node_id")
     return {name: pl.when(pl.col("graph_exec_id") > 0).then(name) for name in names}
 
 
 def _completed(table: Table, frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` as `table`: what it lacks is null."""
+    """`frame` with missing columns of `table` as null."""
     absent = [pl.lit(None).alias(name) for name in table.schema if name not in frame.columns]
     return table.select(frame.with_columns(absent))

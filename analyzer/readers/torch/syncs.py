@@ -1,4 +1,4 @@
-"""Synchronisations in a trace: what they are called, and which recording of a CUDA event they waited for.
+"""Synchronisations in a trace: their names, and the recorded CUDA event that they waited for.
 
 Kineto names the recording that a wait waits for by the correlation id of the call that made it, and the stream that it
 was recorded into; both in the context of the wait itself (libkineto/src/CuptiActivityProfiler.cpp). -1 is none.
@@ -15,7 +15,7 @@ from kanalyze.model import EVENT_RECORDS, SYNC_DETAIL
 if TYPE_CHECKING:
     from kanalyze.readers.torch.links import Owners
 
-#: What nsys calls what Kineto calls so.
+#: Kineto's names of synchronisations, mapped to nsys' names.
 _NAMES: Final = {
     "Event Sync": "Event sync",
     "Stream Wait Event": "Stream wait sync",
@@ -24,7 +24,7 @@ _NAMES: Final = {
     "Unknown Sync": "Unknown",
 }
 
-#: CUPTI's word for "no such id", which some versions write as -1.
+#: CUPTI's invalid id, which some versions write as -1.
 _NO_ID: Final = 0xFFFFFFFF
 
 
@@ -34,7 +34,7 @@ def sync_name() -> pl.Expr:
 
 
 def known_id(ids: pl.Expr) -> pl.Expr:
-    """Ids; null where there is none."""
+    """Ids with invalid ones replaced by null."""
     return pl.when(ids.is_between(0, _NO_ID, closed="left")).then(ids)
 
 
@@ -45,7 +45,7 @@ def sync_detail(syncs: pl.DataFrame, ids: pl.Expr) -> pl.DataFrame:
 
 
 def event_records(syncs: pl.DataFrame, records: pl.DataFrame, owners: Owners) -> pl.DataFrame:
-    """The recordings of CUDA events, as :data:`kanalyze.model.EVENT_RECORDS`.
+    """Recorded CUDA events, as :data:`kanalyze.model.EVENT_RECORDS`.
 
     They are `records` where the trace has them (Kineto since November 2025), and those that `syncs` waited for. A
     recording is numbered by the call that made it.
@@ -73,6 +73,6 @@ def event_records(syncs: pl.DataFrame, records: pl.DataFrame, owners: Owners) ->
 
 
 def _recording() -> pl.Expr:
-    """The recording that each synchronisation waited for: one that was made before it."""
+    """The recorded CUDA event each synchronisation waited for, provided that it was recorded before."""
     record = pl.col("record_correlation")
     return pl.when((record > 0) & (record < pl.col("correlation"))).then(record)

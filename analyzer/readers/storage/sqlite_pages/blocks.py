@@ -1,4 +1,4 @@
-"""Large tables as polars frames, through :mod:`kanalyze.readers.storage.sqlite_pages.pages`; only they need numpy."""
+"""Large tables as polars frames, through :mod:`kanalyze.readers.storage.sqlite_pages.pages`, which imports numpy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What a row takes at least: pointer, length, rowid, and the length of its header.
+#: Minimum bytes per row: pointer, length, rowid, header length.
 _SMALLEST_ROW: Final = 5
 
-#: So many rows are handed on together: polars' threads and those that decode wait for each other at every call.
+#: Rows per batch: each call makes polars' threads and the decoding threads wait for each other.
 _ROWS: Final = 1 << 20
 
 
@@ -33,7 +33,7 @@ def read_blocks(
     transform: Callable[[pl.DataFrame], pl.DataFrame],
     most_rows: int,
 ) -> pl.DataFrame | None:
-    """The rows of a table, in their order, as `transform` makes them of frames with Int64 `columns`.
+    """Decodes a table in batches of Int64 `columns`, maps each by `transform` and concatenates.
 
     None where the table holds what only SQLite can read. The columns must exist, and rows, but not over `most_rows`.
 
@@ -56,7 +56,7 @@ def read_blocks(
 
 
 def _each_meanwhile(use: Callable[[T], None], made: Iterable[T]) -> None:
-    """Use each of what is `made` while the next one is being made."""
+    """Consume items while the next one is produced in another thread."""
     with ThreadPoolExecutor(1) as pool:
         using: Future[None] | None = None
         for one in made:
@@ -68,7 +68,7 @@ def _each_meanwhile(use: Callable[[T], None], made: Iterable[T]) -> None:
 
 
 def _together(blocks: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """The rows of `blocks` in frames of at least :data:`_ROWS`, but for the last one."""
+    """Batches `blocks` into frames of at least :data:`_ROWS` rows, except for the last."""
     waiting: list[pl.DataFrame] = []
     for block in blocks:
         waiting.append(block)

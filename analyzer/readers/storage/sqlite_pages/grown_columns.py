@@ -1,4 +1,4 @@
-"""A large frame, put together from its parts without being in memory twice."""
+"""Concatenates batches into a large frame without holding the data twice."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class GrownFrame:
-    """A frame that grows by its parts, which have the same columns.
+    """A frame that grows by batches of the same columns.
 
     Room for all rows is asked for at once, and takes no memory until it is written to. Parts that were put together in
     the end would leave holes in memory, none of which a whole column fits into.
     """
 
     def __init__(self, most_rows: int) -> None:
-        """Expect at most `most_rows`."""
+        """Allocate for at most `most_rows` rows."""
         self._most_rows = most_rows
         self._columns: dict[str, _Column] = {}
 
     def add(self, part: pl.DataFrame) -> None:
-        """Put `part` below what is there."""
+        """Append the rows of `part`."""
         if not self._columns:
             self._columns = {name: _Column(part.get_column(name).clear(), self._most_rows) for name in part.columns}
         for name, column in self._columns.items():
             column.add(part.get_column(name))
 
     def frame(self) -> pl.DataFrame:
-        """All rows. Columns with one integer only, or nothing at all, become literals, which take no memory."""
+        """The frame; constant and all-null columns become literals, which take no memory."""
         columns = iter(self._columns.items())
         frame = pl.DataFrame([column.values().alias(name) for name, column in islice(columns, 1)])
         return frame.with_columns(
@@ -44,17 +44,17 @@ class GrownFrame:
 
 
 class _Column:
-    """A column that grows: one value as long as there is no other; then room for all, or parts once one has nulls."""
+    """A growing column: constant as long as all values are equal; then preallocated, or chunked once it has nulls."""
 
     def __init__(self, empty: pl.Series, most_rows: int) -> None:
         self._empty, self._most_rows = empty, most_rows
         self._rows = 0
-        self.only: pl.Series | None = None  # [1], the only value so far
+        self.only: pl.Series | None = None  # [1], the constant so far
         self._room: npt.NDArray[Any] | None = None
         self._parts: list[pl.Series] = []
 
     def add(self, values: pl.Series) -> None:
-        """Put `values` below what is there."""
+        """Append `values`."""
         if values.is_empty():
             return
         before, self._rows = self._rows, self._rows + len(values)
@@ -69,7 +69,7 @@ class _Column:
         self._put(values, before)
 
     def values(self) -> pl.Series:
-        """All values."""
+        """The column."""
         if self.only is not None:
             return self.only.new_from_index(0, self._rows)
         if self._room is None:

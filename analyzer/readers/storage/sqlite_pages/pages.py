@@ -64,7 +64,7 @@ _LAYOUT = """
         EXISTS (SELECT 1 FROM pragma_index_list(:table) WHERE origin = 'pk') FROM pragma_table_xinfo(:table)
 """
 _MAGIC = b"SQLite format 3\0"
-_NEAR = 4  # pages at most so far apart are read in one go, with those between: nsys writes tables in turns
+_NEAR = 4  # pages at most so far apart are read at once, with those between: nsys writes its tables interleaved
 _READ_PAGES = 128
 _ROOT = """
     SELECT rootpage FROM sqlite_master
@@ -75,7 +75,7 @@ _SMALLEST_USABLE = 480
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """What the first 100 bytes say: bytes per page, how many of them SQLite uses, and the number of pages."""
+    """Parsed file header (100 bytes): page size, usable bytes per page, number of pages."""
 
     page_size: int
     usable: int
@@ -84,7 +84,7 @@ class _Header:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """The rows seen of a table.
+    """The range of rows scanned in a table.
 
     Attributes:
         rows: How many.
@@ -98,18 +98,18 @@ class RowRange:
 
     @property
     def gaps(self) -> int:
-        """How many rowids between the first and the last have no row: rows deleted, or lost."""
+        """The number of missing rowids between first and last: rows deleted or lost."""
         return self.last_rowid - self.first_rowid + 1 - self.rows
 
     def followed_by(self, other: RowRange) -> RowRange:
-        """This range and `other`, which is not empty and lies behind it."""
+        """The union with `other`, a later non-empty range."""
         first = self.first_rowid if self.rows else other.first_rowid
         return RowRange(self.rows + other.rows, first, other.last_rowid)
 
 
 @dataclass(frozen=True, slots=True)
 class _Decoded(Generic[T]):
-    """One block's outcome: the number of its first page, its rows, and what the caller made of them."""
+    """Result of one block: its first page number, its rows, and the result of `transform`."""
 
     page: int
     range: RowRange
@@ -117,14 +117,14 @@ class _Decoded(Generic[T]):
 
 
 class TableScan(Generic[T]):
-    """The results of one scan of a table, in rowid order; can be iterated once.
+    """Iterator over the results of a table scan, in rowid order; single use.
 
     Attributes:
         range: The rows of the results handed out so far; the table's once the iteration is over.
     """
 
     def __init__(self, blocks: Generator[_Decoded[T], None, None]) -> None:
-        """Hand out the results of `blocks`."""
+        """Iterate over the results of `blocks`."""
         self._blocks = blocks
         self.range = RowRange()
 
@@ -228,7 +228,7 @@ class PagesFile:
         raise DamagedPageError(root, "the table's tree is deeper than any that SQLite makes")
 
     def _mark(self, level: Ints, seen: npt.NDArray[np.bool_]) -> None:
-        """Check the page numbers of one `level`, int64, and mark them in `seen`, bool[pages + 1]."""
+        """Check page numbers of a b-tree `level`, int64, and mark them in `seen`, bool[pages + 1]."""
         numbers, counts = np.unique(level, return_counts=True)
         if numbers[0] < 2 or numbers[-1] > self._header.pages:  # noqa: PLR2004 # page 1 holds the schema
             page = int(numbers[0] if numbers[0] < 2 else numbers[-1])  # noqa: PLR2004
@@ -239,7 +239,7 @@ class PagesFile:
         seen[numbers] = True
 
     def _is_empty(self, root: int, head: npt.NDArray[np.uint8]) -> bool:
-        """Whether the table whose only page is `root`, a leaf with the bytes `head`, is empty."""
+        """Whether the table with the single page `root`, a leaf with the bytes `head`, is empty."""
         if head[3:5].any() or head[0] != LEAF:
             return False
         if int.from_bytes(head[5:7].tobytes(), "big") != self._header.usable % (1 << 16):
@@ -247,7 +247,7 @@ class PagesFile:
         return True
 
     def _read(self, numbers: Ints) -> Pages:
-        """Read the pages of these `numbers`, int64, which are in the file."""
+        """Read the pages with these numbers, int64, all within the file."""
         size = self._header.page_size
         data = np.empty(len(numbers) * size + SLACK, dtype=np.uint8)
         data[-SLACK:] = 0
@@ -260,7 +260,7 @@ class PagesFile:
         return Pages(data, numbers, size, self._header.usable)
 
     def _read_near(self, numbers: Ints, rows: npt.NDArray[np.uint8]) -> None:
-        """Read the pages of these rising `numbers`, with the few that lie between, at once into `rows`."""
+        """Read pages with rising numbers, and the few pages between them, at once into `rows`."""
         size = self._header.page_size
         offset = (int(numbers[0]) - 1) * size
         span = int(numbers[-1] - numbers[0]) + 1
@@ -270,7 +270,7 @@ class PagesFile:
             np.take(together, numbers - numbers[0], axis=0, out=rows, mode="clip")
 
     def _fill(self, view: memoryview, offset: int) -> None:
-        """Fill `view` with the file's bytes from `offset` on; safe in threads."""
+        """Fill `view` with the file's bytes from `offset` on; thread-safe."""
         while view:
             if hasattr(os, "preadv"):
                 count = os.preadv(self._file.fileno(), [view], offset)
@@ -310,7 +310,7 @@ def _parse_header(header: bytes, file_bytes: int) -> _Header:
 
 
 def _refuse_journals(path: Path) -> None:
-    """Raise NotDecodableError where the database at `path` is only whole with a journal beside it."""
+    """Raise NotDecodableError if the database at `path` depends on a journal beside it."""
     for suffix in ("-wal", "-journal"):
         journal = path.with_name(path.name + suffix)
         if journal.exists() and journal.stat().st_size:
@@ -344,12 +344,12 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
 
 
 def _is_real(declared: str) -> bool:
-    """Whether a column `declared` so has REAL affinity (https://sqlite.org/datatype3.html, section 3.1)."""
+    """Whether a column declared as `declared` has REAL affinity (https://sqlite.org/datatype3.html, section 3.1)."""
     return next((word for word in _AFFINITIES if word in declared.upper()), "") in _REALS
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep the memory that one block frees for the next, not return it to the system.
+    """Make the C library keep freed memory for the next block instead of returning it to the system.
 
     glibc returns what lies over twice the largest chunk it saw freed, if under 32 MiB (M_MMAP_THRESHOLD in
     mallopt(3)); to get it back page by page is 40 % of a scan's time. This chunk is never written to.

@@ -39,11 +39,11 @@ _SHIFTS = np.array([63, 56, 48, 40, 32, 16, 0, *[63] * 3], np.int64)  # from eig
 
 
 class NotDecodableError(Exception):
-    """The table is sound as far as seen, but only SQLite itself can read what was asked for."""
+    """The table looks sound, but only SQLite itself can read it."""
 
 
 class DamagedPageError(Exception):
-    """A page that SQLite could not have written: its number, from 1, and the reason, a clause."""
+    """A page that SQLite could not have written: page number, from 1, and reason."""
 
     def __init__(self, page: int, reason: str) -> None:
         """Page number `page` is damaged because of `reason`."""
@@ -104,7 +104,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Where the cells of some pages are."""
+    """Cell positions of some pages."""
 
     pages: Pages
     starts: Ints  # [cells], offset of each cell, in the order of the cell pointers
@@ -118,7 +118,7 @@ class Cells:
             raise DamagedPageError(int(self.pages.numbers[page]), reason)
 
     def check_space(self, sizes: Ints) -> None:
-        """Hold the cells' `sizes`, bytes, int64[cells], against each page's account of its space.
+        """Check the cells' `sizes`, bytes, int64[cells], against the free-space accounting of each page.
 
         The cell content area holds cells, free blocks and fragments, the sum of which is in the page header,
         and nothing else (fileformat.html, section 1.6).
@@ -136,7 +136,7 @@ class Cells:
 
 
 def _free_bytes(pages: Pages) -> Ints:
-    """The bytes in the free blocks of each page, int64[pages]; raises DamagedPageError for a broken chain."""
+    """Bytes in the free blocks of each page, int64[pages]; raises DamagedPageError for a broken chain."""
     numbers = np.ndarray(len(pages.data) - 1, ">u2", pages.data, 0, (1,))
     bases = np.arange(len(pages.numbers)) * pages.size
     at = pages.number(1, ">u2")
@@ -214,7 +214,7 @@ def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """The rows of some leaf pages, checked but not yet decoded."""
+    """The rows of some leaf pages, validated but not decoded."""
 
     cells: Cells
     rowids: Ints  # [rows]
@@ -245,7 +245,7 @@ def _find_records(pages: Pages, layout: Layout) -> _Records:
 
 
 def _check_payloads(cells: Cells, payloads: Ints, prefixes: Ints) -> None:
-    """Hold cells of `prefixes` + `payloads` bytes, int64[rows], against their pages.
+    """Check that cells of `prefixes` + `payloads` bytes, int64[rows], fit their pages.
 
     Raises:
         DamagedPageError: They do not fit.
@@ -296,7 +296,7 @@ def _serial_types(cells: Cells, at: Ints, ends: Ints, declared: int) -> tuple[li
 
 
 def _column_widths(cells: Cells, serial: Bytes | Ints) -> int | Bytes | Ints:
-    """How many bytes values of the `serial` types, [rows], take: one number where all take the same."""
+    """Width of values of the `serial` types, [rows], in bytes: a scalar if all are equal."""
     first = int(serial[0])
     if (serial == first).all():
         cells.refuse(np.full(1, first in _UNUSED), "a serial type that does not exist")
@@ -308,7 +308,7 @@ def _column_widths(cells: Cells, serial: Bytes | Ints) -> int | Bytes | Ints:
 
 
 class _Field(NamedTuple):
-    """A wanted column of a group."""
+    """A wanted column of a group of columns."""
 
     name: str
     serial: Bytes | Ints  # serial types [rows]
@@ -316,7 +316,7 @@ class _Field(NamedTuple):
 
 
 def _groups(records: _Records, wanted: Mapping[int, str]) -> Iterator[tuple[Ints, list[_Field]]]:
-    """Group the columns `wanted`, by index, that have the same distances from each other in every row.
+    """Groups the `wanted` columns, by index, whose distances are the same in every row.
 
     One gather then serves the whole group, and costs hardly more than that of one column.
 
@@ -342,7 +342,7 @@ def _groups(records: _Records, wanted: Mapping[int, str]) -> Iterator[tuple[Ints
 
 
 def _decode_group(data: Bytes, at: Ints, fields: Sequence[_Field]) -> dict[str, Column]:
-    """Decode columns that lie together, at the offsets `at`, int64[rows], of `data`."""
+    """Decode a group of columns at the offsets `at`, int64[rows], of `data`."""
     sizes = [_bytes_to_read(field) for field in fields]
     start = fields[0].distance
     end = max(field.distance + size for field, size in zip(fields, sizes, strict=True))
@@ -355,14 +355,14 @@ def _decode_group(data: Bytes, at: Ints, fields: Sequence[_Field]) -> dict[str, 
 
 
 def _bytes_to_read(field: _Field) -> int:
-    """How many bytes to read for any value of `field`: 1 or 8; raises NotDecodableError for non-integers."""
+    """Bytes to read for any value of `field`: 1 or 8; raises NotDecodableError for non-integers."""
     if int(field.serial.max()) > _ONE or (field.serial == _REAL).any():
         raise NotDecodableError(f"column {field.name} holds more than integers")
     return 8 if ((field.serial > 1) & (field.serial < _REAL)).any() else 1
 
 
 def _decode_field(serial: Bytes | Ints, values: Ints, size: int) -> Column:
-    """Turn `values`, int64[rows], the first `size` bytes of integers of `serial` types, into the integers."""
+    """Convert `values`, int64[rows], the first `size` bytes of integers of `serial` types, to the integers."""
     least, most = int(serial.min()), int(serial.max())
     if size > 1:
         values >>= _SHIFTS[least] if least == most else _SHIFTS.take(serial)

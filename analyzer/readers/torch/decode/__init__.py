@@ -1,1 +1,1 @@
-"""Chrome traces decoded into columns, in processes of their own where they are large."""
+"""Decodes Chrome traces into columns, in parallel processes where they are large."""

@@ -1,4 +1,4 @@
-"""Events of a Chrome trace as columns: a piece of the text in, arrays out.
+"""Decodes a piece of a Chrome trace into columns (arrays).
 
 The text is decoded by type, so that only what the tables hold becomes anything at all. Where a piece does not fit the
 types (a category that nobody knows, text where a number was expected) its events are decoded one by one, and what
@@ -25,11 +25,11 @@ from kanalyze.readers.torch.decode.old_forms import as_event, in_ns, number, rep
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: Times up to this many microseconds are exact to a nanosecond as a float: its steps are then 2⁻¹⁰ µs, and less than
+#: Float times up to this many microseconds are exact to a nanosecond: their spacing is then 2⁻¹⁰ µs, and less than
 #: half a step from three decimals.
 EXACT_US: Final = float(1 << 43)
 
-#: Whole microseconds up to this many are exact as a float, and a 64-bit number of nanoseconds.
+#: Whole microseconds up to this many are exact as a float, and fit int64 as nanoseconds.
 _WHOLE_US: Final = float((1 << 62) // 1000)
 
 #: A time with decimals, and one with three.
@@ -38,10 +38,10 @@ _THREE_DECIMALS: Final = re.compile(rb'("ts"\s*:\s*-?\d+)\.(\d{3})(?![\deE])')
 
 _COLLECTIVE: Final = f'"{of.COLLECTIVE["collective"]}"'.encode()
 
-#: What entries are counted as that are no events of a trace.
+#: Counter names of list entries that are not trace events.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})
 
-#: What stands before the first event of a piece.
+#: Separators before the first event of a piece, and around events.
 _BEFORE: Final = re.compile(rb"[, \t\r\n]*+")
 _AROUND: Final = b", \t\r\n"
 
@@ -50,7 +50,7 @@ Block = dict[str, "array[Any]"]
 
 @dataclass
 class Columns:
-    """What one piece of a trace holds.
+    """Columns decoded from one piece of a trace.
 
     Attributes:
         blocks: For each kind of event (by the name of its class in :mod:`.events`) its columns: numbers as int64
@@ -70,20 +70,20 @@ class Columns:
 
     @property
     def hollow(self) -> bool:
-        """Whether nothing in the piece was an event: it may be no part of the list at all."""
+        """Whether no entry of the piece was an event, as if it lay outside of the event list."""
         return not self.blocks and _NO_EVENTS.issuperset(self.counts)
 
 
 class Texts(dict[Any, int]):
-    """Codes of texts, in the order of their first use; absent text is code 0."""
+    """String interning: codes in order of first use; code 0 is absent text."""
 
     def __init__(self) -> None:
-        """No texts but the empty one."""
+        """Start with code 0, absent text."""
         super().__init__({b"": 0, "": 0})
         self.known: list[str] = [""]
 
     def __missing__(self, text: Any) -> int:  # noqa: ANN401 - str, or the bytes of a JSON value
-        """Give a text that is new the next code."""
+        """Assign the next code to a new text."""
         code = len(self.known)
         self.known.append(text if isinstance(text, str) else text.decode("utf-8", "replace"))
         self[text] = code
@@ -91,10 +91,10 @@ class Texts(dict[Any, int]):
 
 
 class Decoder:
-    """Turns pieces of a trace into columns; keeps the texts that it has seen."""
+    """Decodes pieces of a trace into columns; interns texts across pieces."""
 
     def __init__(self) -> None:
-        """With no texts yet."""
+        """Start with no texts."""
         self.texts = Texts()
         self._typed = msgspec.json.Decoder(list[_events(float)])  # type: ignore[misc]
         self._exact = msgspec.json.Decoder(list[_events(int)])  # type: ignore[misc]
@@ -122,7 +122,7 @@ class Decoder:
         return found if found.widest_us < EXACT_US else self._of_epoch(text, found)
 
     def _of_epoch(self, text: bytes, found: Columns) -> Columns:
-        """The columns of a piece with times that are too long for a float: microseconds of an epoch, mostly.
+        """Columns of a piece whose times exceed float precision, mostly epoch microseconds.
 
         `found` is what floats give.
         """
@@ -141,7 +141,7 @@ class Decoder:
         return self._one_by_one(self._raw.decode(text))
 
     def salvaged(self, piece: bytes) -> Columns:
-        """The columns of the events that can be read of a damaged `piece`."""
+        """Columns of the events that can be recovered from a damaged `piece`."""
         objects: list[msgspec.Raw] = []
         text, repairs = repaired(piece)
         lost = Counter({"repaired": repairs})
@@ -155,7 +155,7 @@ class Decoder:
         return found
 
     def _one_by_one(self, objects: Sequence[msgspec.Raw]) -> Columns:
-        """The columns of a piece of which some events do not fit their types, or no float can hold their times."""
+        """Decodes event by event: for pieces with events of unexpected types, or times that a float cannot hold."""
         found, events = Columns(), list[Any]()
         for raw in objects:
             try:
@@ -174,7 +174,7 @@ class Decoder:
     def _filled(
         self, events: list[Any], text: bytes, objects: Sequence[msgspec.Raw] = (), into: Columns | None = None
     ) -> Columns:
-        """The columns of `events`, None standing for what none is; `text` and `objects` are what they were read of."""
+        """Columns of `events` (None for an entry that is not an event), decoded from `text` and `objects`."""
         found = into or Columns()
         found.counts["entries"] += len(events)
         kinds = _by_kind(events)
@@ -198,7 +198,7 @@ class Decoder:
         return found
 
     def _values(self, kind: type, events: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-        """The events of one kind, field by field, with those of their arguments."""
+        """Transposes events of one kind into fields, including their arguments."""
         names = kind.__struct_fields__  # type: ignore[attr-defined]
         fields = dict(zip(names, zip(*map(msgspec.structs.astuple, events), strict=True), strict=True))
         args = fields.pop("args", None)
@@ -212,14 +212,14 @@ class Decoder:
         return fields
 
     def _block(self, fields: dict[str, tuple[Any, ...]], found: Columns) -> Block:
-        """Fields as columns; how wide their times are goes to `found`."""
+        """Converts fields to arrays; records the largest time in `found`."""
         for times in (fields[name] for name in ("ts", "dur") if name in fields):
             if isinstance(times[0], float):
                 found.widest_us = max(found.widest_us, _widest(times))
         return {name: self._column(name, values) for name, values in fields.items()}
 
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
-        if name in {"ts", "dur"}:  # integers of nanoseconds where each event was looked at
+        if name in {"ts", "dur"}:  # int nanoseconds, if events were decoded one by one
             return array("q" if isinstance(values[0], int) else "d", values)
         if isinstance(values[0], msgspec.Raw):
             return array("I", map(self.texts.__getitem__, map(bytes, values)))
@@ -232,13 +232,13 @@ class Decoder:
 
 
 def _events(times: type) -> Any:  # noqa: ANN401 - a type that is made at run time
-    """Any event, its start being a float of microseconds or an int of nanoseconds."""
+    """The union type of all events, with start times as float microseconds or int nanoseconds."""
     kinds: list[Any] = list(MEANT)
     return Union[tuple(kind if issubclass(kind, of.Flow) else kind[times] for kind in kinds)]  # noqa: UP007 - see above
 
 
 def _listed(piece: bytes) -> bytes:
-    """The events of a piece as a JSON list; a piece is long, and so copied once."""
+    """The events of a piece as a JSON list, in a single copy, since pieces are long."""
     before = _BEFORE.match(piece)
     begin, end = before.end() if before else 0, len(piece)
     while end > begin and piece[end - 1] in _AROUND:
@@ -247,7 +247,7 @@ def _listed(piece: bytes) -> bytes:
 
 
 def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
-    """The events by their classes, without None."""
+    """Groups events by class, without None."""
     kinds: defaultdict[type, list[Any]] = defaultdict(list)
     for event in events:
         kinds[type(event)].append(event)
@@ -256,7 +256,7 @@ def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
 
 
 def _widest(times: Sequence[float]) -> float:
-    """The largest of some times, whatever its sign; NaN is none."""
+    """The largest absolute time, ignoring NaN."""
     low, high = min(times), max(times)
     if low != low or high != high:  # noqa: PLR0124 - NaN at the beginning hides all others
         known = [time for time in times if time == time] or [0.0]  # noqa: PLR0124
@@ -265,7 +265,7 @@ def _widest(times: Sequence[float]) -> float:
 
 
 def _find_collectives(objects: Iterable[msgspec.Raw], events: Sequence[Any], found: Columns) -> None:
-    """Note the fields of collectives, which few events have, and only those that belong to an operator."""
+    """Collect the fields of collective operators and kernels, which few events have."""
     places: Counter[str] = Counter()
     for raw, event in zip(objects, events, strict=True):
         if event is None:
@@ -281,9 +281,9 @@ def _find_collectives(objects: Iterable[msgspec.Raw], events: Sequence[Any], fou
 
 
 def _args(raw: bytes) -> dict[str, Any]:
-    """All arguments of an event."""
+    """All arguments of an event, as a dict."""
     try:
         args = json.loads(raw.decode("utf-8", "replace"), strict=False).get("args")
-    except (ValueError, RecursionError):  # in what the types skip: a number without end, brackets without end
+    except (ValueError, RecursionError):  # invalid JSON in what the decoder skips
         return {}
     return args if isinstance(args, dict) else {}

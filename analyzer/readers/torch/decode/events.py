@@ -1,4 +1,4 @@
-"""What one event of a Chrome trace of torch.profiler can be: its fields, by category.
+"""Types of Chrome trace events of torch.profiler: their fields, by category.
 
 The names are those that Kineto writes (libkineto/src/output_json.cpp), and those of older versions. Only what the
 tables hold is declared; everything else is skipped without being looked at.
@@ -10,31 +10,31 @@ from typing import Final, Generic, TypeVar
 
 from msgspec import Raw, Struct
 
-#: A whole number that is absent: no number of a trace is this one.
+#: Sentinel for an absent integer; no number of a trace has this value.
 MISSING: Final = -(1 << 63)
 
-#: A time that is absent: no number that JSON can write is this one.
+#: Sentinel for an absent time; JSON cannot express this number.
 NO_TIME: Final = float("nan")
 
-#: Text that is absent.
+#: Sentinel for absent text.
 NOTHING: Final = Raw(b"")
 
 #: A time: microseconds as a float, where that is exact, or nanoseconds as an int.
 T = TypeVar("T")
 
-#: Whole numbers that some versions write as text, and threads that are no number (``stream 7``).
+#: Integers that some versions write as text, and thread ids that are text (``stream 7``).
 Number = int | str | None
 
 
 class Linked(Struct, frozen=True, gc=False, rename={"external_id": "External id", "collective": "Collective name"}):
-    """Arguments of what belongs to an operator; that it is of a collective is looked at no further here."""
+    """Arguments of an event linked to an operator; `Collective name` only marks it as a collective."""
 
     external_id: Number = MISSING
     collective: Raw = NOTHING
 
 
 class CallArgs(Linked, frozen=True, gc=False):
-    """Arguments of a call of CUDA's runtime or driver."""
+    """Arguments of a CUDA runtime or driver call."""
 
     correlation: Number = MISSING
 
@@ -63,7 +63,7 @@ class OpArgs(
 class DeviceArgs(
     CallArgs, frozen=True, gc=False, rename={"graph_exec_id": "graph id", "graph_node_id": "graph node id"}
 ):
-    """Arguments of everything that runs on a device."""
+    """Arguments of every device event."""
 
     device: Number = MISSING
     context: Number = MISSING
@@ -106,7 +106,7 @@ class SyncArgs(
         "record_stream": "wait_on_stream",
     },
 ):
-    """Arguments of a synchronisation; -1 is nothing."""
+    """Arguments of a synchronisation; -1 is absent."""
 
     cuda_event_id: Number = MISSING
     record_correlation: Number = MISSING
@@ -114,7 +114,7 @@ class SyncArgs(
 
 
 class RecordArgs(DeviceArgs, frozen=True, gc=False, rename={"cuda_event_id": "event_id"}):
-    """Arguments of the recording of a CUDA event."""
+    """Arguments of a recorded CUDA event (cudaEventRecord)."""
 
     cuda_event_id: Number = MISSING
 
@@ -139,7 +139,7 @@ class MemoryArgs(
         "reserved_bytes": "Total Reserved",
     },
 ):
-    """Arguments of an allocation or deallocation in the framework's allocator."""
+    """Arguments of an allocation or free in the framework's allocator."""
 
     size_bytes: Number = MISSING
     address: Number = MISSING
@@ -149,7 +149,7 @@ class MemoryArgs(
     reserved_bytes: Number = MISSING
 
 
-#: What an event of a collective says beside what its kind does; both operators and kernels have it.
+#: Fields of a collective, on operators and kernels alike.
 COLLECTIVE: Final = {
     "collective": "Collective name",
     "type": "dtype",
@@ -163,10 +163,10 @@ COLLECTIVE: Final = {
 
 
 class Timed(Struct, Generic[T], gc=False, tag_field="cat"):
-    """Anything with a start and a length on a thread."""
+    """Base of events with a start, a duration and a thread."""
 
     ts: T
-    dur: float = NO_TIME  # in nanoseconds, and an int, where the event was taken field by field
+    dur: float = NO_TIME  # int nanoseconds if the event was decoded on its own
     pid: Number = MISSING
     tid: Number = MISSING
     name: str = ""
@@ -179,13 +179,13 @@ class Op(Timed[T], gc=False, tag="cpu_op"):
 
 
 class Annotation(Timed[T], gc=False, tag="user_annotation"):
-    """A range that the program named, or a step of the profiler."""
+    """A user annotation (named range) or a profiler step."""
 
     args: Linked | None = None
 
 
 class Call(Timed[T], gc=False, tag="cuda_runtime"):
-    """A call of CUDA's runtime."""
+    """A CUDA runtime call."""
 
     args: CallArgs | None = None
 
@@ -209,13 +209,13 @@ class Memset(Timed[T], gc=False, tag="gpu_memset"):
 
 
 class Sync(Timed[T], gc=False, tag="cuda_sync"):
-    """A synchronisation, as the device's driver tells of it."""
+    """A synchronisation as reported by the driver."""
 
     args: SyncArgs | None = None
 
 
 class Record(Timed[T], gc=False, tag="cuda_event"):
-    """The recording of a CUDA event into a stream."""
+    """A CUDA event recorded on a stream (cudaEventRecord)."""
 
     args: RecordArgs | None = None
 
@@ -225,19 +225,19 @@ class Overhead(Timed[T], gc=False, tag="overhead"):
 
 
 class Python(Timed[T], gc=False, tag="python_function"):
-    """A Python function, or a call of a module."""
+    """A Python function or nn.Module call."""
 
     args: PythonArgs | None = None
 
 
 class Memory(Timed[T], gc=False, tag="cpu_instant_event"):
-    """An allocation or deallocation (``[memory]``), or another instant."""
+    """An allocation or free (``[memory]``), or another instant event."""
 
     args: MemoryArgs | None = None
 
 
 class Link(Struct, Generic[T], gc=False, tag_field="cat", tag="fwdbwd"):
-    """One end of the link from a forward operator (``s``) to a backward one (``f``)."""
+    """One end of a forward-to-backward flow: ``s`` at the forward operator, ``f`` at the backward one."""
 
     ts: T
     ph: str = ""
@@ -247,20 +247,20 @@ class Link(Struct, Generic[T], gc=False, tag_field="cat", tag="fwdbwd"):
 
 
 class Launch(Link[T], gc=False, tag="cpu_to_cuda"):
-    """One end of the link from an operator to its work on a device, in traces of the first profilers."""
+    """One end of an operator-to-kernel flow, in traces of the first profilers."""
 
 
 class Projection(Timed[T], gc=False, tag="gpu_user_annotation"):
-    """An annotation drawn where its work ran on a device: no event of its own."""
+    """An annotation projected onto the device timeline; ignored."""
 
 
 class Span(Timed[T], gc=False, tag="Trace"):
-    """The time that the profiler recorded."""
+    """The recorded time span."""
 
 
 class Flow(Struct, gc=False, tag_field="cat", tag="ac2g"):
-    """One end of the link from a call to a device operation: correlation ids say the same."""
+    """One end of a call-to-device flow; ignored, as correlation ids say the same."""
 
 
 class Unread(Timed[T], gc=False, tag="another category"):
-    """What Kineto records besides, of other devices and tools."""
+    """Other Kineto events, of other devices and tools; ignored."""

@@ -1,4 +1,4 @@
-"""Which categories of a Chrome trace are which kinds of event (:mod:`kanalyze.readers.torch.decode.events`).
+"""Maps categories of a Chrome trace to kinds of events (:mod:`kanalyze.readers.torch.decode.events`).
 
 Categories have changed their names, and some of them what their events hold:
 
@@ -17,7 +17,7 @@ import msgspec
 
 from kanalyze.readers.torch.decode import events as of
 
-#: Categories of Kineto that no table holds.
+#: Kineto categories that are ignored.
 _UNREAD: Final = (
     "external_correlation",
     "cuda_profiler_range",
@@ -34,7 +34,7 @@ _UNREAD: Final = (
 #: Categories of torch 1.8 to 1.10.
 _OLD: Final = {"Operator": of.Op, "Runtime": of.Call, "Kernel": of.Kernel, "Memcpy": of.Copy, "Memset": of.Memset}
 
-#: Other spellings of a category.
+#: Alternative spellings of categories.
 _SPELLINGS: Final = {
     **_OLD,
     "cuda_driver": of.Call,
@@ -70,7 +70,7 @@ _MAIN: Final = (
     of.Unread,
 )
 
-#: The arguments of each kind of event that has some, by that kind.
+#: Argument type of each kind of event.
 ARGS: Final[dict[type, type[msgspec.Struct]]] = {
     of.Op: of.OpArgs,
     of.Annotation: of.Linked,
@@ -84,15 +84,15 @@ ARGS: Final[dict[type, type[msgspec.Struct]]] = {
     of.Memory: of.MemoryArgs,
 }
 
-#: The arguments of events that have none.
+#: Argument type of kinds without arguments.
 EMPTY_ARGS: Final = {kind: args() for kind, args in ARGS.items()}
 
-#: What the name of a profiler's step begins with.
+#: Name prefix of a profiler step.
 STEP: Final = "ProfilerStep#"
 
 
 def _old_args(kind: type) -> type[msgspec.Struct]:
-    """The arguments of `kind` as torch 1.8 to 1.10 wrote them; the same fields, in the same order."""
+    """The argument type of `kind` with the field names of torch 1.8 to 1.10, in the same order."""
     fields = msgspec.structs.fields(ARGS[kind])
     names = {field.name: field.encode_name for field in fields}
     extra: list[tuple[str, type, Any]] = []
@@ -122,21 +122,21 @@ def _spelled(category: str, base: Any) -> Any:  # noqa: ANN401 - a class that ca
 
 _SPELLED: Final = {category: _spelled(category, base) for category, base in _SPELLINGS.items()}
 
-#: The operators of torch 1.8 to 1.10, and all that were recorded as such: what :func:`modern` is for.
+#: Operator events of torch 1.8 to 1.10, which include profiler steps; :func:`modern` converts them.
 OLD_OP: Final = _SPELLED["Operator"]
 
-#: What an event is, by the class that it was decoded as.
+#: Kind name by decoded class.
 MEANT: Final[dict[type, type]] = {
     **{kind: kind for kind in _MAIN},
     **{_SPELLED[category]: base for category, base in _SPELLINGS.items()},
 }
 
-#: What an event is, by its category.
+#: Decoded class by category.
 KIND_OF: Final[dict[str, type]] = {**{str(kind.__struct_config__.tag): kind for kind in _MAIN}, **_SPELLINGS}
 
 
 def modern(event: Any) -> Any:  # noqa: ANN401 - of any kind
-    """The event as today's profiler would write it."""
+    """Converts an event of torch 1.8 to 1.10 to the current kind."""
     if type(event) is not OLD_OP:
         return event
     args, fields = event.args, {name: getattr(event, name) for name in ("ts", "dur", "pid", "tid", "name")}

@@ -1,4 +1,4 @@
-"""Events of a trace that do not fit their types, taken field by field; and text that is no JSON, repaired.
+"""Fallback decoders: events of unexpected types, field by field, and repair of invalid JSON.
 
 For old versions, for what other tools made of a trace, and for damaged files: a few microseconds for each event.
 """
@@ -20,59 +20,59 @@ from kanalyze.readers.torch.decode.kinds import ARGS, KIND_OF
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-#: What stands for a category in the traces of the first profilers, which have none, by what they call the process.
+#: Category by process name, in traces of the first profilers, which write no categories.
 _WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
 
-#: Allocations have no category in torch 1.9 and 1.10.
+#: Name of allocations in torch 1.9 and 1.10, which write no category for them.
 _MEMORY: Final = "[memory]"
 
-#: Longer than any recording, in nanoseconds: some 146 years on either side of the epoch.
+#: Bound on times, in nanoseconds: some 146 years on either side of the epoch.
 _LATEST_NS: Final = 1 << 62
 
-#: No time has as many digits, and no number that fits 64 bits.
+#: Bound on the digits of a number: more than any time or 64-bit integer has.
 _DIGITS: Final = 20
 _WHOLE: Final = re.compile(rf"(?:stream )?\s*(-?\d{{1,{_DIGITS}}}|0[xX][0-9a-fA-F]{{1,16}})\s*", re.ASCII)
 
-#: The line with the name of an event as Kineto wrote it until 2026, when quotes in it were not escaped.
+#: The name line of an event as written by Kineto until 2026, with unescaped quotes in the name.
 _NAME: Final = re.compile(
     rb'(\n[^\S\n]*+(?:"ph": "X", "cat": "[^"\n]*", )?"name": ")([^\n]*)'
     rb'(",(?: "pid": -?\d+, "tid": "?[^"\n]*"?,[^\S\n]*+\n|[^\S\n]*+\n\s*+"pid": -?\d))'
 )
 
-#: Words that some writers have for numbers that JSON does not know.
+#: Words for numbers that JSON does not have (NaN, inf, N/A).
 _NO_NUMBER: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"?|(?<=[:\[,\s])[-+]?(?:nan|inf(?:inity)?|n/a|none)\b', re.IGNORECASE | re.DOTALL
 )
 _SUSPECT: Final = re.compile(rb"[:\[,]\s*[-+]?(?:nan|inf|n/a|none)", re.IGNORECASE)
 
-#: Backslashes that JSON does not know, and halves of characters without the other one.
+#: Invalid escapes, and unpaired surrogates.
 _ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|)', re.DOTALL)
 _HALF: Final = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|\\\\"
 )
 
-#: Characters that a JSON text may not hold as they are, but for those between its values.
+#: Control characters, invalid within JSON strings.
 _CONTROLS: Final = bytes(range(32))
 _SPACES: Final = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
 
-#: How an event begins.
+#: Start of an event.
 _BEGIN: Final = re.compile(r'\{\s{0,99}"[^"\\]{0,99}"\s{0,99}:')
 
-#: So often, at most, a damaged text is read again from another place in it; then what was read is given up.
+#: Most attempts to resume parsing in a damaged text; the rest is dropped.
 _AGAIN: Final = 4
 _AGAIN_AT_LEAST: Final = 1 << 16
 
-#: So deep an object may be nested, in characters that are read in vain.
+#: Deepest nesting of an object, in characters scanned in vain.
 _DEEP: Final = 2000
 
-#: What the parts of an object stand in: numbers need not be made of their digits.
+#: JSON decoder for the structure only; numbers stay text.
 _SCANNER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 _BLANK: Final = ", \t\r\n"
 
 
 class _Chars(str):
-    """Text in which errors do not say their line: that would be looked for from the beginning each time."""
+    """A str whose line lookup is disabled: the JSON decoder's errors would count lines from the start each time."""
 
     __slots__ = ()
 
@@ -86,20 +86,20 @@ class _Chars(str):
 def _decimal(text: str) -> Decimal | None:
     try:
         return Decimal(text)
-    except InvalidOperation:  # an exponent of twenty digits
+    except InvalidOperation:  # an exponent of twenty digits overflows
         return None
 
 
 _DECODER: Final = msgspec.json.Decoder(float_hook=_decimal)
 
 
-#: The fields of an object as they are written; of a field that stands twice the last, as above.
+#: The raw fields of an object; of a repeated key the last value.
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUES: Final = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw])
 
 
 def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN401 - of any kind
-    """The event in a JSON object, its times in nanoseconds; or a word on why it is none.
+    """Decodes one event, times in nanoseconds; else the reason, as a counter name, why it is not an event.
 
     What tells the names of processes and threads goes to `meta`.
     """
@@ -122,7 +122,7 @@ def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN4
 
 
 def _category_of(event: Mapping[str, Any]) -> str | None:
-    """The category of an event that has none."""
+    """Infers the category of an event without one."""
     if event.get("ph") == "X":
         pid = event.get("pid")
         return _WITHOUT_CATEGORY.get(pid) if isinstance(pid, str) else None
@@ -137,7 +137,7 @@ def _uncategorised(event: Mapping[str, Any]) -> str:
 
 
 def in_ns(event: Any, limit_us: float) -> bool:  # noqa: ANN401 - of any kind
-    """Give the event's times, floats of microseconds, in nanoseconds; False where one is not below the limit."""
+    """Convert the event's times from float microseconds to nanoseconds; False if one exceeds the limit."""
     if isinstance(event, of.Flow):
         return True
     names = ("ts", "dur") if isinstance(event, of.Timed) else ("ts",)
@@ -154,7 +154,7 @@ def in_ns(event: Any, limit_us: float) -> bool:  # noqa: ANN401 - of any kind
 
 
 def _of_kind(kind: Any, event: Mapping[str, Any], raw: msgspec.Raw) -> Any:  # noqa: ANN401
-    """The event, which is of this kind and was decoded of `raw`; or the word that it has no time."""
+    """Decodes an event of a known kind from `raw`; else the counter name for a missing time."""
     if kind is of.Flow:
         return of.Flow()
     ts = _ns(event.get("ts"))
@@ -176,7 +176,7 @@ def _of_kind(kind: Any, event: Mapping[str, Any], raw: msgspec.Raw) -> Any:  # n
 
 
 def _args(kind: type[msgspec.Struct], given: Mapping[str, Any], raw: msgspec.Raw) -> msgspec.Struct:
-    """The arguments `given` in the event `raw`, also where they are spelled a little differently."""
+    """Decodes the arguments `given`, tolerating different spellings."""
     values: dict[str, Any] = {}
     spelled = {key.lower().replace("_", " "): key for key in given}
     texts: dict[str, msgspec.Raw] | None = None
@@ -196,7 +196,7 @@ def _args(kind: type[msgspec.Struct], given: Mapping[str, Any], raw: msgspec.Raw
 
 
 def _whole(value: object) -> object:
-    """A number that may have been written with decimals, where those say nothing; anything else as it is."""
+    """Converts a float with an integral value to int; other values stay."""
     if isinstance(value, bool):
         return None
     if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) < _DIGITS:
@@ -205,7 +205,7 @@ def _whole(value: object) -> object:
 
 
 def number(value: object) -> int:
-    """A whole number of 64 bits, also where it was written as text; missing where there is none."""
+    """An int64 from a number or numeric text; the sentinel if absent or invalid."""
     if isinstance(value, str):
         found = _WHOLE.fullmatch(value)
         value = int(found[1], 16 if found[1][:2] in {"0x", "0X"} else 10) if found else None
@@ -213,7 +213,7 @@ def number(value: object) -> int:
 
 
 def _ns(value: object) -> int | None:
-    """A time of so many microseconds in nanoseconds, exactly; None for what is no time."""
+    """Converts microseconds to nanoseconds exactly; None for an invalid time."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
         return None
     try:
@@ -227,7 +227,7 @@ def _ns(value: object) -> int | None:
 
 
 def repaired(text: bytes) -> tuple[bytes, int]:
-    """`text` with what no JSON may hold replaced, and how many places that were.
+    """Replaces what is invalid in JSON; returns the text and the number of replacements.
 
     Control characters become spaces, bytes that are no UTF-8 become U+FFFD, as do halves of characters, NaN, inf and
     N/A become null, and backslashes and quotes that should have been escaped are.
@@ -239,7 +239,7 @@ def repaired(text: bytes) -> tuple[bytes, int]:
         better = text.decode("utf-8", "replace")
         count += better.count("\N{REPLACEMENT CHARACTER}") - text.count("\N{REPLACEMENT CHARACTER}".encode())
         text = better.encode()
-    # names first, while lines tell where they are; then quotes tell what is text
+    # names first, while line ends delimit them; afterwards quotes delimit strings
     for mend in (_names_mended, _numbers_mended, _escapes_mended, _controls_mended):
         if _is_json(text):
             break
@@ -257,7 +257,7 @@ def _is_json(text: bytes) -> bool:
 
 
 def _replaced(pattern: re.Pattern[bytes], text: bytes, by: Callable[[re.Match[bytes]], bytes]) -> tuple[bytes, int]:
-    """`text` with what `by` makes of each match, and how many of them it changed."""
+    """Substitutes each match by `by`; returns the text and the number of changed matches."""
     parts: list[bytes] = []
     at = 0
     for match in pattern.finditer(text):
@@ -282,7 +282,7 @@ def _controls_mended(text: bytes) -> tuple[bytes, int]:
 
 def _escapes_mended(text: bytes) -> tuple[bytes, int]:
     if text.count(b"\\") > max(1000, len(text) // 8):
-        return text, 0  # that is no text that anybody wrote
+        return text, 0  # not plausible as text
     text, count = _replaced(_ESCAPE, text, lambda match: b"\\\\" if match[0] == b"\\" else match[0])
     text, halves = _replaced(_HALF, text, lambda match: b"\\ufffd" if len(match[0]) == len(b"\\ud800") else match[0])
     return text, count + halves
@@ -295,7 +295,7 @@ def _names_mended(text: bytes) -> tuple[bytes, int]:
 
 
 def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
-    """The events that can be read of a damaged `text`, and between them what cannot be: events and bytes."""
+    """Recovers events from damaged `text`; yields events, and counters of what was lost between them."""
     chars = _Chars(text.decode("utf-8", "replace"))
     at, behind, budget = 0, 0, _AGAIN * len(chars) + _AGAIN_AT_LEAST
     while (found := _BEGIN.search(chars, at)) is not None:
@@ -303,7 +303,7 @@ def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
         try:
             value, end = _SCANNER.raw_decode(chars, begin)
         except json.JSONDecodeError as error:
-            # text without end was read to the end
+            # an unterminated string consumed the rest
             stop = len(chars) if error.msg.startswith("Unterminated") else error.pos
         except RecursionError:
             stop = begin + _DEEP
@@ -320,7 +320,7 @@ def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
 
 
 def _lost(chars: str) -> Iterator[Counter[str]]:
-    """What is lost between two events that can be read."""
+    """Counts what is lost between two recovered events."""
     rest = chars.strip(_BLANK)
     if rest:
         events = max(1, rest.count('"ph"'))

@@ -1,4 +1,4 @@
-"""Decodes a trace on all processors: pieces go to processes of their own, columns come back in order.
+"""Decodes a trace in parallel worker processes; columns come back in file order.
 
 Python decodes on one processor at a time, whatever its threads do. The processes are started as programs, not forked
 (polars' threads would not survive that) and not by :mod:`multiprocessing` (which runs the user's script again).
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.readers.torch.decode.text import GzipText, Piece
 
-#: Compressed and plain files smaller than this are decoded here: starting a process takes as long as a few MiB.
+#: Smaller files, compressed and plain, are decoded in this process: starting a worker costs as much as a few MiB.
 SMALL_GZIP_BYTES: Final = 1 << 20
 SMALL_PLAIN_BYTES: Final = 12 << 20
 
-#: Places of pieces that a process has before it at once, so that it need not wait for the next. Of pieces themselves it
-#: is one: the process reads no second one while it writes what it made of the first.
+#: Pieces of a plain file queued per worker, so that it never idles. Of decompressed pieces it is one: a worker does
+#: not read the next one while it writes its answer.
 _AHEAD: Final = 2
 
-#: Pieces that are decoded while the one before them is waited for; those that cannot be are kept until then.
+#: Pieces decoded ahead of the next one in order; those that fail are kept until then.
 _UNORDERED: Final = 64
 
 _MOST: Final = 8
 
-#: How far it is, is told where it takes longer than this.
+#: Seconds before progress is reported.
 _PATIENCE_S: Final = 1.0
 
-#: A process keeps the memory of a piece for the next one; glibc would give it back each time, and ask for it again.
+#: glibc settings of a worker: keep freed memory for the next piece instead of returning it to the system.
 _KEEPING: Final = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 28)}
 
-#: What a process is told to run. It finds our modules where they are, under no other name, without running what
-#: :mod:`kanalyze` runs when it is imported, and before anything else that may be called like them.
+#: The worker's start-up code: imports our modules from their own folders, without running :mod:`kanalyze`'s
+#: ``__init__``, and regardless of other modules with the same names.
 _PROGRAM: Final = """
 import sys
 from types import ModuleType
@@ -67,7 +67,7 @@ main()
 
 
 def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
-    """The columns of every piece of a trace, in order; of what cannot be decoded those of what can be read.
+    """Decodes every piece of a trace, in order; damaged pieces as far as they can be recovered.
 
     Raises:
         DecoderEndedError: A process that decoded was ended from outside.
@@ -78,7 +78,7 @@ def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
 
 @contextmanager
 def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[Part]]]:
-    """Begin to decode a trace, in processes if it is worth while; gives what waits for the end as :func:`decoded` does.
+    """Starts decoding, in worker processes if the trace is large; yields a function that waits for the result.
 
     Something else can be done meanwhile, as importing polars, which takes a tenth of a large trace's time.
     """
@@ -110,7 +110,7 @@ def _decoded(decoder: Decoder, piece: Piece, read: Callable[[Piece], bytes]) -> 
 
 
 def _reader(path: Path) -> Callable[[Piece], bytes]:
-    """What gives the text of a piece of the file at `path`."""
+    """A function that reads a piece of the file at `path`."""
 
     def read(piece: Piece) -> bytes:
         if isinstance(piece, bytes):
@@ -126,7 +126,7 @@ def _reader(path: Path) -> Callable[[Piece], bytes]:
 def _in_processes(
     pool: _Pool, text: PlainText | GzipText, read: Callable[[Piece], bytes], progress: Progress
 ) -> Iterator[Part]:
-    """What :func:`_here` gives, from processes; those that cannot be started are done without."""
+    """Decodes in worker processes as :func:`_here` does; falls back to this process if none can be started."""
     decoder = Decoder()
     what, begun, told = f"reading {text.path.name}", monotonic(), False
     for part in pool.parts():
@@ -139,17 +139,17 @@ def _in_processes(
 
 
 class _Pool:
-    """Processes that decode the pieces of one trace, each fed by a thread."""
+    """Pool of worker processes that decode one trace, each fed by a thread."""
 
     def __init__(self, text: PlainText | GzipText, workers: int) -> None:
-        """Start up to `workers` processes, which begin at once: none where no program can be started."""
+        """Start up to `workers` processes; none if programs cannot be started."""
         self._path = text.path
         self._ahead = _AHEAD if isinstance(text, PlainText) else 1
         self._pieces: Iterator[tuple[int, Piece]] = enumerate(text.pieces())
         self._taking = Lock()
         self._changed = Condition()
         self._found: dict[int, Part | Piece] = {}
-        self._next = 0  # to be given out in order
+        self._next = 0  # to be yielded in order
         self._failure: BaseException | None = None
         self._stopped = False
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -162,7 +162,7 @@ class _Pool:
             thread.start()
 
     def parts(self) -> Iterator[Part | Piece]:
-        """What was made of each piece, in order; pieces themselves where no process could be started.
+        """The decoded pieces in order; undecoded pieces if no process could be started.
 
         Raises:
             DecoderEndedError: A process was ended from outside.
@@ -171,23 +171,23 @@ class _Pool:
             yield part
 
     def end(self) -> None:
-        """End the processes, whatever they have left to do."""
+        """Terminate the workers at once."""
         self._stop()
         for process in self._processes:
             process.kill()
         for thread in self._threads:
             thread.join()
-        self._failure = None  # whose traceback holds this: the trace would stay open until such a circle is found
+        self._failure = None  # its traceback refers to this object: the cycle would keep the trace open
 
     def _await(self) -> Part | Piece | None:
-        """What comes next; None after the last."""
+        """Wait for the next part in order; None after the last."""
         with self._changed:
             while self._next not in self._found and self._busy and self._failure is None:
                 self._changed.wait()
             if self._failure is not None:
                 raise self._failure
             part = self._found.pop(self._next, None)
-            if part is None:  # no process is left, and the pieces that none took remain
+            if part is None:  # no worker is left: the remaining pieces are returned undecoded
                 given = next(self._pieces, None)
                 part = None if given is None else given[1]
             self._next += 1
@@ -200,7 +200,7 @@ class _Pool:
             self._changed.notify_all()
 
     def _take(self, *, wait: bool) -> tuple[int, Piece] | None:
-        """The next piece and its number; None where there is none, or where too many wait for an earlier one."""
+        """Take the next piece and its number; None at the end, or while too many wait for an earlier one."""
         with self._changed:
             while wait and not self._stopped and len(self._found) >= _UNORDERED:
                 self._changed.wait()
@@ -210,7 +210,7 @@ class _Pool:
             return next(self._pieces, None)
 
     def _feed(self, process: subprocess.Popen[bytes]) -> None:
-        """Keep one process busy until there are no pieces left."""
+        """Feed one worker until no pieces are left."""
         try:
             try:
                 self._exchange(process)
@@ -246,7 +246,7 @@ class _Pool:
             self._put(number, part_of(columns, texts, piece))
 
     def _ended(self, process: subprocess.Popen[bytes], waiting: deque[tuple[int, Piece]], *, answered: bool) -> None:
-        """Give back what is `waiting` for a process that never got to work.
+        """Return the pieces `waiting` for a worker that failed to start.
 
         Raises:
             DecoderEndedError: The process worked, or was ended from outside.
@@ -264,7 +264,7 @@ class _Pool:
 
 
 def started(path: Path) -> subprocess.Popen[bytes]:
-    """A process that decodes pieces of the file at `path`.
+    """Start a worker for the file at `path`.
 
     Raises:
         OSError: No program can be started, or Python itself is not where it says.
@@ -282,22 +282,22 @@ def started(path: Path) -> subprocess.Popen[bytes]:
 
 
 def close(process: subprocess.Popen[bytes]) -> None:
-    """Let a process end, which it does when nothing comes any more, and wait for that."""
+    """Close a worker's input and wait for its exit."""
     for pipe in (process.stdin, process.stdout):
-        with suppress(BrokenPipeError):  # there was something that it did not read
+        with suppress(BrokenPipeError):  # it left input unread
             if pipe is not None:
                 pipe.close()
     process.wait()
 
 
 def ask(process: subprocess.Popen[bytes], piece: Piece) -> None:
-    """Hand a piece to a process; one that has ended shows when its answer is awaited."""
+    """Send a piece to a worker; if it has exited, this shows when the answer is read."""
     assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe
     with suppress(BrokenPipeError):
         send(process.stdin, PIECE + piece if isinstance(piece, bytes) else PLACE + SPAN.pack(*piece))
 
 
 def answer_of(process: subprocess.Popen[bytes]) -> bytes | None:
-    """What a process made of the piece that it was handed first; None where it has ended."""
+    """The worker's answer to its oldest piece; None if it has exited."""
     assert process.stdout is not None  # noqa: S101
     return receive(process.stdout)

@@ -1,4 +1,4 @@
-"""Pieces of a trace that cannot be decoded: put together again where an event was cut, or salvaged where it is damaged.
+"""Repairs pieces of a trace that fail to decode: joins pieces cut within an event, recovers events from damaged ones.
 
 A cut between two events was only looked for, and may lie in a list inside an event, or in its text. Then neither of the
 pieces beside it is whole. The list of events may also end earlier than it was looked for.
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from kanalyze.readers.torch.decode.columns import Columns
     from kanalyze.readers.torch.decode.text import Around, Piece
 
-#: What tells how deep a place is: texts, which may not end, and brackets.
+#: Tokens for tracking nesting depth: strings, possibly unterminated, and brackets.
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]++|[\]}]++', re.DOTALL)
 
-#: So many places are looked at that may be the end of the list, though events seem to follow.
+#: Most candidates examined for the end of the list while events seem to follow.
 _ENDS: Final = 3
 
 
 class Part(NamedTuple):
-    """The columns of one piece.
+    """Decoding result of one piece.
 
     Attributes:
         columns: The columns; None where the piece cannot be decoded as it is.
@@ -44,12 +44,12 @@ class Part(NamedTuple):
 
 
 def part_of(columns: Columns | None, texts: list[str], piece: Piece) -> Part:
-    """The part that was made of a `piece`, which is kept only where it may be needed."""
+    """The result for a `piece`; keeps its text only if a repair may need it."""
     return Part(columns, texts, piece if columns is None or columns.hollow else b"")
 
 
 def columns_of(decoder: Decoder, piece: bytes) -> Columns | None:
-    """The columns of a piece; None where it cannot be decoded."""
+    """Decodes a piece; None if it cannot be decoded."""
     try:
         return decoder.columns(piece)
     except (DecodeError, UnicodeDecodeError, RecursionError):
@@ -57,7 +57,7 @@ def columns_of(decoder: Decoder, piece: bytes) -> Columns | None:
 
 
 def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around) -> Iterator[Part]:
-    """All `parts` in order, those that could not be decoded put together with their neighbours, or salvaged.
+    """Replaces undecodable parts: joined with their neighbours, or salvaged; all parts stay in order.
 
     `read` gives the text of a piece. Behind the last one `around` has everything that stands around the events.
     """
@@ -82,7 +82,7 @@ def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around
 
 
 def _ended(run: list[bytes], around: Around) -> tuple[list[bytes], bool]:
-    """The last pieces of a file, which could not be decoded, up to where the list ends; and whether they were cut."""
+    """The undecodable last pieces of a file, cut at the end of the list; and whether they were cut."""
     text = b"".join(run)
     if around.tail is not None:
         text += b"]" + around.tail
@@ -95,7 +95,7 @@ def _ended(run: list[bytes], around: Around) -> tuple[list[bytes], bool]:
 
 
 def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iterator[Part]:
-    """The parts of pieces beside each other that could not be decoded, unless they were `cut` since.
+    """Decodes adjacent undecodable pieces as one text, unless they were `cut` meanwhile.
 
     Where something is damaged, brackets and quotes tell little of where events begin. So what is salvaged is all that
     stands between what can be decoded.
@@ -123,7 +123,7 @@ def _salvaged(decoder: Decoder, text: bytes) -> Iterator[Part]:
 
 
 def outline(text: bytes, places: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Where a list's text can be cut, and where the list may end.
+    """The structure of a list's text: where it can be split, and where the list may end.
 
     Returns:
         Of the `places` those between two of the list's values, and the last one; and where a bracket closes that none

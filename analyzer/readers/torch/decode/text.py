@@ -1,4 +1,4 @@
-"""The text of a Chrome trace: its events in pieces that can be decoded on their own, and what stands around them.
+"""Splits a Chrome trace into pieces of whole events, and parses the properties around the event list.
 
 A trace is ``{…, "traceEvents": [ … ], …}`` or only the list. A piece ends between two events: where a bracket closes,
 a comma follows, and then what the first event of the file begins with. That place is looked for, not parsed for; pieces
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-#: Text that is decoded together: enough that a piece costs little, few enough for little memory.
+#: Bytes per piece: large enough to amortise the cost per piece, small enough for memory.
 PIECE_BYTES: Final = 1 << 20
 
-#: No event is longer than this, and nothing that stands before all of them.
+#: Longest event, and longest header before the events, in bytes.
 LONGEST_BYTES: Final = 1 << 26
 
-#: Bytes of a piece or the piece's place in the file: its beginning and end.
+#: A piece: its bytes, or its start and end in the file.
 Piece = bytes | tuple[int, int]
 
 _Look = Callable[[int, int], bytes]
@@ -40,35 +40,35 @@ _JSON: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _LIST: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 
-#: Between two events, in any style; also between two objects of a list inside an event.
+#: Separator of two events in any style; also matches between objects of a list inside an event.
 _BETWEEN: Final = re.compile(rb"\}(?=\s*,\s*\{)")
 
-#: How the first event begins: its first key and, where that is the kind of event, what follows.
+#: Start of the first event: its first key and, if that is the phase, its value.
 _OPENING: Final = re.compile(rb'\s*\{(\s*)"([^"\\]*)"')
 _OPENING_BYTES: Final = 4096
 
-#: Properties that are looked for where what stands around the events is damaged.
+#: Properties looked for one by one where the text around the events is damaged.
 _NEEDED: Final = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "distributedInfo")
 
-#: So much is read at a time.
+#: Bytes per read.
 _READ_BYTES: Final = 1 << 20
 
-#: So much is looked through for a place between two events at a time, and so much of that again the next time.
+#: Search window for a separator, in bytes, and its overlap with the next window.
 _LOOK_BYTES: Final = 1 << 16
 _AGAIN_BYTES: Final = 1 << 12
 
-#: Events that are tried as the last one, and the text that they are looked for in.
+#: Most candidates for the last event, and the bytes at the end in which they are searched.
 _LAST: Final = 3
 _LAST_BYTES: Final = 1 << 16
 
-#: Reads objects that have control characters in their texts; numbers need not be made of their digits.
+#: JSON decoder that accepts control characters in strings; numbers stay text.
 _LENIENT: Final = json.JSONDecoder(strict=False)
 _SHALLOW: Final = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 
 @dataclass
 class Around:
-    """What stands around the events.
+    """Everything in the file except for the events.
 
     Attributes:
         bare: Whether nothing does: the file is only a list.
@@ -84,11 +84,11 @@ class Around:
     damage: list[str] = field(default_factory=list)
 
     def add_head(self, text: bytes) -> None:
-        """Add the properties before the events: an object that ends with a comma, or a list's beginning."""
+        """Parse the properties before the events."""
         self._add(text.removeprefix(_MARK).lstrip().removeprefix(b"{"), "before")
 
     def add_tail(self, text: bytes) -> None:
-        """Add the properties after the events: what stands behind their list's end."""
+        """Parse the properties after the events."""
         self._add(text.rstrip(b"\0 \t\r\n").removesuffix(b"}"), "after")
 
     def _add(self, inside: bytes, where: str) -> None:
@@ -101,7 +101,7 @@ class Around:
 
 
 def _properties(inside: bytes) -> dict[str, Any] | None:
-    """The object between whose brackets this stands, with commas around; None where there is none."""
+    """Parses the inside of an object, with stray commas at its ends; None if invalid."""
     text = b"{" + inside.strip(b", \t\r\n") + b"}"
     # until 2026 Kineto wrote the quotes in metadata as /", where JSON has \"
     mends: tuple[Callable[[bytes], bytes], ...] = (bytes, _repaired, lambda given: given.replace(b'/"', b'\\"'))
@@ -119,7 +119,7 @@ def _repaired(text: bytes) -> bytes:
 
 
 def _value(text: str, name: str) -> object:
-    """The value of a property in a text that is no JSON as a whole; None where there is none."""
+    """The value of one property in a text that is not valid JSON as a whole; None if absent."""
     found = re.search(f'"{name}"\\s*:\\s*', text)
     try:
         return _LENIENT.raw_decode(text, found.end())[0] if found else None
@@ -128,7 +128,7 @@ def _value(text: str, name: str) -> object:
 
 
 def is_tail(text: bytes) -> bool:
-    """Whether `text` may stand behind the end of the list of events: properties, whole or damaged, but no event."""
+    """Whether `text` can follow the event list: properties, intact or damaged, but no event."""
     return b'"ph"' not in text or _is_whole_tail(text)
 
 
@@ -137,37 +137,37 @@ def _is_whole_tail(text: bytes) -> bool:
 
 
 def between(opening: bytes) -> re.Pattern[bytes]:
-    """What stands between two events, for a list that begins with `opening`: ends with the first one's bracket."""
+    """The regular expression between two events, up to the next one's bracket, for a list beginning with `opening`."""
     match = _OPENING.match(opening)
     if match is None:
         return _BETWEEN
     space, key = match.groups()
-    if b"\n" in space:  # no text of JSON has a line's end in it, and what is inside an event is indented further
+    if b"\n" in space:  # valid JSON strings have no line end, and objects inside an event are indented further
         line = re.escape(opening[: match.start(1) - 1].rpartition(b"\n")[2])
         return re.compile(rb"\n" + line + rb"\}(?=\s*,\s*\n" + line + rb"\{)")
     return re.compile(rb"\}(?=\s*,\s*\{\s*\"" + re.escape(key) + rb"\"\s*:)")
 
 
-#: So many blanks in a row are as good as one.
+#: Chunks of decompressed blanks at least this long are shortened to one.
 _BLANKS: Final = 1 << 16
 
 
 class Text(Protocol):
-    """The text of a trace."""
+    """Interface of the text of a trace."""
 
     path: Path
     around: Around
 
     def pieces(self) -> Iterator[Piece]:
-        """The pieces, in order; what stands around the events is known when all have been taken."""
+        """The pieces in order; afterwards the properties around the events are known."""
 
     @property
     def share(self) -> float:
-        """Which share of the file the pieces so far are."""
+        """The share of the file covered by the pieces so far."""
 
 
 class PlainText:
-    """A trace that is not compressed: its pieces are looked for where they lie, and not read."""
+    """An uncompressed trace: pieces are located in the file without reading it whole."""
 
     def __init__(self, path: Path) -> None:
         """Find the events in the file at `path`.
@@ -182,7 +182,7 @@ class PlainText:
             self._start = _begin(path, _look_in(file), self.around)
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """Where the pieces begin and end in the file."""
+        """The start and end of each piece in the file."""
         size = max(1, self.path.stat().st_size)
         with self.path.open("rb") as file:
             for start, stop in _spans(_look_in(file), self._start, self.around):
@@ -191,7 +191,7 @@ class PlainText:
 
 
 class GzipText:
-    """A compressed trace, read from its beginning to its end."""
+    """A gzip-compressed trace, decompressed sequentially."""
 
     def __init__(self, path: Path) -> None:
         """Find the events in the file at `path`.
@@ -207,7 +207,7 @@ class GzipText:
         self._start = _begin(path, self._look, self.around)
 
     def pieces(self) -> Iterator[bytes]:
-        """The pieces themselves; they can be taken once."""
+        """The text of each piece; single use."""
         for start, stop in _spans(self._look, self._start, self.around):
             piece = self._look(start, stop - start)
             del self._text[: stop - self._at]
@@ -215,17 +215,17 @@ class GzipText:
             yield piece
 
     def _look(self, start: int, size: int) -> bytes:
-        """Text that was not yet taken."""
+        """The text at an offset that is not consumed yet, decompressing as needed."""
         begin = start - self._at
         missing = begin + size - len(self._text)
         while missing > 0 and (part := next(self._parts, None)) is not None:
-            self._text += part  # in place: what is there already is not copied again
+            self._text += part  # extended in place, without copying what is there
             missing -= len(part)
         with memoryview(self._text) as text:
             return bytes(text[begin : begin + size])
 
     def _decompressed(self) -> Iterator[bytes]:
-        """The text of the file, part by part, as far as it can be read."""
+        """Decompresses the file in chunks, as far as it is intact."""
         inflater, begun = zlib.decompressobj(wbits=_GZIP_BITS), False
         size = max(1, self.path.stat().st_size)
         with self.path.open("rb") as file:
@@ -241,10 +241,10 @@ class GzipText:
                         yield from _until_error(saved, data)
                         return
                     begun, data = not inflater.eof, inflater.unconsumed_tail or inflater.unused_data
-                    if inflater.eof:  # another member may follow, or zeros that fill a block
+                    if inflater.eof:  # another gzip member may follow, or zero padding
                         inflater, data = zlib.decompressobj(wbits=_GZIP_BITS), data.lstrip(b"\0")
                     if part:
-                        # a file of 2 MB may hold gigabytes of blanks, which say nothing
+                        # a file of 2 MB may decompress to gigabytes of blanks
                         yield part[:1] if part.isspace() and len(part) >= _BLANKS else part
         while part := inflater.decompress(inflater.unconsumed_tail, _READ_BYTES) if begun else b"":
             yield part
@@ -253,7 +253,7 @@ class GzipText:
 
 
 def open_text(path: Path) -> PlainText | GzipText:
-    """The text of the trace at `path`, compressed or not.
+    """Opens the trace at `path`, compressed or not.
 
     Raises:
         UnknownFormatError: It is no trace.
@@ -264,7 +264,7 @@ def open_text(path: Path) -> PlainText | GzipText:
 
 
 def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """What can be had of compressed `data` before the place where it is damaged, almost to the byte."""
+    """Decompresses up to the damaged place, almost to the byte."""
     for step in (4096, 64, 1):
         for at in range(0, len(data), step):
             saved = inflater.copy()
@@ -276,7 +276,7 @@ def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
 
 
 def _look_in(file: BinaryIO) -> _Look:
-    """What reads from a file; a file that has become shorter just ends there."""
+    """A function that reads from a file; if the file was truncated meanwhile, it ends early."""
 
     def look(start: int, size: int) -> bytes:
         file.seek(start)
@@ -286,7 +286,7 @@ def _look_in(file: BinaryIO) -> _Look:
 
 
 def _begin(path: Path, look: _Look, around: Around) -> int:
-    """Where the events begin; what stands before them goes to `around`."""
+    """The offset of the first event; parses the properties before it into `around`."""
     text = look(0, _READ_BYTES)
     if _JSON.match(text) is None:
         raise UnknownFormatError.of(path, "compressed data that is no JSON" if text else "nothing that can be read")
@@ -296,7 +296,7 @@ def _begin(path: Path, look: _Look, around: Around) -> int:
         return bare.end()
     at = 0
     while (found := _EVENTS.search(text, at)) is None:
-        # the words may stand across the end of what was looked at
+        # the key may straddle the end of the window
         at, size = max(0, len(text) - _AGAIN_BYTES), len(text)
         text = look(0, min(4 * size, LONGEST_BYTES))
         if len(text) == size:
@@ -306,7 +306,7 @@ def _begin(path: Path, look: _Look, around: Around) -> int:
 
 
 def _spans(look: _Look, start: int, around: Around) -> Iterator[tuple[int, int]]:
-    """Where the pieces begin and end; what stands behind the events goes to `around`."""
+    """The start and end of each piece; parses the properties after the events into `around`."""
     at, pattern = start, between(look(start, _OPENING_BYTES))
     while (end := _cut(look, at, pattern)) is not None:
         yield at, end
@@ -317,7 +317,7 @@ def _spans(look: _Look, start: int, around: Around) -> Iterator[tuple[int, int]]
 
 
 def _cut(look: _Look, at: int, pattern: re.Pattern[bytes]) -> int | None:
-    """Where the piece ends that begins at `at`; None where there is no more than that piece."""
+    """The end of the piece that starts at `at`; None if it is the last one."""
     begin = at + PIECE_BYTES
     for known, far in ((pattern, begin + 4 * PIECE_BYTES), (_BETWEEN, at + LONGEST_BYTES)):
         for place in range(begin, far, _LOOK_BYTES):
@@ -331,7 +331,7 @@ def _cut(look: _Look, at: int, pattern: re.Pattern[bytes]) -> int | None:
 
 
 def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | None]:
-    """The events in the end of a trace, and what follows their list; None where its end is not found like this.
+    """Splits the end of a trace into events and what follows their list; None if its end is not found.
 
     What follows may hold lists of objects, too. So the last event is read, behind the last place where one ends.
     """
@@ -344,7 +344,7 @@ def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | 
 
 
 def _after_object(text: bytes, at: int) -> int | None:
-    """Where the one event behind `at` ends, if the list ends there; or where the list does, if it holds none."""
+    """The end of the event at `at` if it is the list's last; or the end of an empty list."""
     rest = text[at:].decode("utf-8", "surrogateescape")
     begin = len(rest) - len(rest.lstrip(", \t\r\n"))
     try:

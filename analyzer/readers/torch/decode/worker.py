@@ -1,4 +1,4 @@
-"""A process that decodes pieces of a trace: pieces come in on standard input, columns go out on standard output.
+"""Worker process that decodes pieces of a trace: pieces on standard input, columns on standard output.
 
 Run by :mod:`kanalyze.readers.torch.decode.processes`, never by hand.
 """
@@ -22,22 +22,22 @@ from kanalyze.readers.torch.decode.columns import Columns, Decoder
 if TYPE_CHECKING:
     from typing import IO
 
-#: What stands before each message: its length.
+#: Message header: length.
 LENGTH: Final = struct.Struct("<q")
 
-#: What a message begins with: a piece that lies in the file, of which its beginning and end follow, or a piece itself.
+#: Message types: a range of the file (start and end), or the text of a piece.
 PLACE: Final = b"@"
 PIECE: Final = b"."
 SPAN: Final = struct.Struct("<qq")
 
 
 def main() -> None:
-    """Decode what comes until nothing comes any more. The first argument is the file that places are in."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this ends it, by closing its input
-    gc.disable()  # the columns hold no cycles, and there is nothing else
+    """Decode pieces until end of input; the first argument is the file to which ranges refer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent interrupts this worker by closing its input
+    gc.disable()  # garbage collection is useless: columns hold no cycles
     with suppress(BrokenPipeError):
         _serve(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
-    os._exit(0)  # there is nothing to tidy up, and who started this waits for its end
+    os._exit(0)  # nothing to clean up at exit, and the parent waits for it
 
 
 def _serve(path: Path, source: IO[bytes], target: IO[bytes]) -> None:
@@ -71,7 +71,7 @@ def send(target: IO[bytes], message: bytes) -> None:
 
 
 def receive(source: IO[bytes]) -> bytes | None:
-    """Read one message; None where there is none any more, or not all of it."""
+    """Read one message; None at end of input or if truncated."""
     head = source.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
