@@ -1,7 +1,7 @@
-"""What the walk goes along: the idle intervals of each device, in batches, cut by what its host threads did.
+"""Splits the idle intervals of each device by host activity, batch by batch.
 
-Definitions: definitions.md, section 5, rules 5 to 13. The intervals are cut in batches, so that what is in memory at
-once does not grow with the report.
+Definitions: definitions.md, section 5, rules 5 to 13. Working in batches keeps peak memory independent of the size of
+the report.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Idle intervals that are walked together: at least so many by one of two processors, so many where more of them share
-#: the work, and so many by all of them at one time; enough to be worth it, few enough for little memory.
+#: Batch sizes, in idle intervals: the smallest batch, the smallest with more than two processors, and the most that
+#: are in flight at one time; large enough to amortise the overhead of a batch, small enough to bound memory.
 FEWEST: Final = 1 << 14
-_ENOUGH: Final = 1 << 16
+_SHARED_BATCH: Final = 1 << 16
 BATCH: Final = 1 << 19
 
-#: What batches would have to wait for one after the other, in an order in which their tables are read.
+#: Cached answers that every batch reads: computed beforehand, in the order in which their tables are read, since
+#: batches would otherwise block on them one after the other.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     threads,
     unrecorded_contexts,
@@ -60,18 +61,20 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
 
 @dataclass(frozen=True)
 class Walk:
-    """What the walk of one device needs.
+    """Input of idle attribution for one device: its window, its idle intervals and the host threads.
+
+    Times are in nanoseconds.
 
     Attributes:
         report: The report.
-        threads: What each host thread did, by process id and thread id.
-        launching: The calls of :func:`kanalyze.analyses.host._launching_call.launching_calls`.
+        threads: The calls and overheads of each host thread, by process id and thread id.
+        launching: Launch calls by process: :func:`kanalyze.analyses.host._launching_call.launching_calls`.
         device: The device.
         low: Start of its window.
         high: End of its window.
         begun: Start of the part of the window that the recording covers.
-        ended: End of that part; nothing is known of the rest.
-        idle: The idle intervals of the device, in the whole report and not cut; see :func:`idle_intervals`.
+        ended: End of that part; the rest of the window is `unknown`.
+        idle: The idle intervals of the device in the whole report, not clipped; see :func:`idle_intervals`.
     """
 
     report: Report
@@ -85,30 +88,30 @@ class Walk:
     idle: pl.DataFrame
 
     def batches(self, idle: pl.DataFrame) -> list[Batch]:
-        """`idle` in parts that are walked one by one."""
+        """Splits `idle` into batches of bounded size, in order."""
         most = workers()
         each, half = -(-idle.height // most), -(-idle.height // 2)
-        size = min(max(each, min(half, _ENOUGH), FEWEST), max(BATCH // most, 1))
+        size = min(max(each, min(half, _SHARED_BATCH), FEWEST), max(BATCH // most, 1))
         return [Batch(self, some) for some in idle.iter_slices(size)]
 
     def of_batches(self, work: Callable[[Batch], T], idle: pl.DataFrame) -> Iterator[T]:
-        """What `work` gives for each of the :meth:`batches` of `idle`, in their order."""
+        """Maps `work` over the :meth:`batches` of `idle` in a thread pool; results in order."""
         return in_threads(work, self.batches(idle), small=True)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some idle intervals of one device."""
+    """A batch of idle intervals of one device."""
 
     walk: Walk
     idle: pl.DataFrame
 
     def cut(self, *more: str, ranges: Mapping[ThreadKey, pl.DataFrame] | None = None) -> Cuts:
-        """The intervals cut by what the threads did that account for them.
+        """Splits the intervals by the activity of the host thread that each is attributed to.
 
-        `more` are further columns of the intervals to keep. With `ranges`, lines of threads (start, end, row), the time
-        before launch calls is cut by these as well, with that row as `range`, which is elsewhere the one that the
-        launch call began in, and :attr:`Cut.around` holds that of all intervals.
+        `more` are further columns of the intervals to keep. `ranges` are the range timelines of threads (start, end,
+        row): with them, the time before a launch call is split by range as well, `range` being that row; from the
+        launch call on, `range` is the one in which that call began, and :attr:`Cut.around` has it for every interval.
         """
         walk = self.walk
         idle = clip_phases(with_phases(with_launches(walk.report, self.idle, walk.launching)), walk.begun, walk.ended)
@@ -118,7 +121,7 @@ class Batch:
         unknown = (idle[pl.concat(lost)] if lost else idle.clear()).select("start", "end", *more)
         if not known:
             return Cuts(unknown, [])
-        # the ranges that launch calls began in are looked for on the lanes, too
+        # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
         ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
         begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
         begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
@@ -131,17 +134,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Cut:
-    """The idle time that some host threads are to account for, cut by what the threads did; times are on their lanes.
+    """Idle intervals attributed to some host threads, split by the activity of those; times are lane times.
 
     Attributes:
-        threads: What the threads did.
-        before: The time before launch calls: columns start, end, and label (of the call or overhead that it was spent
-            in, by row of :func:`labels`; null for none), in the order of time.
-        launched: The intervals from their launch calls on where nothing wins over the launch: columns begun, returned,
-            end and late (:func:`kanalyze.analyses.idle._attribution.with_phases`), and row.
-        after: The others from their launch calls on, in pieces: start, end, row, phase, and label (only of what wins
-            over a launch); no columns where there are none.
-        around: The ranges that their launch calls began in, row by row; empty without ranges.
+        threads: The activity of the threads.
+        before: The time before launch calls: start, end, and label (row of :func:`labels` for the call or overhead
+            that the thread was in; null for none), sorted by start.
+        launched: The intervals from their launch calls on, where nothing takes precedence over the launch: begun,
+            returned, end and late (see :func:`with_phases`), and row.
+        after: The remaining intervals from their launch calls on, split: start, end, row, phase, and label (only of
+            what takes precedence over a launch); no columns where there are none.
+        around: The range in which each launch call began, a row per interval; empty without ranges.
     """
 
     threads: Stretch
@@ -152,16 +155,16 @@ class Cut:
 
     @property
     def lanes(self) -> Lanes:
-        """The threads' lanes."""
+        """The lanes of the threads."""
         return self.threads.lanes
 
 
 class Cuts(NamedTuple):
-    """The idle time of a batch.
+    """The idle time of a batch, split by host activity.
 
     Attributes:
-        unknown: The intervals of which nothing is known: start, end.
-        known: The others.
+        unknown: Intervals without a known host thread: start, end.
+        known: The others, per group of lanes.
     """
 
     unknown: pl.DataFrame
@@ -169,25 +172,26 @@ class Cuts(NamedTuple):
 
 
 def launch_times() -> list[pl.Expr]:
-    """What the device waited for a launch, of the rows of :attr:`Cut.launched`: call_ns and latency_ns."""
+    """Time that the device waited for a launch: call_ns and latency_ns, from the columns of :attr:`Cut.launched`."""
     return [(pl.col("returned") - pl.col("begun")).alias("call_ns"), late_time("latency").alias("latency_ns")]
 
 
 def late_time(phase: str) -> pl.Expr:
-    """What the device waited, of the same rows, from the return of the launch call on, where that is of a phase."""
+    """Time from the return of the launch call to the end of the interval, in ns, where `late` is `phase`; else 0."""
     return pl.when(pl.col("late") == phase).then(pl.col("end") - pl.col("returned")).otherwise(0)
 
 
 def walks(
     report: Report, *, reading: Sequence[Remembered[Any]] = (), preparing: Sequence[Remembered[Any]] = ()
 ) -> Iterator[Walk]:
-    """The walk of each device in scope.
+    """Inputs of idle attribution, one per device in scope, with all that batches look up computed beforehand.
 
-    What its batches are asked for besides is found at once: `reading` what needs further tables, `preparing` the rest.
+    `reading` and `preparing` are further cached answers to prefetch: those that read tables of the file, and the rest.
+    The two groups are computed at the same time.
     """
 
     def read(report: Report) -> None:
-        # by one thread, for which the other one need not wait: SQLite takes Python's lock for every row
+        # one thread reads while the other computes: SQLite takes the GIL for every row, so more readers gain nothing
         for kind in DEVICE_KINDS:
             report.kind(kind)
         for one in reading:
@@ -214,7 +218,7 @@ def _walks(report: Report) -> Iterator[Walk]:
 
 
 def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:
-    """The part of a window that the recording covers, as far as the report says; nothing is known of the rest."""
+    """Start and end of the part of a window that the recording covers, as far as the report tells its end."""
     if report.meta.end_ns is None:
         return low, high
     begun, ended = max(low, min(first, 0)), min(high, max(last, report.meta.end_ns))
@@ -224,7 +228,7 @@ def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tup
 def _cut(
     idle: pl.DataFrame, threads: Stretch, more: Sequence[str], ranges: Mapping[ThreadKey, pl.DataFrame] | None
 ) -> Cut:
-    """The intervals that some threads account for, which are on their lanes, cut; see :meth:`Batch.cut`."""
+    """Splits intervals, given in lane times, by the activity of their threads; see :meth:`Batch.cut`."""
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, "lost", end="begun")
     around, line = pl.DataFrame(), threads.line(before)
     if ranges is not None:
@@ -233,7 +237,7 @@ def _cut(
         around = idle.select(*more, on_line(spans, idle.get_column("call_start")).alias("range"))
         idle, more = idle.with_columns(around.get_column("range")), (*more, "range")
     launched = idle.filter(pl.col("end") > pl.col("begun")).select("begun", "returned", "end", "late", "row", *more)
-    before, after = _lost(threads.report, overlaid(before, line, "label")), pl.DataFrame()
+    before, after = _relabel_unseen(threads.report, overlaid(before, line, "label")), pl.DataFrame()
     above = line.filter(winning(threads.report)[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
     if held.any():
@@ -242,8 +246,8 @@ def _cut(
     return Cut(threads, before, launched, after, around)
 
 
-def _lost(report: Report, before: pl.DataFrame) -> pl.DataFrame:
-    """The time before launch calls, where there is none because it was made before the recording began told apart."""
+def _relabel_unseen(report: Report, before: pl.DataFrame) -> pl.DataFrame:
+    """Relabels idle time whose launch call was made before the recording began as `unknown`."""
     wins = gathered(winning(report), before.get_column("label")).fill_null(value=False)
     waits = before.get_column("lost") & ~wins
     if not waits.any():
@@ -253,7 +257,7 @@ def _lost(report: Report, before: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
-    """The intervals of the threads of some lanes, which are the `rows` of `idle`, on their lanes."""
+    """Converts the intervals of some threads (their `rows` in `idle`) to lane times."""
     own = [rows[key] for key in lanes.keys]
     every = pl.concat(own, rechunk=True)
     idle = idle.drop(*THREAD, "call_end")
@@ -263,19 +267,19 @@ def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Seri
     return idle[every].with_columns(moved)
 
 
-# Why a device waited: each idle interval, the operation that ended it, and the thread that is walked.
+# Joins each idle interval with the operation that ended it, the launch call of that, and the host thread to look at.
 #
 # Definitions: definitions.md, section 5, rules 5 to 13.
 
-#: What an idle interval is spent in from its launch call on.
+#: Phases of an idle interval from its launch call on.
 PHASES: Final = ("call", "latency", "queued", "unseen")
 
 
 def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
-    """The idle intervals within ``[low, high)`` of the device whose operations are `work`.
+    """Idle intervals within ``[low, high)`` of the device whose operations are `work`, sorted by start.
 
-    Columns: start, end, row (of the operation that ends it; null for the last one) and process_id (of that operation,
-    or of the one that ended last; of several, of the one with the highest event_id).
+    Columns: start, end, row (of the operation that ends it; null for the trailing interval) and process_id (of that
+    operation; for the trailing interval of the operation that ended last, of equals the highest event_id).
     """
     real = work.select("start", "end", "rank", "row", "process_id")
     if not real.select((pl.col("end") > pl.col("start")).all()).item():
@@ -284,8 +288,8 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
         real = real.sort("start", maintain_order=True)
     same = pl.col("start") == pl.col("start").shift(1)
     if not constant(real, "rank") and real.select((same & (pl.col("rank") < pl.col("rank").shift(1))).any()).item():
-        real = real.sort("start", "rank", "row")  # by several columns, which takes many times as long
-    # sorted like this, the first operation to begin after all before it have ended is the one that ends the interval
+        real = real.sort("start", "rank", "row")  # a sort by several columns takes many times as long
+    # in this order, the first operation to start after the latest end so far ends an idle interval
     first, last, time = pl.lit(low, dtype=pl.Int64), pl.lit(high, dtype=pl.Int64), pl.col("end").cum_max()
     gaps = real.select("row", "process_id", start=time.shift(1, fill_value=first), end="start")
     final = real.filter(pl.col("end") == pl.col("end").max()).sort("row").tail(1)
@@ -300,13 +304,12 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
 
 
 def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.DataFrame]) -> pl.DataFrame:
-    """`idle` with thread_id, call_start and call_end of the launch of the operation that ends each interval.
+    """Joins `idle` with the launch call of the operation that ends each interval.
 
-    And with `unseen`: whether that operation waited for what was launched before the recording began.
-
-    `launching` are the calls of :func:`kanalyze.analyses.host._launching_call.launching_calls`.
-    An operation without launch, and the last interval, take the thread of their process's most recent launch, or of
-    its next one, and no call.
+    Adds thread_id, call_start, call_end, and unseen: whether that operation waited for work launched before the
+    recording began. `launching` is :func:`kanalyze.analyses.host._launching_call.launching_calls`. An operation without
+    a launch call, and the trailing interval, get null times and the thread of the most recent launch of their process,
+    else of the next one.
     """
     calls = calls_of(report, idle.get_column("row"), "thread_id", "call_start", "call_end")
     missing = calls.get_column("call_start").is_null().arg_true()
@@ -323,7 +326,7 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.Da
 
 
 def _nearest_thread(calls: pl.DataFrame | None, at: pl.Series) -> pl.Series:
-    """The thread of the call that started last before each of `at`, or else of the first one."""
+    """As-of join: the thread of the last call that started at or before each of `at`, else of the first call."""
     if calls is None:
         return pl.Series("thread_id", [None], dtype=pl.Int64).new_from_index(0, len(at))
     before = count_up_to(calls.get_column("call_start"), at, equal=True).cast(pl.Int64) - 1
@@ -331,13 +334,14 @@ def _nearest_thread(calls: pl.DataFrame | None, at: pl.Series) -> pl.Series:
 
 
 def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
-    """Idle intervals with `begun` and `returned`, when their launch calls did so within them, `late` and `lost`.
+    """Splits each idle interval at its launch call: adds begun, returned, late and lost.
 
-    Until `begun` the call had not begun; from then to `returned` it was in it. `late` says what follows: ``latency``
-    where the call began within the interval, ``queued`` where it began before that, ``unseen`` where what was waited
-    for was launched before the recording began. `lost` says that the operation itself was.
+    Before `begun` the launch call had not begun, from `begun` to `returned` the thread was in it (both are clipped to
+    the interval). `late` is the phase after that: ``latency`` where the call began within the interval, ``queued``
+    where it began earlier, ``unseen`` where the operation waited for work launched before the recording began. `lost`
+    is set where the operation itself was launched before the recording began.
     """
-    # which is the end where there is no call: a null is neither the least nor the greatest
+    # without a call both are the end of the interval: min_horizontal and max_horizontal skip nulls
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
     within = pl.col("call_start") >= pl.col("start")
     hidden = pl.when(within & pl.col("unseen")).then(_phase("unseen"))
@@ -348,7 +352,7 @@ def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
 
 
 def clip_phases(idle: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
-    """What :func:`with_phases` gives inside ``[low, high)``; `idle` is in the order of time."""
+    """Clips the rows of :func:`with_phases`, sorted by start, to ``[low, high)``."""
     if idle.is_empty() or (idle.item(0, "start") >= low and idle.item(-1, "end") <= high):
         return idle
     sides = ("start", "begun", "returned", "end")
@@ -356,9 +360,9 @@ def clip_phases(idle: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
 
 
 def launch_pieces(launched: pl.DataFrame) -> pl.DataFrame:
-    """Idle intervals from their launch calls on (begun, returned, end, late) as pieces: start, end, phase, the rest.
+    """Splits idle intervals from their launch calls on (begun, returned, end, late) into one row per phase.
 
-    In the order of time.
+    Columns: start, end, phase, and all others of `launched`; sorted by start.
     """
     others = [name for name in launched.columns if name not in ("begun", "returned", "end", "late")]
     parts = (

@@ -1,4 +1,4 @@
-"""Blocking calls: which ones there are, and what each waited for.
+"""Blocking calls, and the device operation that each waited for.
 
 Definitions: definitions.md, `syncs`.
 """
@@ -21,7 +21,7 @@ from kanalyze.frames import rows_at, taken
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What a blocking call waits for, by its name; the first that fits counts.
+#: Scope of a blocking call by pattern of its name; the first match counts.
 _SCOPES: Final = (
     ("device", re.compile(r"(?:cuda|cu)(?:Device|Ctx|Thread)Synchronize")),
     ("stream", re.compile(r"(?:cuda|cu)StreamSynchronize")),
@@ -32,35 +32,35 @@ _SCOPES: Final = (
 
 SCOPES: Final = tuple(scope for scope, _ in _SCOPES)
 
-#: Those of calls that do nothing but wait; a copy or freeing memory does something else, too.
+#: Scopes of calls that do nothing but wait; a copy or freeing memory does work as well.
 WAITING: Final = ("device", "stream", "event")
 
-#: CUDA returns from an asynchronous copy into such memory only once it is finished.
+#: An asynchronous copy into pageable memory returns only when the copy has finished.
 _PAGEABLE: Final = "Pageable"
 
 
 def scope_of(name: str | None) -> str | None:
-    """What a call of this name waits for, one of :data:`SCOPES`; None for one that does not block."""
+    """The scope of a blocking call, one of :data:`SCOPES`, by its name; None for a call that does not block."""
     known = cuda_name(name or "")
     return next((scope for scope, names in _SCOPES if names.match(known)), None)
 
 
 @once_per_process
 def blocking_calls(report: Report) -> pl.DataFrame:
-    """Every blocking call of the processes in scope, at any time, in the order of the api events.
+    """Blocking calls of the processes in scope, at any time, in the order of the api events.
 
     Columns: call_row, name, scope (of :data:`SCOPES`), process_id, thread_id, correlation_id, start, end, copied (row
-    of the last of the copies that it launched), context_id, stream and record_id of what it waits for, where that is
-    recorded, and device (that it waits for; null where that cannot be told).
+    of the last copy that it launched), context_id, stream and record_id (of its CUDA event) that it waits for, where
+    recorded, and device (null where not known).
     """
     return _with_devices(report, _with_streams(report, _blocking(report))).sort("call_row")
 
 
 def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """Some of :func:`blocking_calls` with `behind`: the row of the operation that each waited for.
+    """Joins blocking calls with the operation that each waited for: adds `behind`, its row.
 
-    Of all that a call waits for that is the operation that ended last before it returned; null if none ended while it
-    blocked.
+    That is, within the scope of the call, the operation that ended last before the call returned; null if none ended
+    while it blocked.
     """
     work = operations(report).select("row", "process_id", "device", ended="end")
     on_streams = pl.concat([work, streams(report)], how="horizontal")
@@ -78,7 +78,7 @@ def waited_for(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _blocking(report: Report) -> pl.DataFrame:
-    """The blocking calls with the last of the copies that each launched, as `copied`."""
+    """The blocking calls, with the row of the last copy that each launched as `copied`."""
     calls = report.kind("api").select(
         "name", "process_id", "thread_id", "correlation_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
     )
@@ -99,7 +99,7 @@ def _blocking(report: Report) -> pl.DataFrame:
 
 
 def _copies(report: Report) -> pl.DataFrame:
-    """The copies that calls launched: row, ended, call_row, and whether it went into pageable memory."""
+    """Copies with a launch call: row, ended, call_row, and whether the destination is pageable memory."""
     work = operations(report).select("row", "kind", "event_id", ended="end").with_columns(call_row=launch_rows(report))
     copies = work.filter(pl.col("kind") == "memcpy").drop_nulls("call_row")
     known = beside(copies, report.copy_detail, "target_memory")
@@ -107,7 +107,7 @@ def _copies(report: Report) -> pl.DataFrame:
 
 
 def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """`calls` with context_id and stream that each waits for, where that is recorded, and record_id of its event."""
+    """Adds the context_id, stream and record_id (of its CUDA event) that each call waits for, where recorded."""
     synced = report.kind("sync").select("event_id", "process_id", "correlation_id", "context_id", "stream")
     keys = ["process_id", "correlation_id"]
     known = beside(synced, report.table("sync_detail"), "record_id").drop("event_id").drop_nulls(keys)
@@ -120,10 +120,10 @@ def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """`calls` with the device that each waits for.
+    """Adds the device that each call waits for.
 
-    That of its copy; or of its context; or the only one that its process used; or that of the work that its thread
-    launched last before it; else null.
+    In this order: the device of its copy, of its context, the only one that its process used, or that of the last
+    operation that its thread launched before it; else null.
     """
     used = used_devices(report.whole).group_by("process_id").agg(pl.col("device").first(), n=pl.len())
     only = used.filter(pl.col("n") == 1).select("process_id", "device")
@@ -143,7 +143,7 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _recent_devices(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """`calls` with the `device` of the work that their threads launched last before them."""
+    """As-of join: the `device` of the last operation that the thread launched before each call."""
     launched = work.select("call", "device").drop_nulls()
     times = report.kind("api").select("process_id", "thread_id", at="start_ns")
     launches = launched.with_columns(rows_at(times, launched.get_column("call")))
@@ -157,7 +157,7 @@ def _recent_devices(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> 
 
 
 def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """`calls` with the row of the last of `work` to end before each returned, of the same `by`, as `behind`."""
+    """As-of join by the columns `by`: adds `behind`, the row of the last of `work` to end before each call returned."""
     if calls.is_empty():
         return calls.with_columns(behind=pl.lit(None, dtype=pl.UInt32))
     used = work.join(calls.select(by).unique(), on=by, how="semi", nulls_equal=False)
@@ -166,7 +166,7 @@ def _last_ended(calls: pl.DataFrame, work: pl.DataFrame, by: list[str]) -> pl.Da
 
 
 def in_scope(report: Report) -> pl.DataFrame:
-    """The rows of :func:`blocking_calls` that overlap the window and wait for the device in scope."""
+    """The :func:`blocking_calls` that overlap the window and wait for the device in scope."""
     calls, scope = blocking_calls(report), report.scope
     if scope.device is not None:
         calls = calls.filter(pl.col("device") == scope.device)

@@ -1,4 +1,4 @@
-"""The walk: what the host thread behind each idle interval was doing.
+"""Sums of idle time per device by ledger bucket and detail, and by culprit; cached per report.
 
 Definitions: definitions.md, section 5, rules 5 to 13.
 """
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import Lanes
     from kanalyze.report import Report
 
-#: Bucket and detail of what no call or overhead covers, by phase of the idle interval from its launch on.
-_REST: Final = {
+#: Bucket and detail by phase of the idle interval from its launch call on, where no call or overhead takes precedence.
+_PHASE_BUCKETS: Final = {
     "call": ("launch", "call"),
     "latency": ("launch", "latency"),
     "queued": ("queued", None),
@@ -45,10 +45,10 @@ _REST: Final = {
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"row": pl.UInt32, "launch_ns": pl.Int64}
-_WAITED: Final = pl.col("launch_ns") > 0
+_HAS_WAIT: Final = pl.col("launch_ns") > 0
 _QUEUED: Final = {"row": pl.UInt32, "queued_ns": pl.Int64}
 
-#: What tells idle time by name apart, and the sums of it.
+#: Group-by keys of idle time by name, and the schema of its sums.
 _KEYS: Final = ("bucket", "culprit", "range")
 _SUMS: Final[dict[str, DataType | DataTypeClass]] = {
     **{key: PARTS[key] for key in _KEYS},
@@ -60,18 +60,16 @@ _SUMS: Final[dict[str, DataType | DataTypeClass]] = {
 
 @dataclass
 class Walked:
-    """What the walk of one device found.
+    """Idle attribution of one device: partial sums by bucket, and waits per operation. Times are in ns.
 
     Attributes:
-        rows: Idle time by bucket and detail (columns bucket, detail, ns), in parts to be summed.
-        waits: What the device waited for the launch of each operation, by its row (columns row, launch_ns), in parts:
-            the call and the time from its return, less what loading, allocation and the profiler take of them.
-        queued: How long it waited for what was already submitted, by row (columns row, queued_ns), in parts; less the
-            same.
-        longest_host: Start and length of the longest time in which its host thread was in no CUDA call, nor in one
-            that was not recorded and made a context.
-        unrecorded: Host time in which contexts were made that no recorded call covers (columns process_id, thread_id,
-            start, end), in parts.
+        rows: Partial sums of idle time: bucket, detail, ns.
+        waits: Idle time per operation spent waiting for its launch: row (of the operation), launch_ns. The launch call
+            and its latency, without the time that goes to loading, allocation and the profiler.
+        queued: Idle time per operation that was already submitted: row, queued_ns; without the same.
+        longest_host: Start and length of the longest interval in which the host thread was in no CUDA call and made no
+            context in an unrecorded one.
+        unrecorded: Host time of context creation outside any recorded call: process_id, thread_id, start, end.
     """
 
     rows: list[pl.DataFrame] = field(default_factory=list)
@@ -82,15 +80,15 @@ class Walked:
 
     @property
     def unrecorded_ns(self) -> int:
-        """The length of `unrecorded`: part of the bucket `host`."""
+        """Total length of `unrecorded`, a part of the bucket `host`."""
         return sum(map(intervals.length, self.unrecorded))
 
     def merged(self) -> Walked:
-        """The same with one part of waits, and one of queued waits, each sorted by row."""
+        """Concatenates the frames of `waits`, and those of `queued`, each sorted by row."""
         return replace(self, waits=[_by_row(self.waits, _WAITS)], queued=[_by_row(self.queued, _QUEUED)])
 
     def include(self, other: Walked) -> None:
-        """Add what was found of the same device in another batch."""
+        """Merges the result of another batch of the same device."""
         self.rows += other.rows
         self.waits += other.waits
         self.queued += other.queued
@@ -98,19 +96,19 @@ class Walked:
         self.unrecorded += other.unrecorded
 
     def add(self, report: Report, found: Cuts) -> None:
-        """Account for the idle time of a batch."""
+        """Accounts for the idle time of a batch."""
         if found.unknown.height:
             self.rows.append(_row("unknown", None, intervals.length(found.unknown)))
         for part in found.known:
             if part.before.height:
-                self._look_at_calls(report, part)
+                self._add_before_launches(report, part)
             if part.launched.height:
-                self._look_at_launches(part.launched)
+                self._add_launches(part.launched)
             if part.after.height:
-                self._look_at_pieces(report, part.after)
+                self._add_split_launches(report, part.after)
 
-    def _look_at_calls(self, report: Report, part: Cut) -> None:
-        """Account for the time before launch calls: in the threads' calls, and between them."""
+    def _add_before_launches(self, report: Report, part: Cut) -> None:
+        """Accounts for the time before launch calls: inside other calls, and in no call."""
         self.rows.append(_by_label(report, part.before).with_columns(pl.col("bucket").fill_null("host")))
         host = part.before.filter(pl.col("label").is_null())
         start, end = host.get_column("start"), host.get_column("end")
@@ -130,45 +128,45 @@ class Walked:
             start, end = part.lanes.back(longest).row(0)
             self.longest_host = max(self.longest_host, (start, end - start), key=lambda span: span[1])
 
-    def _look_at_launches(self, launched: pl.DataFrame) -> None:
-        """Account for the time from launch calls on where nothing wins over it."""
+    def _add_launches(self, launched: pl.DataFrame) -> None:
+        """Accounts for the time from launch calls on where nothing takes precedence over the launch."""
         times = launched.select("row", *launch_times(), queued_ns=late_time("queued"), unseen_ns=late_time("unseen"))
         for detail, column in (("call", "call_ns"), ("latency", "latency_ns")):
             self.rows.append(_row("launch", detail, total(times, column)))
         self.rows.append(_row("queued", None, total(times, "queued_ns")))
         self.rows.append(_row("unknown", BEGINS, total(times, "unseen_ns")))
-        self.waits.append(times.select("row", launch_ns=pl.col("call_ns") + pl.col("latency_ns")).filter(_WAITED))
+        self.waits.append(times.select("row", launch_ns=pl.col("call_ns") + pl.col("latency_ns")).filter(_HAS_WAIT))
         self.queued.append(times.select(*_QUEUED).filter(pl.col("queued_ns") > 0))
 
-    def _look_at_pieces(self, report: Report, after: pl.DataFrame) -> None:
-        """Account for the time from launch calls on that is cut by what wins over it."""
+    def _add_split_launches(self, report: Report, after: pl.DataFrame) -> None:
+        """Accounts for the time from launch calls on that loading, allocation or the profiler take a part of."""
         self.rows.append(_by_label(report, after).drop_nulls("bucket"))
         rest = after.filter(pl.col("label").is_null()).select("row", "phase", launch_ns=pl.col("end") - pl.col("start"))
         sums = rest.group_by("phase").agg(pl.col("launch_ns").sum())
-        self.rows += [_row(*_REST[phase], ns) for phase, ns in sums.iter_rows()]
+        self.rows += [_row(*_PHASE_BUCKETS[phase], ns) for phase, ns in sums.iter_rows()]
         queued, launching = pl.col("phase") == "queued", pl.col("phase").is_in(["call", "latency"])
         by_row = rest.group_by("row").agg(
             pl.col("launch_ns").filter(launching).sum(), pl.col("launch_ns").filter(queued).sum().alias("queued_ns")
         )
-        self.waits.append(by_row.select(*_WAITS).filter(_WAITED))
+        self.waits.append(by_row.select(*_WAITS).filter(_HAS_WAIT))
         self.queued.append(by_row.select(*_QUEUED).filter(pl.col("queued_ns") > 0))
 
 
 class _Walks:
-    """The walks of a report: that for the ledger, and that with names, which tells the ledger, too.
+    """Cache of idle attribution for one report: by bucket, and by name, from which the buckets follow as well.
 
-    It does not hold the report, which holds it.
+    It holds no reference to the report, whose cache holds it.
     """
 
     def __init__(self) -> None:
-        """Nothing is walked yet."""
+        """Starts empty."""
         self.names_wanted = False
         self._lock = RLock()
         self._walked: dict[int, Walked] | None = None
         self._names: dict[int, pl.DataFrame] | None = None
 
     def walked(self, report: Report) -> dict[int, Walked]:
-        """What :func:`walked` gives."""
+        """Computes :func:`walked` once."""
         with self._lock:
             if self._walked is None and self.names_wanted:
                 self.names(report)
@@ -177,7 +175,7 @@ class _Walks:
             return self._walked
 
     def names(self, report: Report) -> dict[int, pl.DataFrame]:
-        """What :func:`named_idle` gives."""
+        """Computes :func:`named_idle` once."""
         with self._lock:
             if self._names is None:
                 found = {walk.device: _walked_by_name(walk) for walk in walks_for_blame(report)}
@@ -194,25 +192,25 @@ def _walks(report: Report) -> _Walks:
 
 
 def want_names(report: Report) -> None:
-    """Have both :func:`walked` and :func:`named_idle` come of one walk, whichever is asked for first."""
+    """Makes :func:`walked` and :func:`named_idle` share one pass, whichever is asked for first."""
     _walks(report).names_wanted = True
 
 
 def walked(report: Report) -> dict[int, Walked]:
-    """The walk of every device in scope.
+    """Idle attribution by bucket of every device in scope, by device.
 
-    The cause of an interval is looked for in the whole report, and only then is it cut by the window.
+    An idle interval is attributed in the whole report, and clipped to the window after that.
     """
     return _walks(report).walked(report)
 
 
 def named_idle(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time of every device in scope by name: columns bucket, culprit, range, ns, gaps and longest_ns."""
+    """Idle time by name of every device in scope, by device: bucket, culprit, range, ns, gaps and longest_ns."""
     return _walks(report).names(report)
 
 
 def _walked(walk: Walk) -> Walked:
-    found = _unwalked(walk)
+    found = _initial(walk)
     for part in walk.of_batches(_walked_batch, walk.idle):
         found.include(part)
     return found.merged()
@@ -221,7 +219,7 @@ def _walked(walk: Walk) -> Walked:
 def _walked_by_name(walk: Walk) -> tuple[pl.DataFrame, Walked]:
     missing = (walk.high - walk.low) - (walk.ended - walk.begun)
     unknown = pl.DataFrame([("unknown", None, None, missing, 1, missing)], schema=_SUMS, orient="row")
-    parts, found = [unknown.filter(pl.col("ns") > 0)], _unwalked(walk)
+    parts, found = [unknown.filter(pl.col("ns") > 0)], _initial(walk)
     for sums, part in walk.of_batches(_batch_by_name, walk.idle.with_row_index("gap")):
         parts.append(sums)
         found.include(part)
@@ -237,7 +235,7 @@ def _batch_by_name(batch: Batch) -> tuple[pl.DataFrame, Walked]:
 
 
 def _summed(parts: Blamed) -> pl.DataFrame:
-    """The sums over gaps of what :func:`blamed` gives."""
+    """Sums the rows of :func:`blamed` over gaps: the columns of :data:`_SUMS`."""
     together = pl.concat([parts.often, parts.once])
     numbered, size = coded(together, _KEYS)
     each = of_each_gap(parts.often.get_column("gap"), numbered.head(parts.often.height), size)
@@ -248,20 +246,20 @@ def _summed(parts: Blamed) -> pl.DataFrame:
     return told.select(pl.col(name).cast(dtype) for name, dtype in _SUMS.items())
 
 
-def _unwalked(walk: Walk) -> Walked:
-    """What is found of a device before its batches are walked: the part of its window that was not recorded."""
+def _initial(walk: Walk) -> Walked:
+    """The initial sums of a device: the part of its window that was not recorded, as `unknown`."""
     return Walked([_row("unknown", None, (walk.high - walk.low) - (walk.ended - walk.begun))])
 
 
 def _walked_batch(batch: Batch) -> Walked:
-    """The walk of a batch."""
+    """Idle attribution of a batch, by bucket."""
     found = Walked()
     found.add(batch.walk.report, batch.cut())
     return found
 
 
 def _unrecorded(report: Report, lanes: Lanes) -> pl.DataFrame:
-    """The span set of the time on some lanes in which contexts were made, of what is recorded of that."""
+    """Span set, in lane times, of context creation outside any recorded call."""
     own = unrecorded_contexts(report).select(*THREAD, "start", "end").iter_rows()
     lane = {key: number for number, key in enumerate(lanes.keys)}
     made = [
@@ -277,21 +275,21 @@ def _row(bucket: str, detail: str | None, ns: int) -> pl.DataFrame:
 
 
 def _by_label(report: Report, parts: pl.DataFrame) -> pl.DataFrame:
-    """How much of `parts` the calls and overheads of their labels take, by bucket and detail; null for none."""
+    """Sums the length of `parts` by bucket and detail of their label; both null for time without a label."""
     sums = parts.group_by("label").agg((pl.col("end") - pl.col("start")).sum().alias("ns"))
     told = rows_at(labels(report).select("bucket", "detail"), sums.get_column("label"))
     return told.with_columns(sums.get_column("ns"))
 
 
 def idle_rows(report: Report, device: int) -> pl.DataFrame:
-    """The idle time of a device by bucket and detail: columns bucket, detail, ns."""
+    """Idle time of a device by bucket and detail: bucket, detail, ns."""
     rows = pl.concat([pl.DataFrame(schema=_ROWS), *walked(report)[device].rows])
     return rows.group_by("bucket", "detail").agg(pl.col("ns").sum())
 
 
 @once_per_report
 def launch_waits(report: Report) -> pl.DataFrame:
-    """How long the device waited for each operation's launch: columns row (of `operations`), launch_ns.
+    """Idle time spent waiting for the launch of each operation: row (of `operations`), launch_ns.
 
     Sorted by row; sums to the ledger's `launch` bucket.
     """
@@ -300,7 +298,7 @@ def launch_waits(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def queued_waits(report: Report) -> pl.DataFrame:
-    """How long the device waited for each operation that was already submitted: columns row, queued_ns.
+    """Idle time spent waiting for each operation that was already submitted: row (of `operations`), queued_ns.
 
     Sorted by row; sums to the ledger's `queued` bucket.
     """
@@ -308,7 +306,7 @@ def queued_waits(report: Report) -> pl.DataFrame:
 
 
 def _by_row(parts: list[pl.DataFrame], schema: Mapping[str, DataTypeClass]) -> pl.DataFrame:
-    """Parts of waits in one, sorted by row; of each row there is one, since an operation ends one interval."""
+    """Concatenates waits, sorted by row; rows are distinct, since an operation ends one interval only."""
     if len(parts) == 1 and parts[0].get_column("row").is_sorted():
-        return parts[0]  # a large report has no room for it twice
+        return parts[0]  # no copy: in a large report it would double the memory
     return pl.concat([pl.DataFrame(schema=schema), *parts]).sort("row")

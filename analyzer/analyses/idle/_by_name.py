@@ -1,6 +1,6 @@
-"""Who is to blame for idle time: every idle instant of a device with its culprit by name, and the range around it.
+"""Attributes the idle time of a device to culprits by name, each with its innermost enclosing range.
 
-The walk of :mod:`kanalyze.analyses.idle._by_bucket` once more, with names; its sums are the ledger's. Definitions:
+The attribution of :mod:`kanalyze.analyses.idle._by_bucket` with names added; its sums equal the ledger's. Definitions:
 definitions.md, section 5, rules 5 to 13.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Buckets of an idle device, in the ledger's order.
 IDLE: Final = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
 
-#: A part of idle time: the number of its gap, its bucket, the culprit's name, the range around it, and its length.
+#: Schema of a part of idle time: number of its gap, bucket, culprit by name, innermost enclosing range, length.
 PARTS: Final[dict[str, DataType | DataTypeClass]] = {
     "gap": pl.UInt32,
     "bucket": pl.Enum(IDLE),
@@ -50,21 +50,21 @@ _UNNAMED: Final = "a call without a name"
 
 
 def cut_by_ranges(batch: Batch) -> Cuts:
-    """The idle time of a batch, whose intervals are numbered by its column `gap`, cut by calls and by ranges."""
+    """Splits the idle intervals of a batch, numbered by its column `gap`, by call and by range."""
     return batch.cut("gap", ranges=range_lines(batch.walk.report))
 
 
 def walks_for_blame(report: Report) -> Iterator[Walk]:
-    """What :func:`walks` gives, with all that :func:`blamed` asks for besides."""
+    """The :func:`walks` of a report, with all that :func:`blamed` looks up prefetched."""
     return walks(report, reading=[range_lines, range_names], preparing=[ended_last, event_waits, shared_streams])
 
 
 class Blamed(NamedTuple):
-    """Idle time with who is to blame for it, both with the columns of :data:`PARTS`.
+    """Idle time by culprit, as two frames with the columns of :data:`PARTS`.
 
     Attributes:
-        once: Where one culprit in one gap has one row.
-        often: Where it may have several.
+        once: At most one row per gap and culprit.
+        often: Possibly several rows per gap and culprit.
     """
 
     once: pl.DataFrame
@@ -72,15 +72,15 @@ class Blamed(NamedTuple):
 
 
 def blamed(batch: Batch, cuts: Cuts) -> Blamed:
-    """All idle time of a batch with who is to blame for it; `cuts` are what :func:`cut_by_ranges` gives."""
+    """The idle time of a batch by gap and culprit; `cuts` is the result of :func:`cut_by_ranges`."""
     report, device = batch.walk.report, batch.walk.device
     unknown, known = cuts
     once, often = [pl.DataFrame(schema=PARTS)], [pl.DataFrame(schema=PARTS)]
     if unknown.height:
         often.append(_parts(unknown, "unknown"))
     for part in known:
-        often += [*_before_launches(report, part), *_from_launches(report, device, part)]
-        once += _launches(report, device, part)
+        often += [*_before_launches(report, part), *_split_launches(report, device, part)]
+        once += _uncut_launches(report, device, part)
     return Blamed(pl.concat(once), pl.concat(often))
 
 
@@ -90,7 +90,7 @@ def _parts(
     culprit: pl.Series | None = None,
     around: pl.Series | None = None,
 ) -> pl.DataFrame:
-    """Rows of :data:`PARTS` for those of `frame`: gap, and ns, or else start and end."""
+    """Builds rows of :data:`PARTS` from `frame`, which has gap, and either ns, or start and end."""
     ns = pl.col("ns") if "ns" in frame.columns else pl.col("end") - pl.col("start")
     told = {"bucket": bucket, "culprit": culprit, "range": around}
     columns = (
@@ -101,7 +101,7 @@ def _parts(
 
 
 def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
-    """The time before the launch calls: the calls of the threads, and what these did between them."""
+    """Idle time before launch calls by culprit: inside other calls, and in no call."""
     if part.before.is_empty():
         return []
     free = part.before.get_column("label").is_null()
@@ -117,9 +117,9 @@ def _before_launches(report: Report, part: Cut) -> list[pl.DataFrame]:
 
 
 def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.DataFrame) -> pl.DataFrame:
-    """Stretches of a thread in no call, sorted, cut by who is to blame: columns start, end, culprit and range.
+    """Splits intervals of a thread in no CUDA call by culprit: start, end, culprit and range.
 
-    `key` is the process id and thread id of `thread`.
+    `key` is the process id and thread id of `thread`; `spans` are sorted.
     """
     low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
     (lanes,) = lanes_of([key], low, high)
@@ -131,24 +131,24 @@ def host_culprits(report: Report, key: ThreadKey, thread: Thread, spans: pl.Data
 
 
 def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
-    """`pieces` of threads in no call, cut by ranges, with `culprit`; cut further where a framework tells more."""
+    """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(threads.report):
         return [named(threads.report, key, own) for key, own in threads.lanes.of_each(pieces)]
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
     return [
         inside.with_columns(_range_names(threads.report, inside).alias("culprit")),
-        alone.with_columns(_between(threads, alone).alias("culprit")),
+        alone.with_columns(_between_calls(threads, alone).alias("culprit")),
     ]
 
 
 def _range_names(report: Report, pieces: pl.DataFrame) -> pl.Series:
-    """The names of the ranges that `pieces` are in, or their launch calls began in."""
+    """Looks up the range name of each of `pieces` by its column `range`."""
     return gathered(range_names(report), pieces.get_column("range")).alias("range")
 
 
-def _launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
-    """The time from launch calls on where nothing wins over it: launches, and waiting of what was submitted."""
+def _uncut_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
+    """Idle time from launch calls on where nothing takes precedence: launch, queued and unknown."""
     if part.launched.is_empty():
         return []
     around = _range_names(report, part.launched)
@@ -166,7 +166,7 @@ def _launching(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unseen(waits: pl.DataFrame) -> pl.DataFrame:
-    """The time in which something waited for what was launched before the recording began."""
+    """Idle time in which an operation waited for work launched before the recording began."""
     culprit = pl.Series([BEGINS], dtype=PARTS["culprit"]).new_from_index(0, waits.height)
     return _parts(waits, "unknown", culprit, waits.get_column("range"))
 
@@ -176,8 +176,8 @@ def _queued(report: Report, device: int, queued: pl.DataFrame) -> pl.DataFrame:
     return _parts(queued, "queued", waiting, queued.get_column("range"))
 
 
-def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
-    """The time from the launch calls on that is cut: what wins over a launch, launches, and waiting."""
+def _split_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]:
+    """Idle time from launch calls on that is split: what takes precedence over a launch, launch, queued, unknown."""
     if part.after.is_empty():
         return []
     cut = part.after.with_columns(_range_names(report, part.after), ns=pl.col("end") - pl.col("start"))
@@ -193,21 +193,21 @@ def _from_launches(report: Report, device: int, part: Cut) -> list[pl.DataFrame]
 
 
 def _labelled(report: Report, parts: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Bucket and culprit of `parts` in calls and overheads."""
-    known, at = _told(report), parts.get_column("label")
+    """Bucket and culprit of `parts` by their label, a call or an overhead."""
+    known, at = _label_culprits(report), parts.get_column("label")
     return gathered(known.get_column("bucket"), at), gathered(known.get_column("culprit"), at)
 
 
 @once_per_process
-def _told(report: Report) -> pl.DataFrame:
-    """The columns bucket and culprit of :data:`PARTS`, for each row of :func:`labels`."""
+def _label_culprits(report: Report) -> pl.DataFrame:
+    """Bucket and culprit of each row of :func:`labels`, in the types of :data:`PARTS`."""
     return labels(report).select(
         pl.col("bucket").cast(PARTS["bucket"]), pl.col("detail").cast(PARTS["culprit"]).alias("culprit")
     )
 
 
-def _between(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
-    """For stretches in no call: the calls at their sides, as a text."""
+def _between_calls(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
+    """Names intervals in no call by the calls before and after them."""
     sides = threads.sides(spans)
     details = labels(threads.report).get_column("detail").fill_null(_UNNAMED)
     return between_texts(
@@ -217,9 +217,9 @@ def _between(threads: Stretch, spans: pl.DataFrame) -> pl.Series:
 
 @once_per_process
 def range_names(report: Report) -> pl.Series:
-    """The name of each row of :func:`named_ranges` as people read it, domain included; of steps one for all.
+    """Display name of each row of :func:`named_ranges`, with its domain; one name for all profiler steps.
 
-    Without the ids of emit_nvtx, which make every range another one.
+    The ids that emit_nvtx appends are removed: they make the name of every range unique.
     """
     names = named_ranges(report).get_column("range").cast(pl.Categorical)
     codes = names.unique()

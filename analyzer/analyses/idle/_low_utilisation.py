@@ -1,7 +1,7 @@
-"""Stretches of time with little work, as nsys' rule gpu_time_util finds them.
+"""Intervals of low GPU utilisation, as nsys' rule gpu_time_util finds them.
 
-Source: nsys' own text on that rule. Each process is looked at on each device, from the first start to the last end of
-its operations. Operations that run at once are added up, and so is what the profiler says of its own overhead.
+Source: the help text of that rule. Per process and device, from the first start to the last end of its operations.
+Concurrent operations are summed, not united, and so are the overheads of the profiler.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kanalyze.analyses.host.launches import cuda_ordinal
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The overheads that count as work.
+#: Names of profiler overheads that count as work.
 _OVERHEADS: Final = ("CUDA profiling data flush overhead", "CUDA profiling stop overhead", "CUDA profiling overhead")
 
 _KINDS: Final = ("kernel", "memcpy", "memset")
@@ -25,7 +25,7 @@ _REGIONS: Final = {"in_use_share": pl.Float64, "dur_ns": pl.Int64, "start_ns": p
 
 
 def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataFrame:
-    """Neighbouring chunks below the threshold as one stretch each, the least used first, the shortest of equals.
+    """Merges adjacent chunks below the threshold into regions, sorted by utilisation, then by length.
 
     Columns: in_use_share, dur_ns, start_ns, process_id, device (the process's ordinal), context_id, gpu.
     """
@@ -46,7 +46,7 @@ def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataF
         found = _of_process(part.select("start", "end"), own.select("start", "end"), chunks, threshold_share)
         parts.append(found.with_columns(process_id=process, gpu=gpu, context_id=context))
     together = pl.concat(parts) if parts else _no_region()
-    # nsys orders by what it prints, a percentage with one decimal
+    # nsys sorts by the printed value, a percentage with one decimal
     shown = (pl.col("in_use_share") * 1000 + 0.5).floor()
     return together.with_columns(cuda_ordinal(report).alias("device")).sort(shown, "dur_ns", "start_ns")
 
@@ -56,9 +56,9 @@ def _no_region() -> pl.DataFrame:
 
 
 def _of_process(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, threshold_share: float) -> pl.DataFrame:
-    """The stretches of one process on one device: columns in_use_share, dur_ns, start_ns."""
+    """Low regions of one process on one device: in_use_share, dur_ns, start_ns."""
     low, high = work.select(low=pl.col("start").min(), high=pl.col("end").max()).row(0)
-    # nsys rounds the length up, so that there can be fewer chunks, and the last one is shorter
+    # nsys rounds the chunk length up, so there can be fewer chunks, and the last one can be shorter
     size = -(-(high - low) // chunks)
     if size <= 0:
         return pl.DataFrame(schema=_REGIONS)
@@ -77,11 +77,11 @@ def _of_process(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, thresho
 
 
 def _sum_by_chunk(work: pl.DataFrame, spans: pl.DataFrame, low: int, size: int) -> pl.Series:
-    """The summed time of `work` in each chunk of `size` from `low` on."""
+    """Sums the time of `work` (ns) within each chunk of `size` ns from `low` on."""
     first, last = (pl.col("start") - low) // size, (pl.col("end") - 1 - low) // size
     placed = work.filter(pl.col("end") > pl.col("start")).with_columns(number=first, within=first == last)
     whole = placed.filter("within").select("number", ns=pl.col("end") - pl.col("start"))
-    # `cut` wants spans apart; those of chunks touch, which only means that no part is of length 0
+    # `cut` asks for a span set; chunks touch, which is safe here, since no part has length 0
     cut = intervals.cut(placed.filter(~pl.col("within")).select("start", "end"), spans)
     pieces = cut.select(number=first, ns=pl.col("end") - pl.col("start"))
     sums = pl.concat([whole, pieces]).group_by("number").agg(pl.col("ns").sum())

@@ -1,4 +1,4 @@
-"""Sums over the parts of idle time that :func:`kanalyze.analyses.idle._by_name.blamed` gives, for millions of gaps."""
+"""Group-by sums over the rows of :func:`kanalyze.analyses.idle._by_name.blamed`, fast for millions of gaps."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 def coded(parts: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, int]:
-    """One number for the `keys` of each part, and how many such numbers there can be.
+    """Encodes the columns `keys` of each row as one integer; gives the encoded rows and the number of codes.
 
-    Columns: at (its row), code (of two parts the greater one has the greater first key) and ns.
+    Columns: at (row in `parts`), code (ordered by the first key) and ns.
     """
     number, size = numbered(parts, keys)
     return parts.select(number.alias("code"), "ns").with_row_index("at"), size
 
 
 def of_each_gap(gaps: pl.Series, parts: pl.DataFrame, size: int) -> pl.DataFrame:
-    """The sums of equal codes in equal gaps, by gap and code: columns at (of one of those rows), code and ns.
+    """Sums ns by gap and code, sorted by both: at (of one row of the group), code and ns.
 
-    `gaps` are those of the parts, which are what :func:`coded` gives, or the first of them.
+    `parts` are rows of :func:`coded`, `gaps` the gap of each, and `size` the number of codes.
     """
     first, last = gaps.min(), gaps.max()
     if not isinstance(first, int) or not isinstance(last, int):
         return parts
-    size, rows = (1 << number.bit_length() for number in (size, parts.height))  # by which is divided faster
+    size, rows = (1 << number.bit_length() for number in (size, parts.height))  # powers of two: division is faster
     if size * (last - first + 1) * rows > LARGEST:
         sums = parts.with_columns(gaps).group_by("gap", "code").agg(pl.col("at").first(), pl.col("ns").sum())
         return sums.sort("gap", "code").select(parts.columns)
-    # sorting one number for gap, code and row takes a tenth of the time that grouping by four columns takes
+    # packing gap, code and row into one integer and sorting takes a tenth of the time of a group-by of four columns
     keys = ((gaps - first).cast(pl.Int64) * size + parts.get_column("code")) * rows + parts.get_column("at")
     keys = keys.sort()
     same, at = keys // rows, (keys & (rows - 1)).cast(pl.UInt32).alias("at")
@@ -43,6 +43,6 @@ def of_each_gap(gaps: pl.Series, parts: pl.DataFrame, size: int) -> pl.DataFrame
 
 
 def last_of_runs(rows: pl.DataFrame, same: pl.Series) -> pl.DataFrame:
-    """The last of each run of rows that are the `same`, with the sum of the run's `ns`."""
+    """Sums ns over each run of equal values of `same`; keeps the last row of a run."""
     ends = rows.with_columns(pl.col("ns").cum_sum()).filter((same != same.shift(-1)).fill_null(value=True))
     return ends.with_columns(pl.col("ns").diff().fill_null(pl.col("ns")))

@@ -1,7 +1,7 @@
-"""The ledgers of many windows at once: what the table `ledger` gives of each, by one walk of all.
+"""Ledgers of many windows in one pass, each equal to the table `ledger` of that window.
 
-Windows may overlap. What every instant of a device went to does not depend on the window, so it is found out once for
-the time that all of them span, and then summed over each.
+Windows may overlap. The bucket of an instant does not depend on the window, so attribution runs once over the time that
+all windows span, and is then summed over each.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ _PIECES: Final[dict[str, DataType | DataTypeClass]] = {"start": pl.Int64, "end":
 
 
 def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """The ledger of each of `spans` (start, end; none without duration) on each device that it has one for.
+    """The ledger of each window in `spans` (start, end; longer than 0) on each device that has a ledger.
 
-    Columns: window (the row of `spans`), device, and a column ``<bucket>_ns`` per bucket of the ledger.
+    Columns: window (row in `spans`), device, and ``<bucket>_ns`` per bucket of the ledger.
+
+    Raises:
+        AssertionError: The buckets of a window do not sum to its length.
     """
     columns = {"window": pl.UInt32, "device": pl.Int64, **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS}}
     if spans.is_empty():
@@ -61,7 +64,7 @@ def _of_device(walk: Walk, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pieces(walk: Walk) -> Iterator[pl.DataFrame]:
-    """Every instant between the first and the last window, in parts: columns of `_PIECES`, of one bucket apart."""
+    """Disjoint intervals by bucket that cover the time from the first to the last window: columns of `_PIECES`."""
     yield _busy(walk)
     edges = pl.DataFrame([(walk.low, walk.begun), (walk.ended, walk.high)], schema=intervals.SPANS, orient="row")
     yield _in_bucket(edges.filter(pl.col("end") > pl.col("start")), "unknown")
@@ -74,7 +77,7 @@ def _in_bucket(spans: pl.DataFrame, bucket: str) -> pl.DataFrame:
 
 
 def _busy(walk: Walk) -> pl.DataFrame:
-    """What ran: of the buckets that run at an instant the first one has it."""
+    """Busy intervals by bucket; where several overlap, the first bucket takes precedence."""
     work = of_device(operations(walk.report).select("device", "start", "end", "bucket"), walk.device)
     found, above = [pl.DataFrame(schema=_PIECES)], pl.DataFrame(schema=intervals.SPANS)
     for bucket in BUSY_BUCKETS:
@@ -103,6 +106,6 @@ def _of_cut(report: Report, cut: Cut) -> Iterator[pl.DataFrame]:
 
 
 def _submitted() -> pl.Expr:
-    """The bucket of what no call covers from a launch call on."""
+    """The bucket by phase from the launch call on, where no call takes precedence."""
     after = {"queued": "queued", "unseen": "unknown"}
     return pl.col("phase").cast(pl.String).replace_strict(after, default="launch")

@@ -1,4 +1,4 @@
-"""Culprits: the ledger's idle time by name."""
+"""Idle time of the ledger by culprit."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ TABLE: Final = Table(
 
 @analysis
 def culprits(report: Report) -> pl.DataFrame:
-    """Why each device was idle, by name.
+    """Idle time of each device by bucket, culprit and range.
 
     Returns:
-        :data:`TABLE`, by device and bucket, in the ledger's order, the longest first.
+        :data:`TABLE`, sorted by device, bucket (in the ledger's order) and time, the longest first.
 
     Raises:
         CannotTellError: The report records no device operations at all.
@@ -75,9 +75,9 @@ def culprits(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
-    """How long contexts were made in no recorded call, by what :func:`culprits` calls that time, for each device.
+    """Time of context creation outside any recorded call, by the culprit of :func:`culprits`, for each device.
 
-    Columns: culprit, range, making_ns. Devices whose processes made none are left out.
+    Columns: culprit, range, making_ns. Devices without such time are left out.
     """
     found = {}
     for device, walk in walked(report).items():

@@ -1,4 +1,4 @@
-"""Total against exposed: how much of each kind of time other work hid."""
+"""Total and exposed time of each kind of device work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
 
-#: Category, detail, the sum of durations, the length of their union, what is exposed, and what of that lies in it.
+#: Category, detail, sum of durations, length of their union, exposed time, and the part of that within the union (ns).
 _Row = tuple[str, str | None, int, int, int, int]
 
 TABLE: Final = Table(
@@ -59,7 +59,7 @@ TABLE: Final = Table(
 
 @analysis
 def exposure(report: Report) -> pl.DataFrame:
-    """Totals, unions and exposed time by device and category, inside the windows.
+    """Total, union and exposed time by device and category, inside the windows.
 
     Returns:
         :data:`TABLE`: categories that occur, in the order of :data:`CATEGORIES`; copies also by direction.
@@ -71,7 +71,7 @@ def exposure(report: Report) -> pl.DataFrame:
         device, category, detail, total_ns, union_ns, exposed_ns, hidden_share.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    ledger(report)  # does side by side what is needed here, too
+    ledger(report)  # prefetch: computes in parallel what is needed below
     rows: list[tuple[int, str, str | None, int, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
         needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
@@ -105,9 +105,9 @@ def _row(category: str, detail: str | None, work: pl.DataFrame) -> _Row:
 
 
 def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
-    """The calls that launched the operations of a device, each once; exposed is the ledger's `launch` bucket.
+    """The row of the launch calls of a device, deduplicated; their exposed time is the ledger's bucket `launch`.
 
-    Of that, what the device waited in calls is part of their union; the latency after them is not.
+    Of that, the time inside the calls lies within their union; the latency after them does not.
     """
     every, called = operations(report).select("device", "row"), launching_rows(report)
     work = of_device(every, device)

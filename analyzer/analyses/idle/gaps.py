@@ -1,4 +1,4 @@
-"""Gaps: every time that a device was idle, why, and what ended it."""
+"""Idle gaps of each device, with their reason and the operation that ended them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.idle._by_name import Blamed
     from kanalyze.report import Report, Where
 
-#: What a gap has to exceed to be listed, unless the user says otherwise.
+#: Default threshold: longer gaps are listed.
 THRESHOLD_NS: Final = 1000
 
 #: The columns of the ledger's buckets.
@@ -82,12 +82,12 @@ BY_CULPRIT: Final = Table(
 def gaps(
     report: Report, by: str | None = None, threshold_ns: int = THRESHOLD_NS, **where: Unpack[Where]
 ) -> pl.DataFrame:
-    """The gaps of each device that exceed a threshold.
+    """Idle gaps of each device longer than a threshold.
 
     Args:
-        report: Where to look. A gap is found in the whole report, and only then cut by the window.
+        report: The report. Gaps are found in the whole of it, and clipped to the window after that.
         by: ``culprit`` sums the gaps by reason and culprit.
-        threshold_ns: Gaps of this length and shorter ones are left out, as they are inside the window.
+        threshold_ns: Gaps of this length and shorter are left out, measured inside the window.
         where: A window, device or process to look at alone.
 
     Returns:
@@ -111,7 +111,7 @@ def gaps(
 
 
 def _over(walk: Walk, threshold_ns: int) -> pl.DataFrame:
-    """The idle intervals that exceed a threshold inside the window, numbered by `gap`."""
+    """Idle intervals longer than a threshold inside the window, numbered by `gap`."""
     inside = pl.col("end").clip(walk.begun, walk.ended) - pl.col("start").clip(walk.begun, walk.ended)
     return walk.idle.filter(inside > threshold_ns).with_row_index("gap")
 
@@ -122,7 +122,7 @@ def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
 
 
 def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
-    """The gaps of a device: columns device, reason, culprit and dur_ns."""
+    """The gaps of a device without their details: device, reason, culprit and dur_ns."""
     keys = ("device", "reason", "culprit")
     parts = [_unrecorded(walk, threshold_ns).select(*keys, "dur_ns")]
     idle = _over(walk, threshold_ns)
@@ -132,9 +132,9 @@ def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
 
 
 def _with_reasons(batch: Batch, cuts: Cuts) -> pl.DataFrame:
-    """The intervals of a batch, cut by the window: start_ns, dur_ns, row, and the columns of :func:`_reasons`.
+    """The gaps of a batch, clipped to the window: gap, row, start_ns, dur_ns, and the columns of :func:`_reasons`.
 
-    `cuts` are what :func:`cut_by_ranges` gives.
+    `cuts` is the result of :func:`cut_by_ranges`.
     """
     spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
     times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
@@ -147,9 +147,9 @@ def _with_reasons(batch: Batch, cuts: Cuts) -> pl.DataFrame:
 
 
 def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
-    """The time of each bucket, the reason and its culprit, of so many gaps from the `first` on.
+    """Time by bucket, reason and culprit of the `count` gaps numbered from `first` on, a row per gap.
 
-    The reason is the bucket that took most, and the culprit who took most of that; of equal ones the first.
+    The reason is the bucket with most time, the culprit the one with most time in that bucket; ties go to the first.
     """
     numbered, size = coded(parts.often, ("bucket", "culprit"))
     sums = of_each_gap(parts.often.get_column("gap"), numbered, size)
@@ -167,17 +167,17 @@ def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
 
 
 def _by_bucket(often: pl.DataFrame, once: pl.DataFrame, count: int) -> pl.DataFrame:
-    """The time of each bucket, for each of so many gaps."""
+    """Time by bucket (a column each, ns) of `count` gaps, a row per gap."""
     same = often.get_column("place").cast(pl.Int64) * len(IDLE) + often.get_column("bucket").to_physical()
     sums = pl.concat([last_of_runs(often.select("place", "bucket", "ns"), same), once.select("place", "bucket", "ns")])
-    # of a gap one frame has all of a bucket: what is submitted in it is told of in one piece, or cut
+    # gap and bucket are a unique key: the time from a launch call on is either in `once` or, split, in `often`
     at = sums.get_column("bucket").to_physical().cast(pl.UInt32) * count + sums.get_column("place")
     every = pl.zeros(len(IDLE) * count, dtype=pl.Int64, eager=True).scatter(at, sums.get_column("ns"))
     return pl.DataFrame([every.slice(number * count, count).alias(name) for number, name in enumerate(_BUCKETS)])
 
 
 def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl.Series:
-    """Who took most of the reason of each gap."""
+    """The culprit with most time in the reason bucket of each gap."""
     main, single = (
         part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (often, once)
     )
@@ -211,7 +211,7 @@ def _described(batch: Batch) -> pl.DataFrame:
 
 
 def _around(report: Report, found: pl.DataFrame, cuts: Cuts) -> pl.Series:
-    """The name of the innermost range around the call that launched what ended each gap."""
+    """The name of the innermost range around the launch call of the operation that ended each gap."""
     gaps, rows = found.get_column("gap"), pl.Series([None], dtype=pl.UInt32)
     if len(gaps):
         rows = rows.new_from_index(0, gaps.item(-1) - gaps.item(0) + 1)
@@ -221,7 +221,7 @@ def _around(report: Report, found: pl.DataFrame, cuts: Cuts) -> pl.Series:
 
 
 def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
-    """The time of the window that the recording does not cover: gaps of which nothing is known."""
+    """Parts of the window outside the recording, as gaps of the bucket `unknown`."""
     sides = [(walk.low, walk.begun), (walk.ended, walk.high)]
     wide = [(start, end - start) for start, end in sides if end - start > threshold_ns]
     times = pl.DataFrame(wide, schema={"start_ns": pl.Int64, "dur_ns": pl.Int64}, orient="row")

@@ -17,7 +17,7 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The buckets, busy ones first; within each half the first that applies wins (definitions.md, section 5).
+#: The buckets in order of precedence, busy ones before idle ones (definitions.md, section 5).
 MEANINGS: Final = {
     "kernel": "kernels running",
     "communication": "only communication kernels running",
@@ -60,7 +60,7 @@ _ROW: Final = [pl.col(name).cast(dtype) for name, dtype in _ROWS.items()]
 
 @analysis
 def ledger(report: Report) -> pl.DataFrame:
-    """Where the time of each device went.
+    """Time of each device by bucket and detail.
 
     Returns:
         :data:`TABLE`: one row per device, bucket and detail with any time; sorted by device, bucket (in the order of
@@ -73,7 +73,7 @@ def ledger(report: Report) -> pl.DataFrame:
         device, bucket, detail, ns, share.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    walked(report)  # finds side by side what else is needed
+    walked(report)  # prefetch: computes in parallel what is needed below
     frames = [_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()]
     if not frames:
         return TABLE.empty()

@@ -1,4 +1,4 @@
-"""Syncs: every call that blocked the host until a device had finished something."""
+"""Blocking calls: the host waits until a device has finished something."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ BY_API: Final = Table(
 
 
 def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """Every blocking call in scope: a call that overlaps the window counts, whole.
+    """Blocking calls in scope; a call that overlaps the window counts whole.
 
     Args:
-        report: Where to look.
+        report: The report.
         by: ``api`` sums the calls by name and range.
         where: A window, device or process to look at alone; of calls, those that wait for that device.
 
@@ -117,7 +117,7 @@ def _known_sum(column: str) -> pl.Expr:
 
 
 def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """`calls` with the columns of :data:`TABLE`."""
+    """Adds the columns of :data:`TABLE` to `calls`."""
     points = calls.select("process_id", "thread_id", at="start")
     work, behind = operations(report), calls.get_column("behind")
     known = calls.with_columns(
@@ -134,7 +134,7 @@ def _described(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_idle(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """`calls` with busy_ns and idle_ns of their devices."""
+    """Adds busy_ns and idle_ns of the device that each call waits for, within the call."""
     nothing = pl.lit(None, dtype=pl.Int64)
     parts = [calls.filter(pl.col("device").is_null()).with_columns(busy_ns=nothing, idle_ns=nothing)]
     for (device,), part in calls.drop_nulls("device").partition_by("device", as_dict=True).items():

@@ -1,4 +1,4 @@
-"""How busy each device was over time: equal chunks of its window, by what kept it busy."""
+"""Utilisation of each device over time, in equal chunks of its window, by bucket."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ AS_NSYS: Final = Table(
 CHUNKS: Final = 30
 _MOST_CHUNKS: Final = 100_000
 
-#: nsys shows what is in use for less than half of the time.
+#: Default threshold of nsys: it shows regions in use for less than half of the time.
 _THRESHOLD_SHARE: Final = 0.5
 
 
@@ -78,22 +78,22 @@ def utilisation(
     threshold_share: float | None = None,
     **where: Unpack[Where],
 ) -> pl.DataFrame:
-    """How busy each device in scope was over time.
+    """Utilisation of each device in scope over time.
 
     Args:
-        report: Where to look.
-        chunks: How many equal chunks; a window with fewer nanoseconds has one chunk for each.
-        as_nsys: Give what nsys prints instead: by process and device, only what is below the threshold, operations
-            that run side by side added up.
-        threshold_share: Only what is busy for less than this; everything unless given, 0.5 with `as_nsys`.
+        report: The report.
+        chunks: Number of equal chunks; a window with fewer nanoseconds has one chunk per nanosecond.
+        as_nsys: Gives the table of nsys instead: regions below the threshold by process and device, concurrent
+            operations summed.
+        threshold_share: Only chunks or regions busy for less than this; default: all chunks, 0.5 with `as_nsys`.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE` by device and time, or :data:`AS_NSYS`, the least used first.
+        :data:`TABLE`, sorted by device and time, or :data:`AS_NSYS`, the least used first.
 
     Raises:
         CannotTellError: The report records no device operations.
-        UnknownNameError: That many chunks cannot be made.
+        UnknownNameError: The number of chunks is out of range.
 
     Columns:
         device, t_ns, dur_ns, busy_share, kernel_share, communication_share, memcpy_share, memset_share, busy_ns,
@@ -121,9 +121,9 @@ def _of_device(report: Report, device: int, low: int, high: int, chunks: int) ->
         pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True),
     )
     for rank, bucket in enumerate(BUSY_BUCKETS):
-        # the time of a bucket is what it adds to those that win over it
+        # the time of a bucket is what it adds to the union of those that take precedence over it
         if rank in ranks:
-            last = rank == ranks[-1]  # all that ran, of which others ask, too
+            last = rank == ranks[-1]  # the union of all operations, which is cached
             spans = busy_spans(report)[device] if last else intervals.union(work.filter(pl.col("rank") <= rank))
             covered = intervals.covered_before(edges, spans).diff().slice(1)
             found[bucket], below = covered - below, covered
@@ -137,7 +137,7 @@ def _of_device(report: Report, device: int, low: int, high: int, chunks: int) ->
 
 
 def _edges(low: int, high: int, chunks: int) -> pl.Series:
-    """Where the chunks of ``[low, high)`` begin, and its end; at most a chunk per nanosecond."""
+    """Edges of the chunks of ``[low, high)``, its end included; at most one chunk per nanosecond."""
     chunks = max(min(chunks, high - low), 0)
     whole, rest = divmod(high - low, max(chunks, 1))
     number = pl.int_range(chunks + 1, eager=True)
