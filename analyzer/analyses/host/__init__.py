@@ -1,1 +1,1 @@
-"""What the threads of the host did, and which call launched what."""
+"""Activity of host threads, and the launch call of each device operation."""

@@ -1,8 +1,8 @@
-"""What calls of CUDA and HIP do to the thread that makes them, told by their names.
+"""Classifies CUDA and HIP calls by name into ledger buckets.
 
 The buckets and their order are those of definitions.md, section 5. Names are CUPTI's: runtime (``cuda…``) and driver
 (``cu…``) calls, with or without a version suffix; and ROCm's (``hip…``), which count as the CUDA calls that do the
-same. So patterns of names are CUDA's everywhere, and are held against :func:`cuda_name`.
+same. Patterns are therefore written for CUDA names, and matched against :func:`cuda_name`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: A call's bucket by the beginning of its name; the first that fits counts, and what fits none is `api`.
+#: Bucket of a call by prefix of its name; the first match counts, and a call without a match is `api`.
 _BUCKETS: Final = (
     (
         "loading",
@@ -47,8 +47,8 @@ _BUCKETS: Final = (
     ),
 )
 
-#: HIP calls whose CUDA counterpart has another name than theirs with ``cuda`` for ``hip``; the first that fits counts.
-#: HIP has one library for what CUDA splits in runtime and driver. Source: the lists of CUDA calls that HIP supports.
+#: HIP prefixes with their CUDA counterparts; the first match counts, and the last pattern covers all other calls.
+#: HIP has one library for what CUDA splits into runtime and driver. Source: the lists of CUDA calls that HIP supports.
 _HIP: Final = (
     (re.compile(r"hipMemcpyWithStream"), "cudaMemcpy"),  # waits for the stream: blocks, unlike hipMemcpyAsync
     (re.compile(r"hip(?:Ext|Hcc)?ModuleLaunch"), "cuLaunch"),
@@ -70,10 +70,10 @@ _HIP: Final = (
     (re.compile(r"hip(?=[A-Z])"), "cuda"),
 )
 
-#: The order in which the buckets of a thread's calls cover an instant; `profiler` comes from the profiler itself.
+#: Buckets of host time inside calls, by precedence; `profiler` comes from the overhead that the profiler records.
 CALL_BUCKETS: Final = ("profiler", "loading", "allocation", "sync", "api")
 
-#: nsys shows a call without the CUDA version of its form where that has four digits.
+#: nsys strips the version suffix of a call where it has four digits.
 _VERSION: Final = r"_v.{4}$"
 
 _LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:cuda|cu)Mem(?:cpy|set)(?!.*Node)")
@@ -81,17 +81,17 @@ _LAUNCH: Final = re.compile(r"(?:cuda|cu)(?:Launch(?!HostFunc)|GraphLaunch)|(?:c
 
 @once_per_process
 def call_names(report: Report) -> pl.Series:
-    """The different names of the calls of the processes in scope (Categorical), null where one has none."""
+    """Distinct names of the calls of the processes in scope (Categorical), null included."""
     return report.kind("api").get_column("name").unique()
 
 
 def names_that(report: Report, fits: Callable[[str], object]) -> list[str]:
-    """The different names of the calls of the processes in scope whose CUDA names (:func:`cuda_name`) `fits` wants."""
+    """Distinct names of calls of the processes in scope whose CUDA name (:func:`cuda_name`) passes `fits`."""
     return [name for name in call_names(report).cast(pl.String).drop_nulls() if fits(cuda_name(name))]
 
 
 def cuda_name(name: str) -> str:
-    """The CUDA call that does what this one does: its own name but for HIP's calls."""
+    """The CUDA name of a call: its own, or the counterpart of a HIP call."""
     if not name.startswith("hip"):
         return name
     known = next(((names, cuda) for names, cuda in _HIP if names.match(name)), None)
@@ -112,10 +112,10 @@ def bucket_of(name: str | None) -> str:
 
 
 def is_launch_name(name: str | None) -> bool:
-    """Whether a call of this name is meant to start device work; only for looking for launches that got lost."""
+    """Whether a call of this name should start device work; only for finding launches without an operation."""
     return bool(name and _LAUNCH.match(cuda_name(name)))
 
 
 def shown(name: pl.Expr) -> pl.Expr:
-    """Names of calls as nsys prints them: cudaMalloc_v3020 is cudaMalloc, cudaLaunchKernelExC_v11060 stays."""
+    """Names of calls as nsys prints them: cudaMalloc_v3020 becomes cudaMalloc, cudaLaunchKernelExC_v11060 stays."""
     return name.cast(pl.String).str.replace(_VERSION, "")

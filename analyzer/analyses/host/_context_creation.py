@@ -1,4 +1,4 @@
-"""Where a process made its CUDA context: in a call that was recorded, or outside of all of them."""
+"""CUDA context creation: the recorded call that did it, or an interval outside any recorded call."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kanalyze.analyses.shared.cached import once_per_process
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What the profiler writes on the thread that has just made a CUDA context.
+#: Part of the name of the overhead that the profiler records on a thread that has just created a context.
 _CONTEXT_MADE: Final = "context created"
 
-#: Calls that need no context, so that a process's first other call is the one that makes it.
+#: Calls that need no context: the first other call of a process is the one that creates it.
 _WITHOUT_CONTEXT: Final = (
     r"^(?:cuInit|cuDriverGet|cuDeviceGet|cuDeviceTotalMem|cuGetProcAddress|cuGetErr|cuModuleGetLoadingMode"
     r"|cuLibrary(?:Load|Unload|GetKernel)|cuKernelGetName|cuGetExportTable|cudaGetDevice|cudaDriverGet|cudaRuntimeGet|cudaGetDriverEntryPoint"
@@ -26,50 +26,50 @@ _WITHOUT_CONTEXT: Final = (
     r"|cudaChooseDevice|cudaGetErr|cudaPeekAtLastError|cudaGetLastError|cudaSetDeviceFlags|cudaStreamIsCapturing)"
 )
 
-#: Calls that work on what only a context makes (an event, a stream, memory, a graph, a module), or that wait for the
-#: device, copy, load or launch: nothing tells that a long one made a context.
-_CANNOT_TELL: Final = re.compile(
+#: Calls on objects of an existing context (event, stream, memory, graph, module), and calls that wait for the device,
+#: copy, load or launch: a long one is no evidence of context creation.
+_NO_EVIDENCE: Final = re.compile(
     r"(?:cuda|cu|hip)(?:Event(?!Create)|Stream(?!Create)|Graph|Mem(?:cpy|set|Prefetch|Advise)|\w*(?:Free|Synchronize)|HostUnregister"
     r"|Profiler|Ctx(?!Create)|Module|Library|Link|Kernel|Func|Occupancy|\w*Launch)|nvrtc|nvJitLink"
 )
 
-#: Calls that take long for reasons of their own, too (they wait, or pin or map memory): they tell only where the
-#: beginning of the process's use of CUDA is recorded, which is by a call of these.
-_MAY_TELL: Final = re.compile(
+#: Calls that can take long for other reasons (they wait, or pin or map memory): evidence only where the recording also
+#: has the first CUDA call of the process, one of :data:`BEGINS_CUDA`.
+_WEAK_EVIDENCE: Final = re.compile(
     r"(?:cuda|hip)(?:Free|HostAlloc|HostMalloc|MallocHost|HostRegister|MallocManaged)(?:_v\d+)?$"
 )
 BEGINS_CUDA: Final = re.compile(r"cuInit|cuModuleGetLoadingMode|cuDriverGetVersion")
 
-#: Without the profiler's own word, a first call counts as making the context from this long on: the fastest
-#: contexts take tens of milliseconds, and a call that finds one made takes a fraction of one.
+#: Shortest first call that counts as context creation where the profiler records none: the fastest contexts take tens
+#: of milliseconds, and a call in an existing context takes a fraction of one.
 CONTEXT_FROM_NS: Final = 10_000_000
 
-#: Libraries that the driver itself opens, also while it makes a context.
+#: Libraries that the driver itself opens, also during context creation.
 _OF_DRIVER: Final = r"lib(?:cuda|cupti|nvidia)"
 
 
 @once_per_process
 def context_calls(report: Report) -> pl.DataFrame:
-    """The calls (with `end_ns` and their row) in which a context was made, until `made_ns` (definitions.md, section 5).
+    """Calls that created a context: api events with their row, end_ns, and made_ns, when the context was ready.
 
-    The profiler's own record of it decides where a process has one: the outermost call around it, if any is, up to
-    that record. Elsewhere it is the process's first call that needs a context, if that took at least
-    :data:`CONTEXT_FROM_NS` before anything ran, and nothing speaks against it.
+    Where the profiler recorded context creation in a process, it is the outermost call around that record, until the
+    record starts. Elsewhere it is the first call of the process that needs a context, if that took at least
+    :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
-    calls, told = _timed(report, "api").with_row_index("row"), _contexts_told(report)
+    calls, told = _with_end(report, "api").with_row_index("row"), _context_records(report)
     found = [calls.clear().with_columns(made_ns="end_ns")]
     for event in told.iter_rows(named=True):
         made = pl.lit(event["start_ns"], dtype=pl.Int64)
-        found.append(_around(event, calls).head(1).with_columns(made_ns=made))
+        found.append(_enclosing_calls(event, calls).head(1).with_columns(made_ns=made))
     spoken = told.get_column("process_id").unique()
     silent = calls if spoken.is_empty() else calls.filter(~pl.col("process_id").is_in(spoken.implode()))
     if not silent.is_empty():
-        found.append(_guessed(report, silent))
+        found.append(_inferred(report, silent))
     return pl.concat(found).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
 
 
-def _guessed(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """Of some processes the first call that needs a context, where it can only have taken so long by making one."""
+def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Infers context creation from the first call of each process that needs a context, by its length."""
     names = calls.get_column("name").unique()
     needing = names.filter(~cuda_names(names).str.contains(_WITHOUT_CONTEXT)).cast(pl.String).to_list()
     asking = calls.filter(pl.col("name").is_in(needing) | pl.col("name").is_null())
@@ -77,7 +77,7 @@ def _guessed(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     long = first.filter(pl.col("dur_ns") >= CONTEXT_FROM_NS)
     if long.is_empty():
         return long.with_columns(made_ns="end_ns")
-    telling = pl.Series([_can_tell(row, calls) for row in long.iter_rows(named=True)], dtype=pl.Boolean)
+    telling = pl.Series([_is_evidence(row, calls) for row in long.iter_rows(named=True)], dtype=pl.Boolean)
     long = long.filter(telling).join(_warm_processes(report), on="process_id", how="anti", nulls_equal=True)
     ran = operations(report).group_by("process_id").agg(ran=pl.col("start").min())
     known = long.join(ran, on="process_id", how="left", nulls_equal=True)
@@ -85,20 +85,20 @@ def _guessed(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     return known.filter(pl.col("made_ns") - pl.col("start_ns") >= CONTEXT_FROM_NS)
 
 
-def _can_tell(call: dict[str, Any], calls: pl.DataFrame) -> bool:
-    """Whether a long first call of this name can be told to have made a context."""
+def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
+    """Whether the length of a first call is evidence of context creation, by its name."""
     name = cuda_name(call["name"] or "")
-    if not _MAY_TELL.match(name):
-        return bool(name) and bucket_of(name) != "sync" and not _CANNOT_TELL.match(name)
+    if not _WEAK_EVIDENCE.match(name):
+        return bool(name) and bucket_of(name) != "sync" and not _NO_EVIDENCE.match(name)
     before = calls.filter((pl.col("process_id") == call["process_id"]) & (pl.col("start_ns") < call["start_ns"]))
     return any(map(BEGINS_CUDA.match, cuda_names(before.get_column("name").unique()).drop_nulls()))
 
 
 def _warm_processes(report: Report) -> pl.DataFrame:
-    """The processes that used a device before the recording began, as far as it shows: column process_id.
+    """Processes with evidence that they used a device before the recording began: process_id.
 
-    Their first step is not the first one, something ran that no recorded call launched, or their first operation had
-    to wait longer than anything that the recording holds can explain.
+    Evidence: the first recorded profiler step is not step 0, the first operation has no launch call, or it started
+    :data:`CONTEXT_FROM_NS` or more after its launch call returned.
     """
     later = report.steps().group_by("process_id").agg(pl.col("step").min()).filter(pl.col("step") > 0)
     work = operations(report).select("row", "process_id", "start", "detail").with_columns(called=launch_rows(report))
@@ -111,39 +111,39 @@ def _warm_processes(report: Report) -> pl.DataFrame:
 
 
 def moved_by_driver(detail: pl.Expr) -> pl.Expr:
-    """Whether an operation is a copy of unified memory, which the driver makes without a call."""
+    """Whether an operation is a unified-memory copy, which the driver makes without a call."""
     return detail.cast(pl.String).str.starts_with("Unified").fill_null(value=False)
 
 
 @once_per_process
 def unrecorded_contexts(report: Report) -> pl.DataFrame:
-    """Contexts that the profiler saw being made outside of any call that it recorded.
+    """Context creation that the profiler recorded outside any recorded call, as intervals.
 
-    Columns: process_id, thread_id, start (since when the thread is not seen doing anything else: no call, range,
-    operator, or library opened), end (when the profiler saw it made), and before and after (the calls at its sides as
-    shown, null at the edge of the recording).
+    Columns: process_id, thread_id, start (end of the last recorded activity of the thread: call, range, operator,
+    opening of a library), end (start of the record of the profiler), and before and after (names of the adjacent calls
+    as shown; null at the edge of the recording).
     """
-    calls, rows = _timed(report, "api"), []
-    for event in _contexts_told(report).iter_rows(named=True):
-        if not _around(event, calls).is_empty():
+    calls, rows = _with_end(report, "api"), []
+    for event in _context_records(report).iter_rows(named=True):
+        if not _enclosing_calls(event, calls).is_empty():
             continue
         own, at = _same_thread(event), event["start_ns"]
         start, before = _nearest(calls, own & (pl.col("end_ns") <= at), pl.col("end_ns"), last=True)
         _, after = _nearest(calls, own & (pl.col("start_ns") >= event["end_ns"]), pl.col("start_ns"), last=False)
-        start = at if start is None else max(start, _seen_doing(report, event, start))
+        start = at if start is None else max(start, _last_activity(report, event, start))
         rows.append((event["process_id"], event["thread_id"], start, at, before, after))
     ids = {"process_id": pl.Int64, "thread_id": pl.Int64}
     schema = {**ids, "start": pl.Int64, "end": pl.Int64, "before": pl.String, "after": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row").sort("end")
 
 
-def _seen_doing(report: Report, event: dict[str, Any], since: int) -> int:
-    """When a thread was last seen doing something of the program's before `event`, from `since` on."""
+def _last_activity(report: Report, event: dict[str, Any], since: int) -> int:
+    """Time of the last activity of the program on the thread before `event`, at least `since`."""
     found = since
     for kind in ("range", "op", "overhead"):
         if kind not in report.kinds:
             continue
-        own = _timed(report, kind).filter(_same_thread(event) & (pl.col("start_ns") < event["start_ns"]))
+        own = _with_end(report, kind).filter(_same_thread(event) & (pl.col("start_ns") < event["start_ns"]))
         if kind == "overhead":
             name = pl.col("name").cast(pl.String)
             own = own.filter(name.str.starts_with("dlopen(") & ~name.str.contains(_OF_DRIVER))
@@ -154,9 +154,9 @@ def _seen_doing(report: Report, event: dict[str, Any], since: int) -> int:
 
 
 def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, *, last: bool) -> tuple[int | None, str | None]:
-    """The latest (or earliest) `time` of some of the calls, and that call's name as shown; None where there is none.
+    """The latest (or earliest) `time` among the calls selected by `these`, and the name of that call; else None.
 
-    Looked for in two steps, because `these` may be nearly all calls of a large report.
+    An aggregation and then a filter, without a sort: `these` can select nearly all calls of a large report.
     """
     at = calls.select((time.filter(these)).max() if last else (time.filter(these)).min()).item()
     if at is None:
@@ -165,23 +165,23 @@ def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, *, last: bool) 
     return at, names.item(0)
 
 
-def _timed(report: Report, kind: str) -> pl.DataFrame:
-    """The events of a kind with `end_ns`."""
+def _with_end(report: Report, kind: str) -> pl.DataFrame:
+    """Events of a kind with end_ns added."""
     events = report.kind(kind).select("event_id", "process_id", "thread_id", "name", "start_ns", "dur_ns")
     return events.with_columns((pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
 
 
 @once_per_process
-def _contexts_told(report: Report) -> pl.DataFrame:
+def _context_records(report: Report) -> pl.DataFrame:
     named = pl.col("name").cast(pl.String).str.contains(_CONTEXT_MADE, literal=True)
-    return _timed(report, "overhead").filter(named).drop_nulls(["process_id", "thread_id"])
+    return _with_end(report, "overhead").filter(named).drop_nulls(["process_id", "thread_id"])
 
 
 def _same_thread(event: dict[str, Any]) -> pl.Expr:
     return pl.col("process_id").eq(event["process_id"]) & pl.col("thread_id").eq(event["thread_id"])
 
 
-def _around(event: dict[str, Any], calls: pl.DataFrame) -> pl.DataFrame:
+def _enclosing_calls(event: dict[str, Any], calls: pl.DataFrame) -> pl.DataFrame:
     """The calls of the event's thread that enclose it, the outermost first."""
     encloses = (pl.col("start_ns") <= event["start_ns"]) & (pl.col("end_ns") >= event["end_ns"])
     inside = calls.filter(_same_thread(event) & encloses)

@@ -1,4 +1,4 @@
-"""The calls that make CUDA graphs, and the captures among them: what a stream is given meanwhile runs later."""
+"""Calls that create CUDA graphs, and stream captures: work submitted to a capturing stream does not run at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The calls that make graphs, by the beginnings of their names.
+#: Calls that create graphs, by prefix of their names.
 _STEPS: Final = re.compile(
     r"(?:cuda|cu)(?:(?P<instantiate>GraphInstantiate)|(?P<upload>GraphUpload)|(?P<begin>StreamBeginCapture)"
     r"|(?P<end>StreamEndCapture)|(?P<build>Graph(?:Create|Clone|Add)))"
@@ -23,10 +23,10 @@ _STEPS: Final = re.compile(
 
 @once_per_report
 def graph_steps(report: Report) -> pl.DataFrame:
-    """The calls that make graphs, sorted by start.
+    """Calls that create CUDA graphs, sorted by start.
 
-    Columns: step (instantiate, upload, begin and end of a capture, build), event_id, name, process_id, thread_id,
-    start, end.
+    Columns: step (instantiate, upload, begin or end of a capture, build), event_id, name, process_id, thread_id, start,
+    end.
     """
     calls = report.kind("api")
     names = call_names(report).cast(pl.String).drop_nulls()
@@ -44,10 +44,10 @@ def graph_steps(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def captures(report: Report) -> pl.DataFrame:
-    """The captures: process_id, thread_id, start (of the first call) and end (of the call that ended it), event_id.
+    """Stream captures: process_id, thread_id, start (of the begin call), end (of the end call), event_id.
 
-    Only those whose two calls are on one thread with no other capture's call between them: of captures that overlap,
-    the calls do not tell which belong together.
+    Only captures whose begin and end call follow each other on one thread: calls of overlapping captures cannot be
+    paired.
     """
     sides = graph_steps(report).filter(pl.col("step").is_in(["begin", "end"]))
     before = [pl.col(name).shift(1).over(THREAD).alias(f"last_{name}") for name in ("step", "start")]

@@ -1,4 +1,4 @@
-"""Which call launched which operation: by correlation id within a process, never by the call's name."""
+"""Joins device operations with their launch calls by process and correlation id, never by name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @once_per_process
 def launch_rows(report: Report) -> pl.Series:
-    """For each row of :func:`operations`, the row of the api events that launched it; null where there is none.
+    """Row of the launch call (in the api events) of each row of :func:`operations`; null without a launch call.
 
     Joined on process and correlation id. Where several calls share them (a driver call inside a runtime call), the
-    one that started first is the launch, then the one with the lower event_id.
+    launch call is the one that started first, then the one with the lower event_id.
     """
     work = _correlated(report)
     found = [pl.DataFrame(schema={"row": pl.UInt32, "call": pl.UInt32})]
@@ -38,12 +38,12 @@ def launch_rows(report: Report) -> pl.Series:
 
 
 def _correlated(report: Report) -> pl.DataFrame:
-    """The operations' rows with process and correlation id."""
+    """Rows of the operations with process and correlation id."""
     return recorded(report, "process_id", "correlation_id").drop("event_id").with_row_index("row")
 
 
 def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series | None]:
-    """The correlation ids of a process' calls that have one, sorted, then by start; and their rows, None: all rows."""
+    """Correlation ids of the calls of a process, sorted by id and start, and their rows (None for all rows)."""
     calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
     ids, start, rows = calls.get_column("correlation_id"), calls.get_column("start_ns"), None
     alone = constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process
@@ -59,10 +59,10 @@ def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series 
 
 
 def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
-    """The launching call of each operation in `rows` (their numbers), in that order; nulls where there is none.
+    """Launch call of each operation in `rows`, in that order; nulls without a launch call.
 
-    Columns, or those of them that are `wanted`: call_row (of the api events), thread_id, call_id, call_start, call_end,
-    call_ns, call_name.
+    Columns (`wanted` selects some): call_row (in the api events), thread_id, call_id, call_start, call_end, call_ns,
+    call_name.
     """
     called = gathered(launch_rows(report), rows)
     columns: dict[str, pl.Series | pl.Expr] = {
@@ -82,12 +82,12 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
 
 @once_per_process
 def launching_rows(report: Report) -> pl.Series:
-    """The rows of the api events that launched anything, sorted."""
+    """Rows of the launch calls in the api events, sorted."""
     return distinct(launch_rows(report).drop_nulls())
 
 
 def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
-    """The calls that launched anything, by process: thread_id and call_start, all known; sorted by call_start."""
+    """Launch calls by process: thread_id and call_start, both without nulls; sorted by call_start."""
     rows, calls = launching_rows(report), report.kind("api").select(*THREAD, call_start="start_ns")
     calls = rows_at(calls, rows).drop_nulls()
     parts = parts_by(in_order(calls, "call_start"), ["process_id"])
@@ -95,10 +95,10 @@ def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
 
 
 def launch_pairs(report: Report) -> pl.DataFrame:
-    """Every kernel with every call of its process and correlation id: columns event_id and call_row.
+    """Joins kernels with all calls of their process and correlation id: event_id and call_row.
 
-    As nsys joins them: a kernel whose correlation id two calls share stands twice. An id that more than 64 calls share
-    tells no calls apart: its kernels stand once, with the first.
+    As nsys does: a kernel whose correlation id two calls share has two rows. An id that more than 64 calls share is not
+    a usable key: its kernels have one row each, with the first call.
     """
     work = operations(report).select("row", "event_id", "kind").with_columns(call_row=launch_rows(report))
     kernels = work.filter(pl.col("kind") == "kernel")
@@ -113,7 +113,7 @@ def launch_pairs(report: Report) -> pl.DataFrame:
 
 
 def _shared_calls(report: Report) -> pl.DataFrame:
-    """The calls that share process and correlation id with another call: process_id, correlation_id, call_row."""
+    """Calls whose process and correlation id are not unique: process_id, correlation_id, call_row."""
     parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
     for process in distinct_values(operations(report), "process_id").drop_nulls():
         ids, rows = _calls_by_id(report, process)

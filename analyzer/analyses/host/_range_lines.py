@@ -1,4 +1,4 @@
-"""NVTX ranges as analyses need them: named as nsys names them, and which one a thread was in at any time."""
+"""NVTX ranges with their names as in nsys, and the timeline of the innermost range of each thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @once_per_process
 def named_ranges(report: Report) -> pl.DataFrame:
-    """Every range of the processes in scope, at any time, sorted by start, then event_id.
+    """Ranges of the processes in scope, at any time, sorted by start, then event_id.
 
     Columns: those of :func:`kanalyze.named_ranges.named`.
     """
@@ -30,7 +30,7 @@ def named_ranges(report: Report) -> pl.DataFrame:
 
 
 def overlapping(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
-    """The rows of :func:`named_ranges` that overlap a window, whole; one without duration if it lies in it."""
+    """The rows of :func:`named_ranges` that overlap a window, not clipped; those of length 0 if inside it."""
     if window is not None and window.start_ns is not None:
         ranges = ranges.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
     if window is not None and window.end_ns is not None:
@@ -40,11 +40,11 @@ def overlapping(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
 
 @once_per_process
 def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFrame]:
-    """What range each thread was in: by process id and thread id, spans that do not overlap, sorted.
+    """Timeline of the innermost range of each thread, by process id and thread id: sorted, disjoint intervals.
 
     Columns: start, end and row (of :func:`named_ranges`). An instant belongs to the push/pop range of its thread that
-    started last, of those that started together to the shorter one, then to the higher row; where there is none, to
-    the start/end range that the thread started first, then to the lower row. No span: no range.
+    started last, then to the shorter one, then to the higher row; without one, to the start/end range that the thread
+    started first, then to the lower row. Time in no range has no row.
     """
     ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
     found = {}
@@ -62,7 +62,7 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
 
 
 def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The line of push/pop ranges: at each instant the one that started last, even where those of two domains cross."""
+    """Timeline of push/pop ranges: the one that started last, also where ranges of two domains cross."""
     ranges = outermost_first(ranges)
     edges = pl.concat([ranges.get_column("start"), ranges.get_column("end")]).unique().sort()
     pieces = pl.DataFrame({"since": edges, "until": edges.shift(-1)}).drop_nulls()
@@ -80,7 +80,7 @@ def _first_started(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
-    """The range that a thread was in, by row of :func:`named_ranges`; null where it was in none.
+    """The innermost range of a thread at each point, by row of :func:`named_ranges`; null for none.
 
     `points` has the columns process_id, thread_id and at.
     """
@@ -98,9 +98,9 @@ def _thread_ranges_at(report: Report, thread: ThreadKey, at: pl.Series) -> pl.Se
 
 
 def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The row of the span of a line (start, end, row: :func:`range_lines`) that each point is in; null for none.
+    """The row of the interval that contains each point, in a timeline of :func:`range_lines`; null for none.
 
-    A point that is null is in none.
+    A null point is in none.
     """
     known = at.fill_null(strategy="forward").fill_null(intervals.BEFORE_ALL) if at.has_nulls() else at
     begun = count_up_to(line.get_column("start"), known, equal=True)

@@ -1,7 +1,7 @@
-"""Whether the beginning of a process is in the recording, and what it waited for first where it is not.
+"""Detects processes that were running before the recording began, and their waits for unrecorded work.
 
-A recording that begins in mid-run finds work under way that it does not hold. What the first operations of such a
-process waited for is therefore not known, and a kernel's first launch in it need not be the kernel's first.
+A recording that begins in mid-run lacks the work already under way. What the first operations of such a process waited
+for is therefore not known, and the first recorded launch of a kernel need not be its first launch.
 Definitions: definitions.md, section 5, "Recordings that begin in mid-run".
 """
 
@@ -23,22 +23,22 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The detail of the bucket `unknown` for what was waited for when the recording began.
+#: Detail of the bucket `unknown` for waits on work from before the recording.
 BEGINS: Final = "recording begins"
 
-#: An idle device starts what is launched within some microseconds; what takes longer to start waited for something.
+#: Longest launch latency of an idle device, with a margin: an operation that starts later waited for other work.
 PROMPT_NS: Final = 50_000
 
-#: Calls that look up what is loaded, which warm programs do as well.
+#: Calls that look up loaded modules and functions, which a warm process makes as well.
 _LOOKUP: Final = re.compile(r"cu\w*Get")
 
-#: The profiler's words for loading that CUDA does by itself.
+#: Names of profiler overheads for lazy loading by CUDA itself.
 _LOADING_WORDS: Final = r"(?i)lazy function loading|module loading"
 
 
 @once_per_process
 def loading_seen(report: Report) -> pl.DataFrame:
-    """What shows that a process was not warm yet: contexts made, loading, and the first call of all.
+    """Evidence that a process was not warm yet: context creation, module loading, CUDA initialisation.
 
     Columns: process_id, thread_id, start, end; sorted by start.
     """
@@ -57,7 +57,7 @@ def loading_seen(report: Report) -> pl.DataFrame:
 
 
 def _beginning_calls(report: Report) -> pl.DataFrame:
-    """The first calls of processes that begin their use of CUDA by these: process_id, thread_id, start, end."""
+    """First calls of processes, where they initialise CUDA: process_id, thread_id, start, end."""
     calls, begins = report.kind("api"), names_that(report, BEGINS_CUDA.match)
     first = calls.group_by("process_id").agg(
         pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
@@ -68,9 +68,9 @@ def _beginning_calls(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def begun_before(report: Report) -> pl.DataFrame:
-    """The processes that were at work when the recording began: process_id, and `first`, when anything first ran.
+    """Processes that were running before the recording began: process_id, and first (start of the first operation).
 
-    Of others a context was made, or something loaded, before they ran anything. Only of processes with calls.
+    Those with calls and operations, and without :func:`loading_seen` before the first operation.
     """
     ran = operations(report).group_by("process_id").agg(first=pl.col("start").min())
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
@@ -82,10 +82,10 @@ def begun_before(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def unseen_starts(report: Report) -> pl.Series:
-    """The rows of the operations that waited for what the recording does not hold, sorted.
+    """Rows of the operations that waited for work from before the recording, sorted.
 
-    In a process that was at work when it began: the first operation of a stream, if it started later than
-    :data:`PROMPT_NS` after its launch call returned, and operations that were launched before the recording began.
+    In processes of :func:`begun_before`: the first operation of a stream, if it started more than :data:`PROMPT_NS`
+    after its launch call returned, and operations that were launched before the recording began.
     """
     warm, work = begun_before(report), operations(report).select("row", "process_id", "device", "start", "detail")
     if warm.is_empty():
@@ -106,7 +106,7 @@ def unseen_starts(report: Report) -> pl.Series:
 
 @once_per_process
 def unseen_syncs(report: Report) -> pl.Series:
-    """The rows of the blocking calls that waited for what the recording does not hold: before anything ran in it."""
+    """Rows of the blocking calls that waited for work from before the recording: those before any operation."""
     warm = begun_before(report)
     names = names_that(report, lambda name: bucket_of(name) == "sync")
     calls = report.kind("api").select("process_id", "name", "start_ns", "dur_ns").with_row_index("row")
@@ -116,9 +116,10 @@ def unseen_syncs(report: Report) -> pl.Series:
 
 
 def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
-    """Whether the report shows that each of `launches` (process_id, thread_id, call_start, call_end) was not warm.
+    """Whether there is evidence that each of `launches` was cold.
 
-    Its process began in the recording, or something was loaded on its thread since the launch call before it.
+    `launches` has the columns process_id, thread_id, call_start and call_end. Evidence: the process began within the
+    recording, or a module was loaded on the thread since the previous launch call.
     """
     warm = begun_before(report).get_column("process_id")
     began = ~launches.get_column("process_id").is_in(warm.implode(), nulls_equal=True)

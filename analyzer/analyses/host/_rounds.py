@@ -1,4 +1,4 @@
-"""The rounds of a program: steps of a framework's profiler, or instances of a range that it was in again and again."""
+"""Iterations of a program: steps of the framework's profiler, or instances of a range that repeats."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kanalyze.named_ranges import without_ids
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: A range that occurs so often is a round.
-_OFTEN: Final = 3
+#: Fewest instances that make a range an iteration.
+_LEAST_INSTANCES: Final = 3
 
-#: What the numbers in names of rounds become, so that those of one loop have one name.
+#: Numbers in range names, which are masked so that all iterations of a loop share one name.
 _NUMBER: Final = r"\d+"
 
 _ROUNDS: Final = {
@@ -30,23 +30,23 @@ _ROUNDS: Final = {
 }
 
 
-#: What the steps of a profiler are called; two of them are rounds already.
+#: Name of the iterations that are profiler steps, of which two suffice.
 STEP: Final = "step"
 
-#: How the default domain's ranges begin.
-_DEFAULT: Final = ":"
+#: Prefix of the names of ranges in the default domain.
+_DEFAULT_DOMAIN: Final = ":"
 
 
 @once_per_process
 def rounds(report: Report) -> pl.DataFrame:
-    """The rounds of each process at any time, one after the other, sorted by process and start.
+    """Iterations of each process, at any time, disjoint, sorted by process and start.
 
-    They are steps of a profiler, and the outermost ranges of those that occur at least :data:`_OFTEN` times, numbers
-    in their names aside; on the thread that was in such ranges for longest. What lies between two of one name belongs
-    to the first. Columns: process_id, start, end, round (their number), name (with ``#`` for numbers that differ),
-    instances (how many of that name there are).
+    Profiler steps, and the outermost ranges whose names, numbers masked, occur at least :data:`_LEAST_INSTANCES` times,
+    on the thread that spent most time in such ranges. The time up to the next one of the same name belongs to the
+    iteration before it. Columns: process_id, start, end, round (number of the iteration), name (``#`` for numbers that
+    differ), instances (number of iterations of that name).
     """
-    found = _often(report)
+    found = _repeating(report)
     if found.is_empty():
         return pl.DataFrame(schema=_ROUNDS)
     most = found.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
@@ -63,23 +63,23 @@ def rounds(report: Report) -> pl.DataFrame:
     return counted.with_row_index("round").select(list(_ROUNDS))
 
 
-def _often(report: Report) -> pl.DataFrame:
-    """The steps, and the closed ranges that occur often: :data:`THREAD`, start, end, name."""
+def _repeating(report: Report) -> pl.DataFrame:
+    """Profiler steps, and closed ranges that repeat: :data:`THREAD`, start, end, name."""
     steps = report.steps()
     found = steps.select(*THREAD, "start", "end", name=pl.lit(STEP)).filter(pl.len() > 1)
     if "range" in report.kinds:
         ranges = named_ranges(report).filter(~pl.col("open"))
         ranges = ranges.join(steps.select("event_id"), on="event_id", how="anti")
-        name = without_ids(pl.col("range")).str.strip_prefix(_DEFAULT)
+        name = without_ids(pl.col("range")).str.strip_prefix(_DEFAULT_DOMAIN)
         named = ranges.select(*THREAD, "start", "end", name=name, alike=name.str.replace_all(_NUMBER, "#"))
-        often = named.filter((pl.len().over(*THREAD, "alike") >= _OFTEN) & (pl.col("name") != ""))
+        often = named.filter((pl.len().over(*THREAD, "alike") >= _LEAST_INSTANCES) & (pl.col("name") != ""))
         one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
         found = pl.concat([found, often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")])
     return found.filter(pl.col("end") > pl.col("start"))
 
 
 def rounds_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    """The round that each of `points` (process_id, at) is in: round, round_name and instances; nulls for none."""
+    """The iteration around each of `points` (process_id, at): round, round_name and instances; nulls for none."""
     found = points.select("process_id", "at").with_row_index("place").sort("at")
     joined = found.join_asof(
         rounds(report).rename({"start": "since"}).sort("since"),

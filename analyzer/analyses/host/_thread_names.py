@@ -1,10 +1,10 @@
-"""What the host was in while it was in no CUDA call, by name, where a framework recorded its operators or Python.
+"""Names host time outside CUDA calls by operator and Python function, where a framework recorded them.
 
-An instant goes by the innermost of what the thread was in then: operators, annotations (other than the steps of a
-profiler), modules, and what the program's own Python called of libraries. Where that is in a Python function of the
-program, the innermost one, it is told with it: ``aten::to in train.py(31): step``. The function alone names what
-happens in nothing else in it. Where no function of the program is recorded, any other Python function counts. What
-happens in nothing at all goes by the operators, annotations and CUDA calls at its sides.
+The name of an instant is the innermost host event of the thread: an operator, an annotation (other than a profiler
+step), a module, or a library function that program code called. Within a Python function of the program, the innermost
+of those is appended: ``aten::to in train.py(31): step``; time in such a function and in no host event within it has the
+name of the function alone. Where no function of the program is recorded, any other Python function counts. Time in no
+event at all is named by the operators, annotations and CUDA calls before and after it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
-#: The kinds of events that a framework records of the host beside annotations.
+#: Kinds of host events that a framework records, annotations aside.
 _KINDS: Final = ("op", "python")
 
-_THING: Final = ("start", "end", "name")
+_EVENT_COLUMNS: Final = ("start", "end", "name")
 _LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
 _UNNAMED: Final = "a call without a name"
 
 
 def framework_recorded(report: Report) -> bool:
-    """Whether the report holds operators or Python functions at all."""
+    """Whether the report has operators or Python functions."""
     return not set(_KINDS).isdisjoint(report.kinds)
 
 
 def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
-    """`pieces` of a thread's host time cut where what it was in changes, with `culprit`, which names it.
+    """Splits `pieces` of the host time of a thread by its innermost event; adds the name as `culprit`.
 
-    The pieces (start, end, and what else is to be kept) are sorted and do not overlap.
+    `pieces` (start, end, and any other columns, which are kept) are sorted and disjoint.
     """
-    things = _things(report)
+    things = _host_events(report)
     told = things.cut(key, pieces, "what")
     if "python" in report.kinds:
         told = _with_functions(report, key, told)
@@ -61,27 +61,27 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([told.filter(pl.col("culprit").is_not_null()), between])
 
 
-class _Things(NamedTuple):
-    """What threads can be in: process_id, thread_id, start, end and name, by row; and the innermost one at any time.
+class _HostEvents(NamedTuple):
+    """Host events (process_id, thread_id, start, end, name), and the timeline of the innermost one per thread.
 
-    The lines (start, end, row) of each thread, by process id and thread id, hold what lasts while a device is idle.
+    The timelines (start, end, row), by process id and thread id, have the events that overlap idle time of a device.
     """
 
     table: pl.DataFrame
     lines: dict[ThreadKey, pl.DataFrame]
 
     def cut(self, key: ThreadKey, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
-        """`pieces` of a thread cut where the innermost thing changes, with its row as `column`."""
+        """Splits `pieces` of a thread by the innermost event; adds the row of that as `column`."""
         line = self.lines.get(key, pl.DataFrame(schema=_LINE))
         return overlaid(pieces, line.rename({"row": column}), column)
 
     def at(self, rows: pl.Series) -> pl.DataFrame:
-        """Start, end and name of the things of `rows`; nulls for null."""
-        return pl.DataFrame([gathered(self.table.get_column(name), rows) for name in _THING])
+        """Start, end and name of the events in `rows`; nulls for null."""
+        return pl.DataFrame([gathered(self.table.get_column(name), rows) for name in _EVENT_COLUMNS])
 
 
-def _told(pieces: pl.DataFrame, what: pl.DataFrame, where: pl.DataFrame) -> pl.DataFrame:
-    """`pieces` in functions of the program (`where`) with `culprit`: that, and `what` they are in, if that is in it."""
+def _in_program_function(pieces: pl.DataFrame, what: pl.DataFrame, where: pl.DataFrame) -> pl.DataFrame:
+    """Adds `culprit`, ``WHAT in WHERE``, to `pieces` in program functions; WHERE alone unless WHAT is inside it."""
     name = what.get_column("name").set(~_within(what, where).fill_null(value=False), None)
     pairs = pl.DataFrame([name.alias("what"), where.get_column("name").alias("where")])
     known = pairs.unique()
@@ -96,28 +96,28 @@ def _told(pieces: pl.DataFrame, what: pl.DataFrame, where: pl.DataFrame) -> pl.D
 
 
 def _within(inner: pl.DataFrame, outer: pl.DataFrame) -> pl.Series:
-    """Whether a thing around an instant is in another one around it: it started later, or ended earlier; else null."""
+    """Whether, of two events around an instant, `inner` is inside `outer`; null where either is missing."""
     later, sooner = (inner.get_column(side) for side in ("start", "end"))
     start, end = (outer.get_column(side) for side in ("start", "end"))
     return (later > start) | ((later == start) & (sooner < end))
 
 
 def _with_functions(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
-    """`pieces` (with `what`, the innermost thing) cut by Python functions, with `culprit`; null for nothing."""
-    things, functions = _things(report), _functions(report)
+    """Splits `pieces` (with `what`, the innermost event) by program function; adds `culprit`, null for none."""
+    things, functions = _host_events(report), _functions(report)
     cut = functions.cut(key, pieces, "where")
     lost = cut.filter(pl.col("where").is_null())
     found = cut.filter(pl.col("where").is_not_null())
     what, where = things.at(found.get_column("what")), functions.at(found.get_column("where"))
-    return pl.concat([_told(found, what, where), _in_other_functions(report, key, lost)])
+    return pl.concat([_in_program_function(found, what, where), _in_other_functions(report, key, lost)])
 
 
 def _in_other_functions(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
-    """`pieces` that are in no function of the program, cut by any others, with `culprit`."""
+    """Splits `pieces` outside program functions by any other Python function; adds `culprit`."""
     own = _python(report).filter(_of_thread(key)).with_row_index("row")
-    others = _Things(own, {key: innermost_line(_touching(own, pieces))})
+    others = _HostEvents(own, {key: innermost_line(_overlapping(own, pieces))})
     cut = others.cut(key, pieces, "function")
-    what, function = _things(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
+    what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
     in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
     name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
     return cut.drop("function").with_columns(name.alias("culprit"))
@@ -128,74 +128,74 @@ def _of_thread(key: ThreadKey) -> pl.Expr:
     return pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
 
 
-def _touching(events: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The `events` (start, end) that overlap any of `spans`, which are sorted and apart."""
+def _overlapping(events: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The `events` (start, end) that overlap any interval of the span set `spans`."""
     begun = spans.get_column("start").search_sorted(events.get_column("end"), side="left")
     over = spans.get_column("end").search_sorted(events.get_column("start"), side="right")
     return events.filter(begun > over)
 
 
 @once_per_process
-def _things(report: Report) -> _Things:
-    """Operators, annotations, modules, and what the program's own Python called of libraries."""
+def _host_events(report: Report) -> _HostEvents:
+    """Operators, annotations, modules, and library functions called by program code."""
     python = _python(report)
     inner = python.filter((pl.col("role") == "module") | called_by_program(python))
-    # of things that start and end together the operator is the innermost
-    parts = [_named(report.kind("range")), inner.select(*THREAD, *_THING), _named(report.kind("op"))]
-    return _lined(report, pl.concat(parts))
+    # of events with equal start and end the last one is the innermost: the operator
+    parts = [_named(report.kind("range")), inner.select(*THREAD, *_EVENT_COLUMNS), _named(report.kind("op"))]
+    return _with_timelines(report, pl.concat(parts))
 
 
 @once_per_process
-def _functions(report: Report) -> _Things:
-    """The program's own Python functions."""
+def _functions(report: Report) -> _HostEvents:
+    """Python functions of the program itself."""
     python = _python(report)
-    return _lined(report, python.filter(pl.col("role") == "program").select(*THREAD, *_THING))
+    return _with_timelines(report, python.filter(pl.col("role") == "program").select(*THREAD, *_EVENT_COLUMNS))
 
 
 @once_per_process
 def _python(report: Report) -> pl.DataFrame:
-    """All Python functions: event_id, parent_id, process_id, thread_id, start, end, role, name (as it is shown)."""
+    """All Python functions: event_id, parent_id, process_id, thread_id, start, end, role, name (as shown)."""
     events = report.kind("python")
     known = roles(events.get_column("name").unique())
     told = events.join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
     ids = ("event_id", "parent_id", *THREAD)
-    return told.select(*ids, **_times(), role="role", name="shown").sort("event_id")
+    return told.select(*ids, **_start_and_end(), role="role", name="shown").sort("event_id")
 
 
-def _times() -> dict[str, pl.Expr]:
+def _start_and_end() -> dict[str, pl.Expr]:
     return {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
 
 
 def _named(events: pl.DataFrame) -> pl.DataFrame:
-    """Annotations or operators that have a name and are no step of a profiler."""
+    """Annotations or operators with a name, profiler steps left out: :data:`THREAD`, start, end, name."""
     names = events.get_column("name").unique()
     texts = names.cast(pl.String)
     others = names.filter(texts.is_null() | texts.str.starts_with(STEP_PREFIX))
     if len(others):
         events = events.filter(~pl.col("name").is_in(others.implode(), nulls_equal=True))
-    return events.select(*THREAD, **_times(), name="name")
+    return events.select(*THREAD, **_start_and_end(), name="name")
 
 
-def _lined(report: Report, table: pl.DataFrame) -> _Things:
-    rows = _touching(table.with_row_index("row"), _idle(report))
+def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
+    rows = _overlapping(table.with_row_index("row"), _idle(report))
     parts = rows.partition_by(THREAD, as_dict=True).items()
-    return _Things(table, {(key[0], key[1]): innermost_line(part) for key, part in parts})
+    return _HostEvents(table, {(key[0], key[1]): innermost_line(part) for key, part in parts})
 
 
 @once_per_process
 def _idle(report: Report) -> pl.DataFrame:
-    """The span set in which any device was idle, at any time."""
+    """The span set in which at least one device was idle, at any time."""
     every = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
     return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *every]))
 
 
-class _Sides(NamedTuple):
-    """What stretches of a thread's time lie between: its things and CUDA calls, sorted by start, the longest first.
+class _Neighbours(NamedTuple):
+    """Host events and CUDA calls of a thread, sorted by start, the longest first, to look up neighbours in.
 
     Attributes:
-        start: When each starts.
-        reached: The latest end up to each one.
-        name: Its name.
+        start: Start of each.
+        reached: Running maximum of the ends.
+        name: Name of each.
     """
 
     start: pl.Series
@@ -204,27 +204,27 @@ class _Sides(NamedTuple):
 
 
 @once_per_process
-def _sides(report: Report) -> dict[ThreadKey, _Sides]:
+def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
-    own = calls.select(*THREAD, **_times()).with_columns(names)
-    every = pl.concat([_things(report).table, own])
+    own = calls.select(*THREAD, **_start_and_end()).with_columns(names)
+    every = pl.concat([_host_events(report).table, own])
     found = {}
     for key, part in every.partition_by(THREAD, as_dict=True).items():
         line = part.sort("start", "end", descending=[False, True], maintain_order=True)
-        found[key[0], key[1]] = _Sides(
+        found[key[0], key[1]] = _Neighbours(
             line.get_column("start"), line.get_column("end").cum_max(), line.get_column("name")
         )
     return found
 
 
 def _between(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
-    """For stretches of a thread in nothing: what lies at their sides, as a text.
+    """Names intervals of a thread in no event by the events before and after them.
 
-    Before is, of what started no later than a stretch, what ended last, then started first; after is what starts first
-    once it has ended, of several the one that ends last.
+    Before: of those that started no later than the interval, the one that ended last, then the one that started first.
+    After: the first to start once the interval has ended, of several the longest.
     """
-    sides = _sides(report).get(key)
+    sides = _neighbours(report).get(key)
     if sides is None:
         return pl.Series([None], dtype=pl.Categorical).new_from_index(0, pieces.height)
     begun = sides.start.search_sorted(pieces.get_column("start"), side="right").cast(pl.Int64) - 1
@@ -232,18 +232,18 @@ def _between(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
     first = sides.reached.search_sorted(latest.fill_null(0), side="left").set(begun < 0, None)
     after = sides.start.search_sorted(pieces.get_column("end"), side="left")
     places = {"a": first, "b": after.set(after == len(sides.start), None)}
-    pairs = pl.DataFrame({side: _side(sides.name, at) for side, at in places.items()})
+    pairs = pl.DataFrame({side: _neighbour_names(sides.name, at) for side, at in places.items()})
     return between_texts(pairs)
 
 
-def _side(names: pl.Series, at: pl.Series) -> pl.Series:
+def _neighbour_names(names: pl.Series, at: pl.Series) -> pl.Series:
     unnamed = at.is_not_null() & gathered(names, at).is_null()
     texts = gathered(names, at).cast(pl.String)
     return texts.set(unnamed, _UNNAMED).cast(pl.Categorical)
 
 
 def between_texts(pairs: pl.DataFrame) -> pl.Series:
-    """What stands between the two things of each row (a, b), as a text; null where there is neither."""
+    """The text ``between A and B`` for each row (a, b), or ``after A``, ``before B``; null where both are null."""
     known = pairs.unique(maintain_order=True)
     texts = known.select(
         pl.when(pl.col("a").is_null())
@@ -257,6 +257,6 @@ def between_texts(pairs: pl.DataFrame) -> pl.Series:
 
 
 def forget_names(report: Report) -> None:
-    """Let go of what the names of host time are found by: of a large report as much as its events take."""
-    for kept in (_things, _functions, _python, _idle, _sides):
+    """Empties the caches of this module, which for a large report are as large as its events."""
+    for kept in (_host_events, _functions, _python, _idle, _neighbours):
         kept.forget(report)

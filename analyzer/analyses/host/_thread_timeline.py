@@ -1,4 +1,4 @@
-"""What each host thread was doing: its CUDA calls and the profiler's overhead as one line without overlaps."""
+"""Timeline of each host thread: its CUDA calls and profiler overheads as disjoint intervals."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
     from kanalyze.report import Report
 
-#: The buckets of a thread's calls that win over the launch itself.
+#: Buckets that take precedence over the launch call.
 _ABOVE_LAUNCH: Final = ("profiler", "loading", "allocation")
 
-#: Bucket and detail of the last rows of :func:`labels`.
-_FURTHER: Final = (("loading", "context"), ("unknown", BEGINS))
+#: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.
+_EXTRA_LABELS: Final = (("loading", "context"), ("unknown", BEGINS))
 
 
 @once_per_process
 def labels(report: Report) -> pl.DataFrame:
-    """What a stretch of a thread's line can be: columns name, rank (in CALL_BUCKETS), bucket and detail, by row.
+    """Labels of the intervals of a timeline: name, bucket, detail and rank (in CALL_BUCKETS).
 
-    One row per name of a call, then one per name of an overhead, and last those for making a context, and for a
-    blocking call that waits for what the recording does not hold.
+    One row per name of a call, then one per name of an overhead, and last one for context creation and one for a
+    blocking call that waits for work from before the recording.
     """
     calls = call_names(report)
     overheads = report.kind("overhead").get_column("name").unique()
     buckets = [bucket_of(name) for name in calls.cast(pl.String).to_list()]
     shown_calls = calls.to_frame().select(shown(pl.col("name"))).to_series()
-    details = [*shown_calls, *overheads.cast(pl.String), *(detail for _, detail in _FURTHER)]
-    buckets += ["profiler"] * len(overheads) + [bucket for bucket, _ in _FURTHER]
-    names = pl.concat([calls, overheads, calls.clear(len(_FURTHER))])
+    details = [*shown_calls, *overheads.cast(pl.String), *(detail for _, detail in _EXTRA_LABELS)]
+    buckets += ["profiler"] * len(overheads) + [bucket for bucket, _ in _EXTRA_LABELS]
+    names = pl.concat([calls, overheads, calls.clear(len(_EXTRA_LABELS))])
     table = pl.DataFrame({"name": names, "bucket": buckets, "detail": pl.Series(details, dtype=pl.String)})
     ranks = {bucket: rank for rank, bucket in enumerate(CALL_BUCKETS)}
     ranks["unknown"] = ranks["sync"]
@@ -53,7 +53,7 @@ def labels(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def label_codes(report: Report) -> tuple[pl.Series, pl.Series]:
-    """The row of :func:`labels` by the physical code of a name, for calls and for overheads; last that of no name."""
+    """Row of :func:`labels` by categorical code of a name, for calls and for overheads; the last for a null name."""
     kinds = call_names(report), report.kind("overhead").get_column("name").unique()
     found, first = [], 0
     for names in kinds:
@@ -71,26 +71,26 @@ def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
 
 
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
-    """Names of calls as they are shown; null for null."""
+    """Display names of calls; null for null."""
     details = labels(report).get_column("detail").cast(pl.Categorical)
     return details[_label_of(names, label_codes(report)[0])].set(names.is_null(), None)
 
 
 @once_per_process
 def winning(report: Report) -> pl.Series:
-    """Whether each row of :func:`labels` wins over launches."""
+    """Whether each row of :func:`labels` takes precedence over a launch call."""
     return labels(report).select(pl.col("bucket").is_in(_ABOVE_LAUNCH)).to_series()
 
 
 @dataclass(frozen=True)
 class Thread:
-    """One host thread: its calls by their rows of the api events, in the order of their starts, and its overheads.
+    """CUDA calls of one host thread, sorted by start, and the profiler overheads on it.
 
     Attributes:
-        rows: The calls' rows.
-        start: When each starts.
-        reached: The latest end of the calls up to each one, so that those of a stretch of time are found by search.
-        overheads: The profiler's overheads (start, end, name), sorted by start.
+        rows: Rows of the calls in the api events.
+        start: Start of each call.
+        reached: Running maximum of the ends, so that the calls of an interval are found by binary search.
+        overheads: Profiler overheads (start, end, name), sorted by start.
     """
 
     rows: pl.Series
@@ -99,21 +99,21 @@ class Thread:
     overheads: pl.DataFrame
 
     def around(self, low: int, high: int) -> tuple[int, int]:
-        """The places of the first call that lasts after `low`, and of the first one that starts at `high` or later."""
+        """Index range of the calls that can overlap ``[low, high)``."""
         first = bisect_right(self.reached, low)
         return first, max(bisect_left(self.start, high), first)
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What some threads did from `low` to `high`.
+    """Activity of some host threads in ``[low, high)``.
 
     Attributes:
         report: The report.
         threads: The threads.
-        lanes: Their lanes, in that order, which are at least as long.
-        low: From when on.
-        high: Until when.
+        lanes: Their lanes, in the same order, at least as long as the interval.
+        low: Start of the interval.
+        high: End of the interval.
     """
 
     report: Report
@@ -123,25 +123,28 @@ class Stretch:
     high: int
 
     def line(self, pieces: pl.DataFrame) -> pl.DataFrame:
-        """What the threads did, on their lanes, as :func:`timeline`, with labels of :func:`labels`.
+        """The :func:`timeline` of the threads in lane times: start, end, label (row of :func:`labels`).
 
-        It holds what wins over launches, and what overlaps any of `pieces` (start, end; sorted and apart).
+        Only calls and overheads that take precedence over launches, or overlap any of `pieces` (start, end; sorted and
+        disjoint).
         """
-        every = pl.concat([self._done(lane, thread) for lane, thread in enumerate(self.threads)], rechunk=True)
-        # of the pieces that end after a call starts only the first one can be the first to overlap it
+        every = pl.concat(
+            [self._labelled_events(lane, thread) for lane, thread in enumerate(self.threads)], rechunk=True
+        )
+        # a call overlaps any piece only if it overlaps the first one that ends after the start of the call
         at = count_up_to(pieces.get_column("end"), every.get_column("start"), equal=True)
         begins = gathered(pieces.get_column("start"), at.set(at == pieces.height, None))
         near = (begins < every.get_column("end")).fill_null(value=False)
         needed = every.filter(near | winning(self.report)[every.get_column("label")])
         return timeline(needed, labels(self.report).get_column("rank"))
 
-    def _done(self, lane: int, thread: Thread) -> pl.DataFrame:
-        """The calls and overheads of one thread on its lane: columns start, end, label; sorted by start."""
+    def _labelled_events(self, lane: int, thread: Thread) -> pl.DataFrame:
+        """Calls and overheads of one thread in lane times: start, end, label; sorted by start."""
         report, sides = self.report, self.lanes.placed(lane, "start", "end")
         first, stop = thread.around(self.low, self.high)
         rows = thread.rows.slice(first, stop - first)
         calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows]
-        done = _slim(calls).select(*sides, label=_label_of(calls.get_column("name"), label_codes(report)[0]))
+        done = _name_and_times(calls).select(*sides, label=_label_of(calls.get_column("name"), label_codes(report)[0]))
         done = _relabelled(done, rows, unseen_syncs(report), unseen_label(report))
         makers = context_calls(report)
         if makers.height and rows.is_in(makers.get_column("row").implode()).any():
@@ -164,10 +167,10 @@ class Stretch:
         return done
 
     def sides(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """The calls at the sides of `spans` of the line (start, end) in which no call was made, by row of `labels`.
+        """The calls before and after each of `spans` (start, end; lane times in no call), as rows of `labels`.
 
         Columns: before (of the calls that started no later than the span the one that returned last, then the one that
-        started first) and after (the first to start once it has ended); null where there is none.
+        started first) and after (the first to start once the span has ended); null where there is none.
         """
         parts = [self._calls(lane, thread) for lane, thread in enumerate(self.threads)]
         start, earlier, rows = (pl.concat(column, rechunk=True) for column in zip(*parts, strict=True))
@@ -182,15 +185,15 @@ class Stretch:
         )
 
     def _calls(self, lane: int, thread: Thread) -> tuple[pl.Series, pl.Series, pl.Series]:
-        """The starts of a thread's calls, who of those up to each had returned last, and the rows of the calls.
+        """Starts of a thread's calls in lane times, the row of the call that returned last by then, and their rows.
 
-        There is one more at each end of the lane: for the calls that start before the stretch does, and for the first
-        one after it. A row is null where there is none.
+        With a sentinel at each end of the lane: for the calls that start before the interval, and for the first one
+        after it. A row is null where there is none.
         """
         first = bisect_right(thread.start, self.low)
         stop = max(bisect_left(thread.start, self.high), first)
         none, reached = pl.Series([None], dtype=pl.UInt32), thread.reached
-        # the first call up to which the latest end is this one is the call that ended then
+        # the call that returned last is the first one at which the running maximum has its value
         last = thread.rows.slice(bisect_left(reached, reached.item(first - 1)), 1) if first else none
         rows, later = thread.rows.slice(first, stop - first), thread.rows.slice(stop, 1)
         begins = max(first - 1, 0)
@@ -205,12 +208,12 @@ class Stretch:
 
 @once_per_process
 def threads(report: Report) -> dict[ThreadKey, Thread]:
-    """Every thread that made calls, by process id and thread id."""
+    """Host threads with CUDA calls, by process id and thread id."""
     overheads = report.kind("overhead")
     by_thread, none, calls = rows_by(overheads, THREAD), pl.Series(dtype=pl.UInt32), report.kind("api")
     found = {}
     for key, rows in rows_by(calls, THREAD).items():
-        own = _slim(rows_at(overheads.select("name", "start_ns", "dur_ns"), by_thread.get(key, none)))
+        own = _name_and_times(rows_at(overheads.select("name", "start_ns", "dur_ns"), by_thread.get(key, none)))
         times = calls.select("start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
         times = times if len(rows) == calls.height else times[rows]
         line = in_order(times.with_columns(rows.alias("row")), "start_ns")
@@ -220,7 +223,7 @@ def threads(report: Report) -> dict[ThreadKey, Thread]:
 
 
 def _relabelled(done: pl.DataFrame, rows: pl.Series, chosen: pl.Series, label: pl.Expr) -> pl.DataFrame:
-    """`done`, which are the calls of these `rows`, with another label for those that are `chosen`."""
+    """Replaces the label of the calls whose rows are among `chosen`; `rows` are those of `done`."""
     these = rows.is_in(chosen.implode()) if len(chosen) else None
     if these is None or not these.any():
         return done
@@ -232,31 +235,31 @@ def _context_label(report: Report) -> pl.Expr:
 
 
 def unseen_label(report: Report) -> pl.Expr:
-    """The row of :func:`labels` for waiting for what the recording does not hold."""
+    """The row of :func:`labels` for waits on work from before the recording."""
     return pl.lit(labels(report).height - 1, dtype=pl.UInt32)
 
 
-def _slim(events: pl.DataFrame) -> pl.DataFrame:
+def _name_and_times(events: pl.DataFrame) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
     return events.select("name", pl.col("start_ns").alias("start"), end.alias("end"))
 
 
 def timeline(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
-    """One thread's calls and overheads (start, end, label; sorted by start) as a line without overlaps.
+    """Resolves overlaps of calls and overheads (start, end, label; sorted by start) by rank.
 
-    Each instant goes to the label of the lowest of `ranks` (by label) that covers it, among equals to the call that
-    started first. Columns: start, end, label; sorted by start.
+    Each instant goes to the label with the lowest of `ranks` (by label), among equals to the call that started first.
+    Columns: start, end, label; sorted by start, disjoint.
     """
     line = calls.filter(pl.col("end") > pl.col("start")).select("start", "end", "label")
     alone_before = (pl.col("start") >= pl.col("end").cum_max().shift(1)).fill_null(value=True)
     alone = line.select(alone_before & alone_before.shift(-1, fill_value=True)).to_series()
     if alone.all():
         return line
-    return pl.concat([line.filter(alone), _untangled(line.filter(~alone), ranks)]).sort("start")
+    return pl.concat([line.filter(alone), _without_overlaps(line.filter(~alone), ranks)]).sort("start")
 
 
-def _untangled(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
-    """The line of calls that overlap, cut wherever one of them starts or ends."""
+def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
+    """Resolves overlapping calls by rank, on the elementary intervals between all their starts and ends."""
     cuts = pl.concat([calls.get_column("start"), calls.get_column("end")]).unique().sort()
     start, end = cuts.slice(0, len(cuts) - 1).alias("start"), cuts.slice(1).alias("end")
     calls = calls.with_columns(rank=ranks.gather(calls.get_column("label")))
@@ -266,7 +269,7 @@ def _untangled(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
         own = own.filter(pl.col("own_end") > pl.col("own_start"))
         if own.is_empty():
             continue
-        # own pieces are sorted and apart: the one that may cover a cut is the last that begins at or before it
+        # own pieces are sorted and disjoint: only the last that begins at or before a cut can cover it
         begun = own.get_column("own_start").search_sorted(start, side="right").cast(pl.Int64) - 1
         latest = begun.set(begun < 0, None)
         covers = own.get_column("own_end").gather(latest) > start

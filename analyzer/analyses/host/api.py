@@ -1,4 +1,4 @@
-"""CUDA calls by name: what the host spent in them."""
+"""Host time in CUDA calls, by name."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ TABLE: Final = Table(
 
 @analysis
 def api(report: Report) -> pl.DataFrame:
-    """The CUDA calls in scope, by name, the longest in total first; of a device, those of the processes that used it.
+    """CUDA calls in scope by name, the longest in total first; with a device in scope, calls of its processes.
 
-    Two forms of one call (``…_v3020`` and ``…_v12000``) are two rows, as in nsys.
+    Two versions of one call (``…_v3020`` and ``…_v12000``) are two rows, as in nsys.
 
     Returns:
         :data:`TABLE`.

@@ -1,4 +1,4 @@
-"""Launched kernels by kernel, call, thread and device: call, queue and kernel time."""
+"""Call, queue and kernel time of launches, by kernel, call, thread and device."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ TABLE: Final = Table(
 
 @analysis
 def launch_summary(report: Report) -> pl.DataFrame:
-    """The launches in scope, summed; the longest mean total first.
+    """Statistics of the launches in scope, the longest mean total first.
 
     Returns:
         :data:`TABLE`.
@@ -97,5 +97,5 @@ def launch_summary(report: Report) -> pl.DataFrame:
     )
     named = sums.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     found, keys = TABLE.select(named), ["kernel", "thread_id"]
-    keys += [name for name in found.columns if name not in ("total_avg_ns", *keys)]  # the rest, for what is as large
+    keys += [name for name in found.columns if name not in ("total_avg_ns", *keys)]  # a stable order of ties
     return found.sort("total_avg_ns", *keys, descending=[True, *(False for _ in keys)])

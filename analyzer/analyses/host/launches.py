@@ -1,4 +1,4 @@
-"""Every launched kernel with the call that launched it: call, queue and kernel time."""
+"""Kernels with their launch calls: call, queue and kernel time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TABLE: Final = Table(
 
 @analysis
 def launches(report: Report) -> pl.DataFrame:
-    """The launched kernels in scope, in the order of their calls.
+    """Kernels in scope with their launch calls, in the order of the calls.
 
     Returns:
         :data:`TABLE`.
@@ -88,7 +88,7 @@ def launches(report: Report) -> pl.DataFrame:
 
 
 def joined_launches(report: Report) -> pl.DataFrame:
-    """Kernels in scope with their calls, and the times of :data:`TABLE`; two rows where two calls share one id."""
+    """Kernels in scope joined with their calls, with the times of :data:`TABLE`; a row per call of a shared id."""
     needed = ("kind", "event_id", "began", "dur_ns", "device", "name")
     kernels = exclusive_operations(report).select(needed).filter(pl.col("kind") == "kernel")
     kernels = kernels if kernels.get_column("event_id").is_sorted() else kernels.sort("event_id")
@@ -99,7 +99,7 @@ def joined_launches(report: Report) -> pl.DataFrame:
     ran = _gathered(
         kernels.select("event_id", kernel_start_ns="began", kernel_ns="dur_ns", gpu="device", kernel="name"), at
     )
-    del kernels, pairs  # as large as the result; a large report has no room for both
+    del kernels, pairs  # as large as the result: frees memory before the next join
     called = report.kind("api").select(
         "process_id",
         "thread_id",
@@ -120,7 +120,7 @@ def joined_launches(report: Report) -> pl.DataFrame:
 
 
 def _gathered(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
-    """The rows `at`; ids that are the same in every row stay literals, which take no memory."""
+    """Gathers the rows `at`; constant id columns stay literals, which take no memory."""
     same = [name for name in ("gpu", "process_id", "thread_id") if name in frame.columns and constant(frame, name)]
     values = frame.head(1).select(same).to_dicts()
     found = frame.drop(same).select(pl.all().gather(at))
@@ -129,7 +129,7 @@ def _gathered(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
 
 
 def cuda_ordinal(report: Report) -> pl.Expr:
-    """What a row's process calls its `gpu`; the GPU's own number where the report does not say."""
+    """The CUDA ordinal of a row's `gpu` in its process; the number of the GPU where the report lacks it."""
     known = report.processes.drop_nulls().filter(pl.col("cuda_ordinal") != pl.col("device"))
     ordinal = pl.col("gpu")
     for process, number, gpu in known.select("process_id", "cuda_ordinal", "device").iter_rows():

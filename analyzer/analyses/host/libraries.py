@@ -1,4 +1,4 @@
-"""Host time by what: calls of libraries, ranges that libraries mark with a domain, operating system calls."""
+"""Host time by library: library calls, NVTX ranges of a domain, and operating system calls."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ TABLE: Final = Table(
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
 )
 
-#: What the rows of the operating system's calls have for a library.
+#: Library name of operating system calls.
 OS_RUNTIME: Final = "OS runtime"
 
-#: Libraries by how the names of their calls begin, where the report does not say which library was called.
+#: Libraries by prefix of a call's name, where the report does not record the library.
 _BY_CALL: Final = {"(?i)^cublas": "cuBLAS", "(?i)^cudnn": "cuDNN"}
 
 _ROWS: Final = {"library": pl.String, "name": pl.String, "start": pl.Int64, "dur_ns": pl.Int64}
@@ -51,10 +51,10 @@ _ROWS: Final = {"library": pl.String, "name": pl.String, "start": pl.Int64, "dur
 
 @analysis
 def libraries(report: Report) -> pl.DataFrame:
-    """Library and system calls in scope, by library; of a device, those of the processes that used it.
+    """Library and system calls in scope, by library; with a device in scope, those of its processes.
 
-    Every NVTX domain counts as a library, as libraries and components mark their ranges with one; ranges of the
-    default domain are the program's own. Calls and ranges inside others count for both.
+    Every NVTX domain counts as a library, since libraries put their ranges into a domain; ranges of the default domain
+    belong to the program and are left out. Nested calls and ranges count for both.
 
     Returns:
         :data:`TABLE`: the library with the longest total first, then its rows, the longest total first.
@@ -84,7 +84,7 @@ def libraries(report: Report) -> pl.DataFrame:
 
 
 def _of_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
-    """The events of the processes that used the device in scope."""
+    """Filters events by the processes that used the device in scope."""
     if report.scope.device is None:
         return events
     return events.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
@@ -101,7 +101,7 @@ def _calls(report: Report, kind: str) -> pl.DataFrame:
 
 
 def _ranges(report: Report) -> pl.DataFrame:
-    """The ranges in domains that overlap the window; one that was never closed lasts until the last NVTX event."""
+    """Ranges of domains that overlap the window; a range that was never closed ends with the last NVTX event."""
     if "range" not in report.kinds:
         return pl.DataFrame(schema=_ROWS)
     ranges = overlapping(named_ranges(report).filter(pl.col("domain").is_not_null()), report.scope.window)
