@@ -1,4 +1,4 @@
-"""Kernels of ATen, PyTorch's own library: elementwise, reducing, and all that have a name of their own."""
+"""Kernels of ATen, PyTorch's own library: elementwise, reductions, and kernels with names of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Fields = dict[str, Any]
 
-#: Kernels that apply a functor to each element: where the functor stands, and where the vector width does.
+#: Elementwise kernels: template argument index of the functor, and of the vector width.
 _ELEMENTWISE: Final = {
     "vectorized_elementwise_kernel": (1, 0),
     "vectorized_templated_elementwise_kernel": (1, 0),
@@ -41,7 +41,7 @@ _OPTIMIZERS: Final = r"Fused(Adam|Sgd|Adagrad)|(LAMB|Lamb|Novograd|Adagrad|Adam|
 _ATEN_FUNCTORS: Final = r"Fused\w+MathFunctor|(?:Binary|Unary|Pointwise|Ternary)Op|LpNorm|ZeroFunctor|CopyFunctor"
 _TOPK: Final = ("sort", "topk", None)
 _FOREACH: Final = {"multiplies": "mul", "divides": "div", "plus": "add", "minus": "sub", "norm_two": "norm"}
-#: Kernels of layer norms that are those of RMS norms, too: where the argument stands that tells.
+#: Layer norm kernels shared with RMS norm: index of the template argument that distinguishes them.
 _RMS_NORM: Final = {
     "vectorized_layer_norm_kernel": 2,
     "layer_norm_grad_input_kernel": 2,
@@ -55,7 +55,7 @@ _RANDOM: Final = (
 
 
 def aten(name: Spelled) -> Fields | None:
-    """The kernels of ATen by what their functions are called, with or without the namespace."""
+    """Decodes kernels of ATen by function name, with or without namespace."""
     word, inside = name.word, name.function.startswith("at::")
     if word in _ELEMENTWISE:
         return _elementwise(name)
@@ -90,11 +90,11 @@ def _elementwise(name: Spelled) -> Fields:
         return fields
     fields |= {"functor": what.name, "operation": what.operation, "direction": what.direction}
     fields["family"] = "index" if indexed and what.family != "copy" else what.family
-    if name.word not in _TYPED and "gpu_kernel_impl" not in text:  # the functor takes the number of an element
+    if name.word not in _TYPED and "gpu_kernel_impl" not in text:  # the functor takes an element index
         return fields
     if what.operation == "copy":
         return fields | _copied(name, what)
-    if re.search(r"WithCast\b|gpu_kernel_impl<", name.text):  # operands are converted from whatever they are
+    if re.search(r"WithCast\b|gpu_kernel_impl<", name.text):  # operands are cast at run time, from any type
         return fields | {"accumulator_type": what.takes[0] if what.takes else None}
     inputs = _operands(name.text)
     takes = what.takes
@@ -107,13 +107,13 @@ def _elementwise(name: Spelled) -> Fields:
 
 
 def _operands(text: str) -> int | None:
-    """The inputs of an elementwise kernel with one output: it gets an array of so many pointers, less the output's."""
+    """The number of inputs of an elementwise kernel with one output, from the length of its pointer array."""
     found = re.search(r"rray<char ?\*, (\d{1,6})(?:ul)?>", text)
     return int(found[1]) - 1 if found else None
 
 
 def _copied(name: Spelled, what: Functor) -> Fields:
-    """Types of a copy: the lambda's, and for copies to a small type that one."""
+    """The types of a copy: those of the lambda; for copies to float8, the output type."""
     takes = what.takes[0] if what.takes else None
     if to := re.match(r"(bfloat16|float16|float8)_copy", what.name):  # float8 is one of several types
         return {"input_types": (takes,) if takes else (), "output_type": type_of(to[1])}
@@ -137,7 +137,7 @@ def _reduce(name: Spelled) -> Fields:
 
 
 def _multi_tensor(name: Spelled) -> Fields:
-    """Work on lists of tensors: optimizers and torch._foreach, and Apex."""
+    """Decodes multi-tensor kernels: optimizers, torch._foreach, Apex."""
     fields: Fields = {"family": "optimizer"}
     applied = next((part for part in name.args[1:] if "Functor" in part), "")
     if name.mangled:
@@ -160,7 +160,7 @@ def _multi_tensor(name: Spelled) -> Fields:
 
 
 def _own(name: Spelled, *, inside: bool) -> Fields | None:
-    """A kernel with a name of its own; one that is not known keeps its library and the operation of its name."""
+    """Decodes a kernel with a name of its own; an unknown one gets library and operation only."""
     known = _TOPK if "::mbtopk::" in name.function else FUNCTIONS.get(name.word)
     if known is None:
         if not inside and not re.match(r"(?:c10d?|at_cuda_detail)::(?!cub|thrust)", name.function):
@@ -191,9 +191,9 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
 DECODERS: Final = (aten,)
 
 
-# ATen's kernels that have a name of their own: family, operation, direction.
+# ATen kernels with names of their own: family, operation, direction.
 
-#: Family, operation and direction, then functions of aten/src/ATen/native/cuda that have them.
+#: Functions in aten/src/ATen/native/cuda, grouped by family, operation and direction.
 _TABLE: Final = """
 softmax softmax forward: cunn_SoftMaxForward cunn_SoftMaxForwardSmem cunn_SoftMaxForwardReg cunn_SoftMaxForwardGmem
 softmax softmax forward: cunn_SpatialSoftMaxForward softmax_warp_forward
@@ -328,5 +328,5 @@ def _functions() -> dict[str, tuple[str, str | None, str | None]]:
     return found
 
 
-#: Family, operation and direction of each function.
+#: Family, operation and direction by function name.
 FUNCTIONS: Final = _functions()

@@ -1,4 +1,4 @@
-"""Kernels of attention: FlashAttention 1 to 4, memory-efficient attention, FlashInfer, TensorRT-LLM, vLLM."""
+"""Attention kernels: FlashAttention 1 to 4, memory-efficient attention, FlashInfer, TensorRT-LLM, vLLM."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HALVES: Final = ("f16", "bf16")
 
 
 def flash(name: Spelled) -> Fields | None:
-    """FlashAttention's own kernels, also those inside PyTorch."""
+    """Decodes FlashAttention kernels, including those built into PyTorch."""
     text, word = name.text, name.word
     if "FlashAtt" in text or "flash_attncute" in text:
         return _flash3(text)
@@ -68,7 +68,7 @@ def _direction(word: str) -> str | None:
 
 
 def _flash3(text: str) -> Fields:
-    """``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloop…>>>``."""
+    """Decodes FlashAttention 3: ``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<…>>>``."""
     own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(\d{1,6}))?(?![A-Za-z0-9])", text)
     fields: Fields = {"family": "attention", "operation": "attention", "library": "flash_attention"}
     fields["direction"] = _direction(f"_{own[1]}" if own else "")
@@ -87,7 +87,7 @@ def _flash3(text: str) -> Fields:
 
 
 def efficient(name: Spelled) -> Fields | None:
-    """``fmha_cutlassF_f16_aligned_64x64_rf_sm80``: xformers' attention, which PyTorch calls memory-efficient."""
+    """Decodes xformers' memory-efficient attention, as in PyTorch: ``fmha_cutlassF_f16_aligned_64x64_rf_sm80``."""
     fields: Fields = {"family": "attention", "operation": "attention", "library": "mem_efficient_attention"}
     found = re.search(_EFFICIENT, name.word) if name.word.startswith("fmha_cutlass") else None
     if not found:
@@ -101,7 +101,7 @@ def efficient(name: Spelled) -> Fields | None:
 
 
 def others(name: Spelled) -> Fields | None:
-    """FlashInfer, TensorRT-LLM and vLLM."""
+    """Decodes attention kernels of FlashInfer, TensorRT-LLM and vLLM."""
     word, function = name.word, name.function
     if function.startswith("flashinfer::"):
         return _flashinfer(name)
@@ -116,7 +116,7 @@ def others(name: Spelled) -> Fields | None:
     return None
 
 
-#: FlashInfer's kernels by a part of their names; the first that fits counts.
+#: FlashInfer kernels by substring of the name; first match wins.
 _FLASHINFER: Final = (
     (r"(?:Prefill|Decode)With|BatchMLA|PersistentAttention|HolisticPersistent", "attention", "attention"),
     (r"MergeState", "attention", "combine"),

@@ -1,4 +1,4 @@
-"""Kernels of cuBLAS, CUTLASS and other makers of matrix products whose names are C++ templates."""
+"""GEMM kernels of cuBLAS, CUTLASS and others whose names are C++ templates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATOM: Final = (
 _DIRECTIONS: Final = {"fprop": "forward", "dgrad": "backward", "wgrad": "backward"}
 _GEMM_SHAPE: Final = r"GemmShape<(\d{1,6}), (\d{1,6}), (\d{1,6})>"
 
-#: Kernels of cuBLAS by the beginning of their names: operation, and where the types of A, B, C and the sum stand.
+#: cuBLAS kernels by name prefix: operation, and index of the types of A, B, C and the accumulator.
 _CUBLAS: Final = (
     ("gemv2T_kernel", "gemv", 2),
     ("gemv2N_kernel", "gemv", 2),
@@ -45,7 +45,7 @@ _WITH_CUBLAS: Final = {
     "transpose_readWrite_alignment_kernel": ("copy", "transpose"),
 }
 
-#: Quantised and grouped matrix products by their functions: library.
+#: Quantised and grouped GEMM kernels by function name: library.
 _OTHERS: Final = {
     "marlin::Marlin": "marlin",
     "marlin_moe_wna16::Marlin": "marlin",
@@ -65,7 +65,7 @@ _OTHERS: Final = {
 
 
 def cublas(name: Spelled) -> Fields | None:
-    """The kernels of cuBLAS that are C++ templates, and its few others without an architecture."""
+    """Decodes cuBLAS kernels that are C++ templates, and the few others without an architecture in the name."""
     if name.function.endswith("gemvx::kernel"):
         return _cublas_gemm(name, "gemv", 2)
     for start, operation, at in _CUBLAS:
@@ -79,7 +79,7 @@ def cublas(name: Spelled) -> Fields | None:
 
 
 def _old_blas(word: str) -> Fields | None:
-    """``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``."""
+    """Decodes old cuBLAS names: ``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``."""
     found = re.match(_OLD_GEMM, word) if "gemm_" in word else None
     if found:
         short = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}.get(found[1] or "")
@@ -91,7 +91,7 @@ def _old_blas(word: str) -> Fields | None:
 
 
 def _cublas_lt(name: Spelled) -> Fields | None:
-    """What comes after a matrix product: the parts of a split sum, and epilogues."""
+    """Decodes what cuBLASLt runs after a GEMM: split-K reductions and epilogues."""
     if name.word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
     if not name.function.startswith(("cublasLt::", "epilogue::impl::")):
@@ -102,7 +102,7 @@ def _cublas_lt(name: Spelled) -> Fields | None:
 
 
 def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:
-    """A, B, C and the sum follow each other where all four are given; of a small product A, B and C are one type."""
+    """Decodes the types A, B, C and accumulator; in small GEMMs one type stands for A, B and C."""
     fields: Fields = {"family": "gemm", "operation": operation, "library": "cublas"}
     types = types_of(name.args[at : at + 4]) if not name.mangled else ()
     if len(types) == len(("A", "B", "C", "sum")):
@@ -116,7 +116,7 @@ def _cublas_gemm(name: Spelled, operation: str, at: int) -> Fields:
 
 
 def cutlass(name: Spelled) -> Fields | None:
-    """``cutlass::device_kernel<…GemmUniversal…>``, ``cutlass::Kernel<cutlass::gemm::kernel::…>`` and their like."""
+    """Decodes CUTLASS kernels: ``cutlass::device_kernel<…GemmUniversal…>``, ``cutlass::Kernel<…>`` and similar."""
     if not name.function.startswith("cutlass") or "flash::" in name.text or "Attention" in name.text:
         return None
     text, library = name.text, "cudnn" if "cudnn" in name.function else "cutlass"
@@ -135,7 +135,7 @@ def cutlass(name: Spelled) -> Fields | None:
 
 
 def _cutlass3(text: str) -> Fields:
-    """Arch, stages and cluster of the main loop, the tile and the type behind it, and the instruction."""
+    """Decodes CUTLASS 3: arch, stages and cluster of the main loop; tile and type after it; instruction."""
     fields: Fields = {}
     if found := re.search(_MAINLOOP, text):
         fields |= {"arch": f"sm{found[1]}", "stages": int(found[2]), "cluster": tuple(map(int, found.groups()[2:]))}
@@ -158,7 +158,7 @@ def _cutlass3(text: str) -> Fields:
 
 
 def _cutlass2(text: str) -> Fields:
-    """The tile of a block is the first shape in the name; the last one is that of an instruction."""
+    """Decodes CUTLASS 2: the first shape is the thread block's tile, the last one the instruction's."""
     shapes = [tuple(map(int, found)) for found in re.findall(_GEMM_SHAPE, text)]
     fields: Fields = {"tile": shapes[0]} if shapes else {}
     if arch := re.search(r"cutlass::arch::Sm(\d{1,6})", text):
@@ -169,7 +169,7 @@ def _cutlass2(text: str) -> Fields:
 
 
 def quantised(name: Spelled) -> Fields | None:
-    """Marlin, AWQ, DeepGEMM, Machete, bitsandbytes and Triton's kernel for mixtures of experts."""
+    """Decodes quantised GEMMs: Marlin, AWQ, DeepGEMM, Machete, bitsandbytes, Triton's MoE kernel."""
     function = name.function
     known = next((key for key in (function, name.word) if key in _OTHERS), None)
     if known:

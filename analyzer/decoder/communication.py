@@ -1,4 +1,4 @@
-"""Kernels of communication: NCCL and RCCL, NVSHMEM, symmetric memory, and the collectives of serving engines.
+"""Communication kernels: NCCL and RCCL, NVSHMEM, symmetric memory, collectives of serving engines.
 
 They change where a ledger counts time. So a word such as allreduce is not enough: a sum over a block is called so, too.
 It counts with the name of a library that sums over GPUs, or with a word that tells how that is done.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Fields = dict[str, Any]
 
-#: No kernel without one of these words communicates, in whatever case.
+#: Quick check: every communication kernel contains one of these words, in any case.
 HINTS: Final = (
     "nccl",
     "rccl",
@@ -65,7 +65,7 @@ _REDUCTIONS: Final = ("sum", "prod", "max", "min", "premulsum", "sumpostdiv", "m
 _OLD: Final = (
     r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
-#: Libraries by what their kernels are named for, wherever it stands.
+#: Libraries by substring of the name.
 _LIBRARIES: Final = {
     r"nvshmem": "nvshmem",
     r"rocshmem": "rocshmem",
@@ -76,35 +76,35 @@ _LIBRARIES: Final = {
 _SYMMETRIC: Final = (
     r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
 )
-#: Where kernels that exchange the tokens of experts live, as DeepEP and its copies have them; and which of them do.
+#: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
 _EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
 _TRANSFERS: Final = r"(?:^|_)(dispatch|combine|notify|barrier)(?:_|$)"
 _NO_TRANSFER: Final = r"^get_|^clean|^query|^mask|layout|metadata|workspace"
-#: The same in Mori (of ROCm) and in TensorRT-LLM, from which FlashInfer has it.
+#: The same in Mori (ROCm) and in TensorRT-LLM, from which FlashInfer copied it.
 _EXPERT_KERNELS: Final = (
     (r"^Ep(?:Dispatch|Combine)\w*", "mori"),
     (r"^moeA2A(?:Dispatch|Combine)\w*|^moeAllToAllKernel\w*", "tensorrt_llm"),
     (r"^_?dcp_a2a_\w*", None),
 )
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
-#: Who sums over GPUs, and words for how: in one step or two, by flags in the data, through another GPU's memory.
+#: Libraries of all-reduce kernels, and words for their algorithms: one-shot, two-shot, LL protocol, peer memory.
 _ENGINES: Final = r"(?:^|::)(vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
 _BETWEEN: Final = (
     r"one_?shot|two_?shot|[12]_?stage|lamport|cross_device|mnnvl|nvls|multimem|lamport|symm|peer|ipc|p2p"
     r"|all_?reduce_(?:fusion_)?kernel"
 )
-#: Sums within a GPU that are called so, too, and what only gets ready for one between GPUs.
+#: Block-level sums that are also called all-reduce, and kernels that only prepare a collective.
 _WITHIN: Final = r"(?:^|_)(?:block|warp|thread|wave|wavefront|group|subgroup|cta|cluster|local|init|prepare|get)(?=_)"
 
 
 def communication(name: Spelled) -> Fields | None:
-    """A kernel of any library that moves data between GPUs."""
+    """Decodes a kernel of any library that moves data between GPUs."""
     lowered = name.text.lower()
     return (_nccl(name) or _others(name)) if any(hint in lowered for hint in HINTS) else None
 
 
 def _nccl(name: Spelled) -> Fields | None:
-    """``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, and the names before and after it; RCCL keeps them."""
+    """Decodes NCCL and RCCL: ``ncclDevKernel_AllReduce_Sum_f32_RING_LL``, and older and newer forms."""
     word = name.word
     start = re.match(r"nccl|rccl", name.text.removeprefix("void "))
     if not start and "ncclDevKernel" not in name.text and "ncclKernel" not in name.text:
@@ -127,7 +127,7 @@ def _nccl(name: Spelled) -> Fields | None:
 
 
 def _others(name: Spelled) -> Fields | None:
-    """NVSHMEM, PyTorch's symmetric memory, DeepEP, and the collectives of vLLM, TensorRT-LLM and FlashInfer."""
+    """Decodes NVSHMEM, PyTorch's symmetric memory, DeepEP, and the collectives of vLLM, TensorRT-LLM and FlashInfer."""
     text, word = name.text, name.word
     fields: Fields = {"family": "communication"}
     for part, library in _LIBRARIES.items():
@@ -151,7 +151,7 @@ def _others(name: Spelled) -> Fields | None:
 
 
 def _collective(name: Spelled) -> Fields | None:
-    """The collectives that engines have of their own: ``vllm::cross_device_reduce_1stage`` and the like."""
+    """Decodes engines' own collectives, such as ``vllm::cross_device_reduce_1stage``."""
     said = snake(name.word)
     found = re.search(_COLLECTIVE, said)
     engine = re.search(_ENGINES, name.function)

@@ -1,4 +1,4 @@
-"""One name decoded: each library's reader of names is asked in turn, and the first that knows it answers."""
+"""Decodes a kernel name: tries each library's decoder in turn; the first match wins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kanalyze.decoder.spelling import Spelled
 
-#: Whoever knows a name best comes first: NCCL's is in no other name, and a name of cuDNN may hold one of CUTLASS.
+#: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
 _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
     *communication.DECODERS,
     inductor.inductor,
@@ -43,13 +43,13 @@ _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
     *serving.DECODERS,
 )
 
-#: Libraries of which all functions are known: what is none of them says nothing by its words.
+#: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.
 _EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust")
 
 
 @lru_cache(maxsize=1 << 12)
 def decode(name: str) -> KernelName:
-    """What the name of a kernel says: see :class:`kanalyze.decoder.fields.KernelName`.
+    """Decodes a kernel name, see :class:`kanalyze.decoder.fields.KernelName`.
 
     Any text is a name, in nsys', torch's or ncu's spelling or mangled; one that says nothing has the family ``other``.
     """

@@ -1,4 +1,4 @@
-"""The element types that names speak of, each by one short name."""
+"""Element types in kernel names, each mapped to one short name."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _SPELLINGS: Final = {
 }
 _TYPES: Final = {spelling: short for short, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 
-#: No type is spelled longer than this.
+#: Longest spelling of a type, in characters.
 _LONGEST: Final = 80
 
-#: What a tensor core multiplies; it has no instruction for plain f32.
+#: Input types of tensor cores, which have no instruction for plain f32.
 TENSOR_TYPES: Final = ("f16", "bf16", "tf32", "e4m3", "e5m2", "e2m1", "i8", "u8")
 
 
 def type_of(text: str) -> str | None:
-    """The short name of a type, however C++ or a library writes it; None for what is no element type."""
+    """The short name of a C++ or library type; None if it is not an element type."""
     lowered = text.lower()
     known = _TYPES.get(lowered)
     if known or not text or len(text) > _LONGEST:
@@ -50,6 +50,6 @@ def type_of(text: str) -> str | None:
 
 
 def types_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """The short names of several types; nothing where one of them is none."""
+    """The short names of several types; empty if any is unknown."""
     found = [type_of(text) for text in texts]
     return tuple(short for short in found if short) if all(found) else ()

@@ -1,4 +1,4 @@
-"""Kernels of engines and libraries around a framework: vLLM, Transformer Engine, Apex, Liger, bitsandbytes, Mamba.
+"""Kernels of libraries around a framework: vLLM, Transformer Engine, Apex, Liger, bitsandbytes, Mamba.
 
 Last comes a name that holds nothing but one term of the trade, such as matmul_kernel: it says what it does, and not
 whose it is.
@@ -26,7 +26,7 @@ _LIBRARIES: Final = {
     "deepspeed": "deepspeed",
     "bitsandbytes": "bitsandbytes",
 }
-#: Functions that their library alone has.
+#: Function names unique to one library.
 _OWN: Final = {
     "scaled_upper_triang_masked_softmax_warp_forward": ("apex", "softmax", "softmax"),
     "scaled_upper_triang_masked_softmax_warp_backward": ("apex", "softmax", "softmax"),
@@ -46,7 +46,7 @@ _OWN: Final = {
     "_swiglu_backward_kernel": ("liger", "elementwise", "swiglu"),
     "generatedNativePointwise": ("tensorrt", "elementwise", None),
 }
-#: What the function's name of a known library tells by a part of it; the first that fits counts.
+#: Operations by substring of a known library's function name; first match wins.
 _PARTS: Final = (
     (r"rms_?norm", "normalization", "rms_norm"),
     (r"layer_?norm|(?:^|_)ln_(?:fwd|bwd)", "normalization", "layer_norm"),
@@ -62,7 +62,7 @@ _PARTS: Final = (
     (r"moe_align|permute|moe_sum", "index", "moe"),
     (r"embedding", "embedding", "embedding"),
 )
-#: Terms that name a family by themselves: family, operation.
+#: Terms that imply a family: family, operation.
 _TERMS: Final = {
     "matmul": ("gemm", "gemm"),
     "mat_mul": ("gemm", "gemm"),
@@ -102,7 +102,7 @@ _LONGEST_TERM: Final = 64
 
 
 def engine(name: Spelled) -> Fields | None:
-    """A kernel of a known engine, by its namespace or a name of its own."""
+    """Decodes a kernel of a known engine, by namespace or by its function name."""
     scope = re.match(r"\w+(?=::)", name.function)
     library = _LIBRARIES.get(scope[0]) if scope else None
     if known := _OWN.get(name.word):
@@ -129,7 +129,7 @@ def _direction(word: str) -> str | None:
 
 
 def jiterator(name: Spelled) -> Fields | None:
-    """``i0e_kernel_vectorized4_kernel``: elementwise kernels that PyTorch compiles at run time."""
+    """Decodes elementwise kernels that PyTorch compiles at run time: ``i0e_kernel_vectorized4_kernel``."""
     found = re.fullmatch(r"(\w+?)(?:_kernel)?_(?:vectorized(\d)|unrolled)_kernel", name.text)
     if name.text == "reduction_prod_kernel":
         return {"library": "aten", "family": "reduce", "operation": "prod"}
@@ -140,7 +140,7 @@ def jiterator(name: Spelled) -> Fields | None:
 
 
 def term(name: Spelled) -> Fields | None:
-    """A name that holds one term of the trade and otherwise only words that say nothing of what is done."""
+    """Decodes a name that consists of one known term and filler words, such as matmul_kernel; no library."""
     if not name.word or len(name.word) > _LONGEST_TERM:
         return None
     words = [word for word in re.split(r"_+", snake(name.word)) if word]
@@ -152,7 +152,7 @@ def term(name: Spelled) -> Fields | None:
 
 
 def driver(name: Spelled) -> Fields | None:
-    """``memcpy32_post``: what CUDA's driver runs for the copies and memsets of a graph."""
+    """Decodes kernels that the CUDA driver runs for copies and memsets in graphs: ``memcpy32_post``."""
     found = re.fullmatch(r"(memcpy|memset)(?:3d)?_?\d{0,3}(?:_aligned)?(?:_post)?", name.text)
     if not found or found[0] in {"memcpy", "memset"}:
         return None

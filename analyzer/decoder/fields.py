@@ -1,13 +1,13 @@
-"""What a name can say: the fields that every reader of names fills."""
+"""The fields of a decoded kernel name."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: The family of a kernel whose name does not say what it does.
+#: Family of a kernel whose name does not reveal what it does.
 OTHER: Final = "other"
 
-#: What kernels do, in one word; docs/definitions.md says what belongs to each.
+#: Families of kernels; docs/definitions.md defines each.
 FAMILIES: Final = (
     "gemm",
     "conv",
@@ -36,7 +36,7 @@ FAMILIES: Final = (
 
 
 class KernelName(NamedTuple):
-    """A kernel's name, decoded. What the name does not say is None or empty.
+    """A decoded kernel name; fields that the name does not reveal are None or empty.
 
     Attributes:
         function: The function's qualified name, without parameters and template arguments.
@@ -104,7 +104,7 @@ class KernelName(NamedTuple):
 
     @property
     def dtype(self) -> str | None:
-        """The types of the inputs, each once; of the output or the computation where the inputs are not known."""
+        """The distinct input types; the output or accumulator type if the inputs are unknown."""
         if self.input_types:
             return ",".join(dict.fromkeys(self.input_types))
         return self.output_type or self.accumulator_type

@@ -1,4 +1,4 @@
-"""What ATen's elementwise and reducing kernels compute: the functor, or the function whose lambda they run."""
+"""Decodes the functor, or the lambda's enclosing function, in ATen's elementwise and reduction kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kanalyze.decoder.spelling import taken_apart
 if TYPE_CHECKING:
     from kanalyze.decoder.spelling import Spelled
 
-#: Wrappers, and which of their template arguments is the functor; before it stand types where it is not the first.
+#: Wrappers, with the index of the template argument that is the functor; the arguments before it are types.
 _WRAPPERS: Final = {
     "gpu_kernel_impl": 0,
     "gpu_kernel_impl_nocast": 0,
@@ -66,7 +66,7 @@ _NAMES: Final = {
     "lp_norm": "norm",
     "amp_foreach_non_finite_check_and_unscale_cuda": "non_finite_check_and_unscale",
 }
-#: Operations of elementwise kernels that belong to a family of their own.
+#: Operations of elementwise kernels with a family of their own.
 _FAMILIES: Final = {
     "fill": "fill",
     "arange": "fill",
@@ -97,7 +97,7 @@ _FAMILIES: Final = {
 
 
 class Functor(NamedTuple):
-    """What is applied: its name, the operation, the family that has it, and the types that it takes and gives."""
+    """A decoded functor: its name, operation and family, and its input and output types."""
 
     name: str
     operation: str
@@ -107,17 +107,17 @@ class Functor(NamedTuple):
 
     @property
     def direction(self) -> str | None:
-        """``backward`` where the operation says so."""
+        """``backward`` if the operation's name says so."""
         return "backward" if "backward" in self.operation.split("_") else None
 
 
 def snake(word: str) -> str:
-    """GeluBackward as gelu_backward."""
+    """CamelCase as snake_case: GeluBackward as gelu_backward."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower()
 
 
 def operation_of(word: str) -> str:
-    """The operation that a function or functor is named for."""
+    """The operation in the name of a function or functor."""
     bare, before = word, ""
     while bare and bare != before:
         before, bare = bare, re.sub(_NOISE, "", bare)
@@ -126,7 +126,7 @@ def operation_of(word: str) -> str:
 
 
 def functor(text: str) -> Functor | None:
-    """The functor in a template argument; None where it is none."""
+    """Decodes the functor in a template argument; None if it is not one."""
     given: tuple[str, ...] = ()
     inner = taken_apart(text)
     for _ in range(_DEEPEST):
@@ -145,14 +145,14 @@ def functor(text: str) -> Functor | None:
 
 
 def _given(wrapper: Spelled, at: int) -> tuple[str, ...]:
-    """The types that a wrapper names, the result last, but for an operand that is one number."""
+    """The types in a wrapper's arguments, result last, without that of a scalar operand."""
     types = types_of(wrapper.args[:at]) if at > 1 else ()
     memory = {"AUnaryFunctor": types[1:], "BUnaryFunctor": (*types[:1], *types[2:])}
     return memory.get(wrapper.word, types)
 
 
 def _lambda(inner: Spelled) -> tuple[str, ...]:
-    """The types that the last lambda takes: ``{lambda(float)#1}`` or ``[lambda(float) (instance 1)]``."""
+    """The parameter types of the innermost lambda: ``{lambda(float)#1}`` or ``[lambda(float) (instance 1)]``."""
     at = inner.text.rfind("lambda(")
     if at < 0:
         return ()
@@ -161,7 +161,7 @@ def _lambda(inner: Spelled) -> tuple[str, ...]:
 
 
 def named(words: tuple[str, ...]) -> Functor | None:
-    """The functor among the words of a mangled name, which tell no types."""
+    """Finds the functor among the words of a mangled name, which contain no types."""
     for word in words:
         if word in _WRAPPERS or not re.search(r"Functor|_kernel|Kernel|Ops$|functor|^launch_", word):
             continue

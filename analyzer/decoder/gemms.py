@@ -1,4 +1,4 @@
-"""Names of matrix products and convolutions: CUTLASS, cuBLAS (xmma, nvjet and the older ones), cuDNN, rocBLAS.
+"""GEMM and convolution kernels: CUTLASS, cuBLAS (xmma, nvjet and older ones), cuDNN, rocBLAS.
 
 Sources: the naming in CUTLASS' library generator for ``cutlass_…`` and ``cutlass3x_…``; for xmma, nvjet and the names
 that begin with an architecture, names in profiles beside the types and layouts of the calls that launched them.
@@ -22,7 +22,7 @@ _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", 
 _TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"
 _SPELLED: Final = "fp16|bf16|fp32|tf32|fp64|int8|int32|f16|f32|f64|s8|u8|s32|i8"
 
-#: xmma: types of A and the output, of B and the accumulator, of alpha and beta.
+#: xmma: types of A and output, of B and accumulator, of alpha and beta.
 _XMMA: Final = r"(?:^|_)(sm\d{2,3}[a-z]?)_xmma_(sparse_)?(gemm|fprop|dgrad|wgrad)(?=_)(.*)"
 _XMMA_TYPES: Final = rf"_({_TYPE})({_TYPE})_({_TYPE})({_TYPE})_({_TYPE})(?=_|$)"
 _XMMA_LAYOUT: Final = r"_([nt]{2})_([nt])(?=_|$)"
@@ -60,12 +60,12 @@ _DIRECTIONS: Final = {"fprop": "forward", "dgrad": "backward", "wgrad": "backwar
 
 
 def dims(text: str) -> tuple[int, ...]:
-    """128x64x32 as numbers."""
+    """Parses sizes: ``128x64x32`` as (128, 64, 32)."""
     return tuple(int(size) for size in text.split("x"))
 
 
 def _sized(text: str) -> dict[str, tuple[int, ...]]:
-    """The sizes in a name by the words before them, of each the first: tilesize32x32x16, stage3, align8."""
+    """Parses sizes by the word before them, first of each: tilesize32x32x16, stage3, align8."""
     found: dict[str, tuple[int, ...]] = {}
     for word, size in re.findall(r"(?:^|_)([A-Za-z]+)(\d{1,6}(?:x\d{1,6})*)(?=_|$)", text):
         found.setdefault(word, dims(size))
@@ -82,7 +82,7 @@ def _fused(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _work(operation: str) -> Fields:
-    """Family, operation and direction of a matrix product or a part of a convolution."""
+    """Family, operation and direction of a GEMM or a part of a convolution."""
     if operation == "gemm":
         return {"family": "gemm", "operation": "gemm"}
     return {"family": "conv", "operation": operation, "direction": _DIRECTIONS.get(operation)}
@@ -93,7 +93,7 @@ def _split(text: str) -> bool | None:
 
 
 def xmma(name: Spelled) -> Fields | None:
-    """``sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_…``."""
+    """Decodes xmma names: ``sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_…``."""
     found = re.search(_XMMA, name.text) if "_xmma_" in name.text else None
     if not found:
         return None
@@ -127,14 +127,14 @@ def xmma(name: Spelled) -> Fields | None:
 
 
 def _multiplied(a: str, b: str) -> tuple[str, str]:
-    """The types of A and B: for B stands the one that is multiplied, which is tf32 for f32, and f32 for complex."""
+    """The types of A and B: in xmma names, B's is the multiplied type (tf32 for f32, f32 for complex)."""
     if {a, b} == {"f32", "tf32"}:
         return "tf32", "tf32"
     return (a, a) if a.startswith("c") else (a, b)
 
 
 def _rest(rest: str) -> Fields:
-    """What follows the operation in names of CUTLASS 2 and of cuBLAS before xmma."""
+    """Decodes what follows the operation in names of CUTLASS 2 and of cuBLAS before xmma."""
     words = [word for word in rest.split("_") if word]
     shapes = [word for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}", word)]
     tile, loop = (dims(word) for word in (*shapes, "0x0", "0x0")[:2])
@@ -152,7 +152,7 @@ def _rest(rest: str) -> Fields:
 
 
 def _types(letter: str, shape: str, first: str | None, words: Sequence[str], math: str | None) -> Fields:
-    """Types by the letter of BLAS (that of the accumulator), the type before it (the output), the one behind (A)."""
+    """Types from BLAS' letter (accumulator), the type before it (output) and after it (A)."""
     accumulator = _LETTERS.get(letter)
     behind = next((short for word in words if word != "8x8" and (short := type_of(word))), None)
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
@@ -168,7 +168,7 @@ def _shape(text: str | None) -> tuple[int, ...]:
 
 
 def cutlass2(name: Spelled) -> Fields | None:
-    """``cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8``, often inside Kernel2<…>."""
+    """Decodes CUTLASS 2 profiler names, also inside Kernel2<…>: ``cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_…``."""
     found = re.search(_CUTLASS, name.text) if "cutlass_" in name.text else None
     if not found:
         return None
@@ -182,7 +182,7 @@ def cutlass2(name: Spelled) -> Fields | None:
 
 
 def named(name: Spelled) -> Fields | None:
-    """``ampere_sgemm_128x64_tn``, ``volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn``, ``maxwell_scudnn_winograd_…``."""
+    """Decodes names that begin with an architecture: ``ampere_sgemm_128x64_tn``, ``maxwell_scudnn_winograd_…``."""
     found = re.search(_NAMED, name.text) if any(arch in name.text for arch in _ARCHS) else None
     if not found:
         return None
@@ -199,7 +199,7 @@ def named(name: Spelled) -> Fields | None:
 
 
 def cutlass3(name: Spelled) -> Fields | None:
-    """``cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_void_bf16_128x128x64_2x1x1_0_tnn_align8_…``."""
+    """Decodes CUTLASS 3 profiler names: ``cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_void_bf16_…``."""
     found = re.search(_CUTLASS3, name.text) if "cutlass3x_" in name.text else None
     if not found:
         return None
@@ -219,14 +219,14 @@ def cutlass3(name: Spelled) -> Fields | None:
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}x\d{1,6}", word)]
     fields["tile"], fields["cluster"] = (*shapes, (), ())[:2]
     counts = [int(word) for word in words if re.fullmatch(r"\d{1,3}", word)]
-    fields["stages"] = (counts[0] or None) if counts else None  # 0 lets CUTLASS choose
+    fields["stages"] = (counts[0] or None) if counts else None  # 0 means that CUTLASS chooses
     fields["layout"] = next((word[:2] for word in words if re.fullmatch(r"[nt]{3}", word)), None)
     fields["output_layout"] = next((word[2] for word in words if re.fullmatch(r"[nt]{3}", word)), None)
     return fields | {"alignment": _first(_sized("_".join(words)).get("align", ()))}
 
 
 def nvjet(name: Spelled) -> Fields | None:
-    """``nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN``: types, tile, k and stages, cluster, layout; the rest is not told.
+    """Decodes nvjet names: ``nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTN`` (types, tile, k × stages, cluster, layout).
 
     Three letters are the types of A and B, of the accumulator, and of the output; five those of A, B, C, accumulator
     and output. The third letter of the layout is not taken for that of the output: no source says so.
@@ -255,7 +255,7 @@ def nvjet(name: Spelled) -> Fields | None:
 
 
 def tensile(name: Spelled) -> Fields | None:
-    """``Cijk_Ailk_Bljk_BBS_BH_…_MT256x192x64_MI16x16x1_…``: rocBLAS and hipBLASLt."""
+    """Decodes Tensile names of rocBLAS and hipBLASLt: ``Cijk_Ailk_Bljk_BBS_BH_…_MT256x192x64_MI16x16x1_…``."""
     if not name.text.startswith("Cijk_"):
         return None
     layout = re.match(r"Cijk_(Ailk|Alik)_(Bljk|Bjlk)", name.text)

@@ -1,4 +1,4 @@
-"""Kernels of cuDNN but for its matrix products: convolutions, batch norms, layouts, recurrent cells."""
+"""cuDNN kernels other than GEMMs: convolutions, batch norms, layout transforms, recurrent cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Fields = dict[str, Any]
 
-#: By a part of the function's name; the first that fits counts. Family, operation, direction.
+#: By substring of the function name, first match wins: family, operation, direction.
 _PARTS: Final = (
     (r"^nchwToNhwc|^nhwcToNchw|^nchwToFold|^tensorTransform|^convertTensor", "copy", "layout", None),
     (r"^bn_fw|^batchnorm_fw", "normalization", "batch_norm", "forward"),
@@ -34,7 +34,7 @@ _PARTS: Final = (
     (r"^compute(?:Wgrad)?(?:B)?Offsets|^kern_precompute_indices|^explicit_convolve", "conv", "conv", None),
     (r"^elemWiseRNNcell|^LSTM_|^GRU_|^RNN_|^GENERIC_elementWise_|^persistRNN_", "rnn", "rnn", None),
 )
-#: Functions that are cuDNN's wherever they stand.
+#: Functions of cuDNN in any namespace.
 _OWN: Final = (
     r"implicit_convolve_[sdh]gemm$|wgrad_alg\d|dgrad\d?d?_alg\d|bn_(?:fw|bw)_\w*1C11|fft2d_[rc]2[rc]_"
     r"|elemWiseRNNcell$|RNN_blockPersist|persistRNN_|conv2d_grouped_direct|(?:LSTM|GRU|GENERIC)_elementWise_"
@@ -44,10 +44,10 @@ _OWN: Final = (
 
 
 def cudnn(name: Spelled) -> Fields | None:
-    """The kernels of cuDNN that are C++ templates, and those that it generates."""
+    """Decodes cuDNN kernels that are C++ templates or generated."""
     if name.text.startswith("cudnn_generated_"):
         return _generated(name.text)
-    if name.function.startswith("cutlass"):  # cuDNN's copy of CUTLASS is named as CUTLASS is
+    if name.function.startswith("cutlass"):  # cuDNN's copy of CUTLASS is named like CUTLASS
         return None
     scoped = "cudnn" in name.function and re.search(r"(?:^|_)cudnn(?:_\w+)?::", name.function)
     if not scoped and (name.function.startswith("at::") or not re.match(_OWN, name.word)):
@@ -69,7 +69,7 @@ def cudnn(name: Spelled) -> Fields | None:
 
 
 def _generated(text: str) -> Fields:
-    """``cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0``.
+    """Decodes generated cuDNN kernels: ``cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_…``.
 
     Its f16 stands for bf16, too, so that it tells no type.
     """

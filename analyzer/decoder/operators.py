@@ -1,11 +1,11 @@
-"""The names of aten's operators, as torch 2.13 registers them, with those of prims and of higher-order operators.
+"""Names of ATen operators, as registered in torch 2.13, with prims and higher-order operators.
 
 Only operators that inductor can fuse are listed: functional ones, but for a few that write in place.
 """
 
 from typing import Final
 
-#: The names, separated by white space.
+#: Operator names, separated by white space.
 OPERATORS: Final = """
 _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward _add_relu
 _addmm_activation _aminmax _amp_foreach_non_finite_check_and_unscale _amp_update_scale _batch_norm_impl_index

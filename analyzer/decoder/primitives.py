@@ -1,4 +1,4 @@
-"""Kernels of CUB, Thrust and cuFFT, and of cuSPARSE and cuSOLVER as far as their names tell."""
+"""Kernels of CUB, Thrust and cuFFT, and some of cuSPARSE and cuSOLVER."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Fields = dict[str, Any]
 
-#: By a part of the name of a kernel of CUB or an agent of Thrust; the first that fits counts.
+#: By substring of a CUB kernel's or Thrust agent's name; first match wins.
 _PARTS: Final = (
     (r"RadixSort|MergeSort|SegmentedSort|merge_sort", "sort", "sort"),
     (r"DeviceMerge|__merge\b|MergeAgent", "sort", "merge"),
@@ -40,7 +40,7 @@ _FFT: Final = (
     r"|fft_\d\w*|postprocess_(?:C2C|C2R|R2C)\w*|preprocess_(?:C2R|R2C)\w*|pre_\w*_fft\w*|dpRadix\w*)$"
 )
 _FFT_SCOPE: Final = r"^(?:[sdh]p(?:Radix|Vector|Real)\w*|cufft\w*)::"
-#: Routines of LAPACK, and steps of the singular value and eigenvalue solvers.
+#: LAPACK routines, and steps of the SVD and eigenvalue solvers.
 _LAPACK: Final = (
     r"(getrf|getrs|potrf|potrs|geqrf|geqr2|orgqr|ormtr|ormqr|sytrd|larft|larfb|laswp|lacpy|lascl|gesvdb?j|syevb?j|svd)"
     r"(?=_|Batch)"
@@ -48,7 +48,7 @@ _LAPACK: Final = (
 
 
 def cub(name: Spelled) -> Fields | None:
-    """CUB and Thrust, also where another library carries a copy of them."""
+    """Decodes CUB and Thrust kernels, including vendored copies."""
     function = name.function
     if "cub::" in function and "cuda_cub::" not in function:
         library, text = "cub", name.text if name.word in {"static_kernel", "_kernel_agent"} else name.word
@@ -66,7 +66,7 @@ def cub(name: Spelled) -> Fields | None:
 
 
 def fft(name: Spelled) -> Fields | None:
-    """Kernels of cuFFT."""
+    """Decodes cuFFT kernels."""
     own = re.match(_FFT, name.word) or re.match(_FFT_SCOPE, name.function)
     if own or re.search(r"\((?:real_complex_args_t|kernel_arguments_\w{0,12}|RealComplex_st)<", name.text):
         kinds = {"s": "f32", "d": "f64", "h": "f16"}
@@ -78,7 +78,7 @@ def fft(name: Spelled) -> Fields | None:
 
 
 def sparse(name: Spelled) -> Fields | None:
-    """Kernels of cuSPARSE and cuSOLVER; MAGMA's matrix products."""
+    """Decodes cuSPARSE and cuSOLVER kernels, and MAGMA GEMMs."""
     if "cusparse" in name.function:
         product = re.search(r"(spmm|spmv|csrmm|csrmv|spgemm|sddmm)", name.function.lower())
         fields: Fields = {"library": "cusparse", "operation": product[1] if product else None}

@@ -1,4 +1,4 @@
-"""Kernels of FBGEMM for recommenders: tables of embeddings, and what rearranges their sparse indices."""
+"""FBGEMM kernels for recommenders: embedding tables, and permutations of their sparse indices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     Fields = dict[str, Any]
 
-#: By the function's name: family, operation. Source: the names of FBGEMM's kernels and of its code generator.
+#: By function name: family, operation. Source: the names of FBGEMM's kernels and of its code generator.
 _FUNCTIONS: Final = (
     (r"^(?:split|dense|ssd|batch_index_select|gen)_embedding\w*(?:_codegen_\w+)", "embedding", "embedding_bag"),
     (r"^(?:bounds_check_indices|linearize_(?:cache_)?index|linearize_cache_indices)", "index", "indices"),
@@ -26,7 +26,7 @@ _FUNCTIONS: Final = (
     (r"^_?\w*(?:quantized|fused\w*bit\w*rowwise)_?\w*cuda_kernel", "copy", "quantize"),
     (r"^jagged_\w+|^dense_to_jagged|^_?jagged_dense_\w+", "index", "jagged"),
 )
-#: These are FBGEMM's wherever they stand; others only in its namespace.
+#: FBGEMM's in any namespace; others only in its own.
 _OWN: Final = (
     r"^(?:split|dense|ssd)_embedding\w*_codegen_|^bounds_check_indices|^linearize_(?:cache_)?ind|^lxu_cache_"
     r"|^permute_pooled_embs|^recat_copy_async"
@@ -34,7 +34,7 @@ _OWN: Final = (
 
 
 def fbgemm(name: Spelled) -> Fields | None:
-    """``split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1<…>``."""
+    """Decodes FBGEMM kernels: ``split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1``."""
     if not name.function.startswith("fbgemm_gpu::") and not re.match(_OWN, name.word):
         return None
     fields: Fields = {"library": "fbgemm"}

@@ -1,4 +1,4 @@
-"""Kernels of AMD's libraries: MIOpen, Composable Kernel (CK, ck_tile), AITER, rocPRIM, and of the runtime itself.
+"""Kernels of AMD libraries: MIOpen, Composable Kernel (CK, ck_tile), AITER, rocPRIM, HIP runtime.
 
 Sources: the names of these libraries' kernels in their public code and in public traces of MI210 to MI355X. rocBLAS'
 and hipBLASLt's (Cijk_…) are among the matrix products, RCCL's among the collectives.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TYPES: Final = "fp32|fp16|bf16|int8|half"
 
-#: MIOpen's assembly for convolutions: direction, architecture's generation, layout, type, tile.
+#: MIOpen's assembly convolutions: direction, architecture generation, layout, type, tile.
 _IGEMM: Final = (
     rf"^igemm_(fwd|bwd|bwd_data|wrw|upd)_gtc[a-z]*\d?_(n[a-z]{{3,4}})_({_TYPES})_"
     r"\w*?bt(\d{1,6})x(\d{1,6})x(\d{1,6})"
@@ -27,7 +27,7 @@ _IGEMM: Final = (
 _WAYS: Final = {"fwd": ("fprop", "forward"), "bwd": ("dgrad", "backward"), "bwd_data": ("dgrad", "backward")}
 _WGRAD: Final = ("wgrad", "backward")
 
-#: MIOpen's other kernels, by how they begin: family, operation.
+#: MIOpen's other kernels by prefix: family, operation.
 _MIOPEN: Final = (
     (r"MIOpenBatchNorm|(?i:miopenBatchNorm)", "normalization", "batch_norm"),
     (r"MIOpen(?:Layer|Group)Norm|Layernorm(?:Fwd|Bwd)|LayerNorm(?:Fwd|Bwd)", "normalization", "layer_norm"),
@@ -51,7 +51,7 @@ _CONV_WAYS: Final = (
     (r"fwd|Fwd|Forward", ("fprop", "forward")),
 )
 
-#: CK and ck_tile: by a word anywhere in the name, as kernels are templates of one function; the first that fits counts.
+#: CK and ck_tile by word anywhere in the name, since all kernels are templates of one function; first match wins.
 _CK: Final = (
     (
         r"[Gg]rouped_?[Cc]onv|[Cc]onv(?:olution)?_?(?:[Ff]wd|[Bb]wd|[A-Z]\w*Kernel)|bwd_weight|bwd_data|contraction_conv",
@@ -71,7 +71,7 @@ _CK: Final = (
     (r"[Ii]mage_?to_?[Cc]olumn|[Pp]ermute|[Tt]ranspose", "copy", None),
     (r"[Ee]lementwise", "elementwise", None),
 )
-#: AITER's own kernels, by a part of the function's name in snake case.
+#: AITER kernels by substring of the function name in snake case.
 _AITER: Final = (
     (r"^mfma_moe\d", "gemm", "moe"),
     (r"(?:^|_)(?:rms_?norm|rmsnorm\w*)", "normalization", "rms_norm"),
@@ -97,7 +97,7 @@ _AITER: Final = (
     (r"causal_conv1d", "conv", "fprop"),
     (r"(?:^|_)reduce", "reduce", None),
 )
-#: rocPRIM and hipCUB run one function; what it does is an argument.
+#: Operations of rocPRIM and hipCUB by template argument, since all kernels are one function.
 _PRIM: Final = (
     (r"radix_sort|merge_sort|block_sort|segmented_sort|onesweep", "sort", "sort"),
     (r"histogram", "reduce", "histogram"),
@@ -111,7 +111,7 @@ _DIRECTION: Final = (("backward", r"[Bb]wd|[Bb]ackward"), ("forward", r"[Ff]wd|[
 
 
 def _by_part(table: tuple[tuple[str, str, str | None], ...], text: str) -> Fields:
-    """Family and operation of the first pattern that is in `text`; nothing where none is."""
+    """Family and operation of the first pattern found in `text`; empty if none is."""
     found = next((row for row in table if re.search(row[0], text)), None)
     return {} if found is None else {"family": found[1], "operation": found[2]}
 
@@ -121,7 +121,7 @@ def _direction(text: str) -> str | None:
 
 
 def miopen(name: Spelled) -> Fields | None:
-    """MIOpen: ``igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_…``, ``MIOpenBatchNormBwdSpatial``."""
+    """Decodes MIOpen kernels: ``igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_…``, ``MIOpenBatchNormBwdSpatial``."""
     if found := re.match(_IGEMM, name.word):
         way, layout, short, *tile = found.groups()
         operation, direction = _WAYS.get(way, _WGRAD)
@@ -141,7 +141,7 @@ def miopen(name: Spelled) -> Fields | None:
 
 
 def ck(name: Spelled) -> Fields | None:
-    """Composable Kernel: ``ck::tensor_operation::device::kernel_grouped_conv_fwd_…``, ``ck_tile::kentry<…>``."""
+    """Decodes CK kernels: ``ck::tensor_operation::device::kernel_grouped_conv_fwd_…``, ``ck_tile::kentry<…>``."""
     if not re.match(r"ck(?:_tile)?::", name.function):
         return None
     library = "ck_tile" if name.function.startswith("ck_tile") else "ck"
@@ -156,7 +156,7 @@ def ck(name: Spelled) -> Fields | None:
 
 
 def of_aiter(name: Spelled) -> Fields | None:
-    """AITER: ``aiter::add_rmsnorm_quant_kernel<…>``, and its kernels in assembly, whose one word says all."""
+    """Decodes AITER kernels: ``aiter::add_rmsnorm_quant_kernel<…>``, and its assembly kernels of one word."""
     function = name.function
     if not re.match(r"aiter(?:::|_)|opus_moe::|kn_mla_|ck_moe_stage\d|mfma_moe\d", function):
         return None
@@ -170,14 +170,14 @@ def of_aiter(name: Spelled) -> Fields | None:
 
 
 def rocprim(name: Spelled) -> Fields | None:
-    """rocPRIM, which hipCUB and rocThrust run: ``rocprim::…::trampoline_kernel<…wrapped_scan_config…>``."""
+    """Decodes rocPRIM (hipCUB, rocThrust) kernels: ``rocprim::…::trampoline_kernel<…wrapped_scan_config…>``."""
     if not re.match(r"(?:rocprim|hipcub)::", name.function):
         return None
     return {"library": "rocprim", **_by_part(_PRIM, name.text)}
 
 
 def runtime(name: Spelled) -> Fields | None:
-    """What HIP's runtime runs for copies and memsets: ``__amd_rocclr_copyBuffer``."""
+    """Decodes HIP runtime kernels for copies and memsets: ``__amd_rocclr_copyBuffer``."""
     found = re.match(r"__amd_rocclr_(copy|fill|batchMemOp|stream)?", name.text)
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""One spelling for a kernel's name, whichever tool wrote it: nsys', torch's and ncu's come out equal.
+"""Normalises kernel names, so that the spellings of nsys, torch and ncu compare equal.
 
 What differs between the tools is how a compiler's name was read back: ``(int)4`` or ``4``, ``<unnamed>`` or
 ``(anonymous namespace)``, ``const float *`` or ``float const*``, ``[lambda(float) (instance 1)]`` or
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-#: Nobody's names are longer or nested deeper; such a one is only equal to itself.
+#: Limits on length and nesting; a name beyond them equals only itself.
 _LONGEST: Final = 1 << 14
 _DEEPEST: Final = 60
 
@@ -34,7 +34,7 @@ _PARAMETER: Final = r"T(\d{1,4})((?:::.*)?)"
 
 @dataclass
 class _Group:
-    """Something in brackets: its items, each a row of words and groups."""
+    """A bracketed group: its items, each a sequence of words and groups."""
 
     opener: str
     items: list[list[str | _Group]] = field(default_factory=list)
@@ -49,7 +49,7 @@ _Node = str | _Group
 
 @lru_cache(maxsize=1 << 14)
 def normalised(name: str, *, parameters: bool = True) -> str:
-    """The name in one spelling.
+    """Normalises a kernel name.
 
     Args:
         name: As a tool writes it.
@@ -71,13 +71,13 @@ def normalised(name: str, *, parameters: bool = True) -> str:
 
 
 def shortened(short: str, whole: str) -> bool:
-    """Whether a name's words are those of a whole one with some left out, in the same order; as ncu's pages print."""
+    """Whether `short` is `whole` with words left out, in order, as on ncu's pages."""
     words = iter(re.findall(r"\w+", normalised(whole)))
     return all(word in words for word in re.findall(r"\w+", normalised(short)))
 
 
 def _read(text: str) -> list[list[_Node]] | None:
-    """The text as items in brackets; None where brackets do not match."""
+    """Parses the text into nested groups; None if brackets do not match."""
     outer = _Group("", [[]])
     stack = [outer]
     for found in re.finditer(_TOKEN, text):
@@ -102,7 +102,7 @@ def _read(text: str) -> list[list[_Node]] | None:
 
 
 def _item(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> str:
-    """One type, value or function; `types` is what T1, T2… stand for in it."""
+    """Normalises one type, value or function; `types` resolves T1, T2…."""
     nodes = _without_cast(_const_last(_without_result(nodes)))
     text, word = "", False
     own: tuple[str, ...] = ()
@@ -127,7 +127,7 @@ def _item(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> st
 
 
 def _listed(group: _Group, types: tuple[str, ...]) -> str:
-    """The types of parameters; ``T3...`` is every template argument from the third on."""
+    """Normalises a parameter list; ``T3...`` stands for all template arguments from the third on."""
     texts: list[str] = []
     for item in filter(None, group.items):
         pack = [int(found[1]) for node in item if isinstance(node, str) and (found := re.fullmatch(_PARAMETER, node))]
@@ -150,7 +150,7 @@ def _piece(word: str, types: tuple[str, ...]) -> str:
 
 
 def _bracket(group: _Group, types: tuple[str, ...], *, parameters: bool) -> str:
-    """A lambda or another thing without a name, in torch's spelling; or any other bracket as it is."""
+    """Normalises a lambda or another unnamed entity to torch's spelling; other brackets stay."""
     nodes, last = group.items[0], group.items[-1]
     instance = last[-1] if last else None
     if group.opener == "[" and isinstance(instance, _Group) and instance.first == "instance":
@@ -162,13 +162,13 @@ def _bracket(group: _Group, types: tuple[str, ...], *, parameters: bool) -> str:
 
 
 def _plain(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> str:
-    """An item of a bracket; the parameters of a lambda always count, since its number alone says little."""
+    """Normalises an item of a bracket; parameters of a lambda always count, since its number alone is ambiguous."""
     del parameters
     return _item(nodes, types, parameters=True)
 
 
 def _names_function(nodes: list[_Node], at: int) -> bool:
-    """Whether the bracket at `at` holds the parameters of what stands before it."""
+    """Whether the bracket at `at` is a function's parameter list."""
     group, before = nodes[at], nodes[at - 1] if at else None
     if not isinstance(group, _Group) or group.opener != "(" or before is None:
         return False
@@ -180,7 +180,7 @@ def _names_function(nodes: list[_Node], at: int) -> bool:
 
 
 def _without_result(nodes: list[_Node]) -> list[_Node]:
-    """A function without the type that it returns, which only some tools write."""
+    """Removes a function's return type, which only some tools print."""
     for at in range(1, len(nodes)):
         if not _names_function(nodes, at):
             continue
@@ -197,7 +197,7 @@ def _without_result(nodes: list[_Node]) -> list[_Node]:
 
 
 def _goes_on(nodes: list[_Node], at: int) -> bool:
-    """Whether the qualified name that has a part at `at` has another before it."""
+    """Whether the name component at `at` continues a qualified name."""
     here, before = nodes[at], nodes[at - 1]
     if isinstance(here, _Group):
         return True
@@ -205,7 +205,7 @@ def _goes_on(nodes: list[_Node], at: int) -> bool:
 
 
 def _const_last(nodes: list[_Node]) -> list[_Node]:
-    """A type with its const behind what it is about, as the other tools write it."""
+    """Moves const behind the type that it qualifies, as the other tools print it."""
     leading = 0
     while leading < len(nodes) and nodes[leading] in _QUALIFIERS:
         leading += 1
@@ -222,7 +222,7 @@ def _paren(node: _Node) -> bool:
 
 
 def _without_cast(nodes: list[_Node]) -> list[_Node]:
-    """A value without the type that it is cast to; a truth by its word."""
+    """Removes the cast of a value; booleans become true and false."""
     two = 2
     if len(nodes) != two or not isinstance(nodes[1], str) or not re.fullmatch(r"-?\d\w*", nodes[1]):
         return nodes

@@ -1,4 +1,4 @@
-"""Kernels of LLM engines that have no namespace of their own: SGLang, vLLM, TensorRT-LLM, DeepGEMM, Triton's, FLA.
+"""Kernels of LLM engines without a namespace: SGLang, vLLM, TensorRT-LLM, DeepGEMM, Triton's, FLA.
 
 A name is looked up by the words in it, but only if all that it holds is told by that word: a name that gets ready for
 something, checks it, or counts is not what it gets ready for. Sources: public code and traces of these engines.
@@ -27,13 +27,13 @@ _TRTLLM_GEN: Final = (
 _TRTLLM_TYPES: Final = {"Bfloat16": "bf16", "Fp16": "f16", "Fp32": "f32", "Int8": "i8"}
 _DIRECTIONS: Final = (("backward", r"(?:^|_)(?:bwd|backward)(?=_|$)"), ("forward", r"(?:^|_)(?:fwd|forward)(?=_|$)"))
 
-#: Words that say that a kernel only gets ready for what its other words name, or looks at it.
+#: Words of kernels that only prepare or inspect what the other words name.
 _ABOUT: Final = (
     r"(?:^|_)(?:metadata|meta|mask|masks|prepare|plan|init|setup|check|verify|test|ref|reference|workspace|offsets?"
     r"|pointers?|ptrs|strides?|sizes|counts?|zero|reset|clear|clean|generate|get|print|num|lengths?)(?=_|$)"
 )
 
-#: By the words of the function in snake case; the first that fits counts. Library (None: several have it), family,
+#: By words of the function in snake case, first match wins. Library (None: used by several), family,
 #: operation.
 _FUNCTIONS: Final = (
     (r"^_?p?_?matmul_ogs(?=_|$)", "triton_kernels", "gemm", "moe"),
@@ -188,7 +188,7 @@ _FUNCTIONS: Final = (
     (r"^reduce_fused(?=_|$)", None, "reduce", "moe"),
     (r"^reduce_segments$", None, "reduce", None),
 )
-#: What the CuTe DSL compiles: module and class of the kernel run together, before ``_object_at_``.
+#: CuTe DSL kernels: module and class name joined, before ``_object_at_``.
 _CUTE: Final = r"^kernel_cutlass_\w*?kernel_(?P<name>[A-Za-z0-9_]*?)(?:_object_at_|_tensor|$)"
 _CUTE_PARTS: Final = (
     (r"FlashAttention|flash_?attn|FusedMultiHeadAttention|[Ff]mha|mla_|MLA|[Aa]ttention", "attention", "attention"),
@@ -202,7 +202,7 @@ _CUTE_PARTS: Final = (
     (r"(?i:quantize)", "copy", "quantize"),
     (r"(?i:rope|rotary)", "elementwise", "rotary_embedding"),
 )
-#: Namespaces in which every kernel is of one kind unless its own name says another: family, operation.
+#: Namespaces whose kernels share a family, unless the kernel's own name says otherwise: family, operation.
 _SCOPES: Final = (
     (r"^moe::dev::routing::", "tensorrt_llm", "index", "moe"),
     (r"^moe::dev::(?:finalize|permute)::", "tensorrt_llm", "index", "moe"),
@@ -210,13 +210,13 @@ _SCOPES: Final = (
     (r"^moe::dev::convertsf::|^moe::dev::convert", "tensorrt_llm", "copy", "quantize"),
     (r"^sgl_hip::activation::|^sgl_hip::act", "sglang", "elementwise", "activation"),
 )
-#: What Triton adds to a name from a kernel's configuration.
+#: Suffixes that Triton adds for a kernel's configuration.
 _CONFIGURED: Final = r"_kernel_(?:block|group|num|split|cache|even|max)_\w*$"
 _LONGEST: Final = 200
 
 
 def trtllm_gen(name: Spelled) -> Fields | None:
-    """TensorRT-LLM's generated products: ``bmm_…_sm100f``."""
+    """Decodes TensorRT-LLM's generated batched GEMMs: ``bmm_…_sm100f``."""
     found = re.match(_TRTLLM_GEN, name.word[:_LONGEST]) if name.word.startswith(("bmm_", "gemm")) else None
     if not found:
         return None
@@ -244,7 +244,7 @@ def _trtllm_type(word: str) -> str:
 
 
 def cute(name: Spelled) -> Fields | None:
-    """What CUTLASS 4's CuTe DSL compiles: ``kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttention…``."""
+    """Decodes CuTe DSL (CUTLASS 4) kernels: ``kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttention…``."""
     found = re.match(_CUTE, name.word) if name.word.startswith("kernel_cutlass_") else None
     if not found:
         return None
@@ -257,7 +257,7 @@ def cute(name: Spelled) -> Fields | None:
 
 
 def scoped(name: Spelled) -> Fields | None:
-    """DeepGEMM, Marlin, and TensorRT-LLM's experts, by their namespaces."""
+    """Decodes DeepGEMM, Marlin and TensorRT-LLM's MoE kernels by namespace."""
     found = next((row for row in _SCOPES if re.match(row[0], name.function)), None)
     if found is None:
         return None
@@ -266,7 +266,7 @@ def scoped(name: Spelled) -> Fields | None:
 
 
 def words(name: Spelled) -> Fields | None:
-    """A function that an engine has, by the words of its name."""
+    """Decodes functions of an engine by the words of their names."""
     said = re.sub(_CONFIGURED, "_kernel", snake(name.word)[:_LONGEST])
     if "_" not in said.strip("_") or re.search(_ABOUT, said):
         return None

@@ -1,4 +1,4 @@
-"""How names are spelled: nsys', torch's and ncu's ways of writing one C++ name, and mangled ones."""
+"""Parses kernel names as spelled by nsys, torch and ncu, and mangled names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What stands behind this is not read: no name of a library is as long, and it bounds the time.
+#: Names are truncated to this length, which no library's name reaches, to bound the time.
 _LONGEST: Final = 1 << 14
 
-# Patterns are compiled when first used, not on import; none of them can try one place in two ways.
+# Patterns are compiled on first use, not on import; none of them backtracks.
 _UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
-#: What ROCm adds to the name of a kernel for its descriptor.
+#: Suffix that ROCm appends to a kernel's name for its descriptor.
 _DESCRIPTOR: Final = r"(?: \[clone \.kd\]|\.kd)$"
 _CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
 _PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
@@ -26,7 +26,7 @@ _MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?
 
 
 class Spelled(NamedTuple):
-    """A name taken apart.
+    """A parsed kernel name.
 
     Attributes:
         text: All of it, in one spelling: without casts, anonymous namespaces and surrounding space. Of a mangled name
@@ -44,22 +44,22 @@ class Spelled(NamedTuple):
     mangled: bool = False
 
     def arg(self, number: int) -> str:
-        """A template argument; empty where there is none. Of a mangled name only the first, if it is a number."""
+        """Template argument by index, as text; empty if absent. Of a mangled name only the first one, if numeric."""
         if number >= len(self.args) or (self.mangled and (number or not self.args[0].isdecimal())):
             return ""
         return self.args[number]
 
     def number(self, at: int) -> int | None:
-        """A template argument that is a number."""
+        """Template argument as an integer."""
         return integer(self.arg(at))
 
     def flag(self, at: int) -> bool | None:
-        """A template argument that is true or false."""
+        """Template argument as a boolean."""
         return {"true": True, "false": False, "1": True, "0": False}.get(self.arg(at))
 
 
 def spelled(name: str) -> Spelled:
-    """A name taken apart."""
+    """Parses a kernel name."""
     text = re.sub(_DESCRIPTOR, "", name[:_LONGEST].strip())
     if text.startswith("_Z"):
         return _demangled(text)
@@ -71,7 +71,7 @@ def spelled(name: str) -> Spelled:
 
 
 def taken_apart(text: str) -> Spelled:
-    """A name, or a template argument, whose spelling has been settled."""
+    """Parses a name or template argument of normalised spelling."""
     function, start = "", True
     args: tuple[str, ...] = ()
     for piece, parts in _pieces(text):
@@ -90,7 +90,7 @@ def taken_apart(text: str) -> Spelled:
 
 
 def _pieces(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What stands outside of brackets; and brackets, by the sign that opens them, with the parts in them.
+    """Splits a name into text outside of brackets and bracketed parts, each with its opening bracket.
 
     One that opens parameters comes before they are read, too.
     """
@@ -120,13 +120,13 @@ def _between(text: str, edges: list[int]) -> tuple[str, ...]:
 
 
 def integer(text: str) -> int | None:
-    """A number as C++ writes it: 4, 4u, 4ul, -1."""
+    """Parses a C++ integer literal: 4, 4u, 4ul, -1."""
     found = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", text)
     return int(found[1]) if found else None
 
 
 def unmangled(name: str) -> str:
-    """A mangled name as far as it is read here, the function and words of its arguments; another as it is."""
+    """Demangles a name as far as supported: function and words of its arguments; other names stay."""
     found = _demangled(name[:_LONGEST]) if name.startswith("_Z") else None
     if found is None or not found.function:
         return name
@@ -135,7 +135,7 @@ def unmangled(name: str) -> str:
 
 
 def _demangled(text: str) -> Spelled:
-    """The words of a mangled name: the function's qualified name, and what else is named in it."""
+    """Parses a mangled name into the function's qualified name and the other names in it."""
     words: list[str] = []
     path, at, nested = 0, 2, text[2:3] == "N"
     pattern = re.compile(_MANGLED, re.ASCII | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Takes out of a report what identifies a machine and its user, and nothing that an analysis needs.
+"""Redacts reports: removes what identifies a machine or its user, and nothing that an analysis needs.
 
 It copies what is known to be harmless and leaves the rest: a table, column, key or file that nobody knows goes, with a
 word about it. docs/redact.md says what that is for each kind of file.
@@ -36,7 +36,7 @@ def redact(
     keep: Iterable[str] = (),
     remove: Iterable[str] = (),
 ) -> Removed:
-    """Write a copy of a report without what identifies its machine and user.
+    """Write a copy of a report without data that identifies its machine or user.
 
     Args:
         report: An nsys export (.sqlite), a trace of torch.profiler (.json, .json.gz), a .ncu-rep, a page of ncu (.csv),
@@ -115,12 +115,12 @@ def _folder(source: Path, target: Path | None, names: Names, removed: Removed) -
 
 
 def _settle(made: Path, target: Path) -> None:
-    """Give the finished file its name. Unlike a rename, a link never replaces what has come there in the meantime."""
+    """Move the finished file to its final name, by a hard link where possible: unlike a rename, it never overwrites."""
     try:
         os.link(made, target)
     except FileExistsError:
         raise
-    except OSError:  # some file systems have no links
+    except OSError:  # file systems without hard links
         made.rename(target)
 
 

@@ -1,4 +1,4 @@
-"""Redacts JSON that kanalyze's collectors write: the manifest, compiled kernels, what the torch pass says and timed."""
+"""Redacts JSON written by kanalyze's collectors: manifest, compiled kernels, results of the torch pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 
-#: Keys whose value goes, and what it is counted as.
+#: Keys whose value is removed, and the kind that it is counted as.
 _GONE: Final = {
     "host": "host names",
     "hostname": "host names",
@@ -30,7 +30,7 @@ _GONE: Final = {
     "remote": "URLs",
 }
 
-#: Keys of a manifest and of compiled.json whose text may stay once it is redacted. All of a key of _OWN may.
+#: Keys of the manifest and compiled.json whose text stays, once redacted; under a key of _OWN, all keys do.
 _KEYS: Final = words(
     """
     schema kind kanalyze status began ended duration_ns workload name path sha256 args command machine system cpu cpus
@@ -45,11 +45,11 @@ _KEYS: Final = words(
 )
 _OWN: Final = frozenset(("options", "files", "checks", "torch", "kernels", "redacted"))
 
-#: The key of a build: so much of a digest.
+#: The key of a build: a truncated digest.
 _BUILD: Final = re.compile(r"[0-9a-f]{24}")
 
-#: Variables that change how a program runs and whose values are switches, numbers, versions and lists of them; four
-#: numbers with dots may be an address.
+#: Environment variables that affect how a program runs, with values that are switches, numbers, versions or lists of
+#: them; a version of four numbers may be an IP address.
 _VARIABLE: Final = re.compile(
     r"(?:CUDA|NCCL|TORCH|TRITON|PYTORCH|CUBLAS|CUDNN|NVIDIA|NVCC|OMP|MKL|OPENBLAS)_?\w*|\w*RANK|\w*WORLD_SIZE"
 )
@@ -61,12 +61,12 @@ _SWITCH: Final = (
     r"|cuda|expandable_segments|max_split_size_mb|garbage_collection_threshold|roundup_power2_divisions|backend"
     r"|pinned_use_cuda_host_register|pinned_num_register_threads)"
 )
-#: A switch, a number, or a list of them. Any other word may be a name, or a secret.
+#: A switch, a number, or a list of them; any other word may be a name or a secret.
 _VALUE: Final = re.compile(rf"(?:(?:{_SWITCH})(?:[,:;=]|$)){{0,64}}")
 
 
 def learn(path: Path, names: Names) -> None:
-    """Add to `names` what the document at `path` calls its machine and user."""
+    """Collect identifying names from the document at `path` into `names`."""
     document = _read(path)
     if not isinstance(document, dict):
         return
@@ -80,7 +80,7 @@ def learn(path: Path, names: Names) -> None:
 
 
 def _without_builds(value: object) -> object:
-    """The same without the keys of builds in kanalyze's cache, which are digests of what was built."""
+    """The document without the keys of cached builds, which are digests of file contents."""
     if isinstance(value, dict):
         kept = {key: item for key, item in value.items() if key != "key" or not _BUILD.fullmatch(str(item))}
         return {key: _without_builds(item) for key, item in kept.items()}
@@ -88,7 +88,7 @@ def _without_builds(value: object) -> object:
 
 
 def redacted(path: Path, texts: Texts) -> bytes:
-    """The document at `path` without what identifies.
+    """The redacted document at `path`.
 
     Raises:
         UnknownFormatError: It is no JSON.
@@ -97,23 +97,23 @@ def redacted(path: Path, texts: Texts) -> bytes:
 
 
 def encoded(value: object) -> bytes:
-    """A document as kanalyze writes it."""
+    """Serialises a document as the collectors do."""
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 
 def document(value: object, texts: Texts) -> object:
-    """A value of JSON without what identifies."""
+    """Redacts a JSON value."""
     return _Walk(texts).value(value, known=True)
 
 
 class _Walk:
-    """Goes through a document, key by key."""
+    """Recursive redaction of a document, key by key."""
 
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
 
     def value(self, value: object, *, known: bool, all_below: bool = False) -> object:
-        """`value`, of a key that is known or not; with `all_below` every key in it is."""
+        """Redacts `value`, of a known key or not; with `all_below` all keys within it count as known."""
         if isinstance(value, dict):
             return {
                 self._texts.free(str(key)): self._item(str(key), item, known, all_below) for key, item in value.items()
@@ -134,7 +134,7 @@ class _Walk:
         return self.value(value, known=own or (known and key in _KEYS), all_below=own)
 
     def _list(self, values: list[object], *, known: bool, all_below: bool) -> list[object]:
-        """A list; in a command, what follows the option of a secret is one."""
+        """Redacts a list; in a command line, the argument of an option for secrets is a secret."""
         made: list[object] = []
         for before, value in zip(["", *values], values, strict=False):
             option = isinstance(before, str) and before.startswith("-") and "=" not in before

@@ -1,4 +1,4 @@
-"""One file, whatever it is: what it calls its machine and user, and its redacted copy."""
+"""Redaction of a single file of any kind: collects identifying names, writes the redacted copy."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 _PIECE: Final = 1 << 22
 
-#: Shorter names occur in numbers by chance.
+#: Shorter names match numbers by chance.
 _LONG_ENOUGH: Final = 6
 
 
 class _Nowhere:
-    """Takes everything and keeps nothing."""
+    """A writable file that discards its input."""
 
     def write(self, data: bytes) -> int:
-        """Forget `data`."""
+        """Discard `data`."""
         return len(data)
 
 
 def learn(path: Path, kind: Kind, names: Names) -> None:
-    """Add to `names` what the file at `path` calls its machine and user.
+    """Collect identifying names from the file at `path` into `names`.
 
     Raises:
         UnknownFormatError: It is a database that nsys did not write.
@@ -70,7 +70,7 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
 
 
 def copy(path: Path, kind: Kind, target: Path | None, texts: Texts, names: Names) -> None:
-    """Write the redacted copy of the file at `path` to `target`; without one only count what goes.
+    """Write the redacted copy of the file at `path` to `target`; without a target, only count the removals.
 
     Raises:
         RedactError: Something that identifies would be left.
@@ -112,7 +112,7 @@ def _pass_on(source: BinaryIO, sink: BinaryIO, kind: Kind, texts: Texts) -> None
 
 
 def _survives(path: Path, names: Names) -> bool:
-    """Whether a name that was to go stands anywhere in the file: a second look, at bytes."""
+    """Whether any name to be removed still occurs in the file's bytes: a final check."""
     sought = [os.fsencode(name.lower()) for name in names.hosts | names.users if len(name) >= _LONG_ENOUGH]
     asked = [os.fsencode(text.lower()) for text in names.secrets if len(text) >= _LONG_ENOUGH]
     if not sought and not asked:
@@ -132,7 +132,7 @@ def _alone(name: bytes, text: bytes) -> bool:
     return re.search(rb"(?<![a-z0-9])" + re.escape(name) + rb"(?![a-z0-9])", text) is not None
 
 
-# What a file is, by what is in it and not by its name, as far as redaction knows it.
+# Detects the kind of a file by its content, not by its name.
 
 Kind = Literal["nsys", "trace", "document", "ncu", "csv", "text"]
 
@@ -141,24 +141,24 @@ _SQLITE: Final = b"SQLite format 3\0"
 _NCU: Final = b"NVR\0"
 _NSYS: Final = b"NVIDIA Tegra Profiler Report"
 
-#: A trace, or the beginning of one: its events, or what kineto writes before them.
+#: The beginning of a trace: its events, or the properties that Kineto writes before them.
 _TRACE: Final = re.compile(
     rb'\s*(?:\{.*?"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)', re.DOTALL
 )
-#: What kanalyze's collectors write begins so; a manifest says what it is, after what was built.
+#: Beginnings of files written by kanalyze's collectors.
 _DOCUMENT: Final = re.compile(
     rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
     rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
 )
 
-#: Files of lines that a capture has, by ending.
+#: Text files of a capture, by suffix.
 _LINES: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
 
 _NO_EXPORT: Final = "Export it, and redact the export: `nsys export --type=sqlite REPORT`."
 
 
 def kind_of(path: Path) -> Kind:
-    """What the file at `path` is.
+    """The kind of the file at `path`.
 
     Raises:
         ReportNotFoundError: There is none.
@@ -192,22 +192,22 @@ def _head(path: Path) -> bytes:
         return file.read(_HEAD)
 
 
-# Files that may be packed with gzip: read with what is left of a damaged one, written without a name or a time.
+# Transparent gzip: reads truncated files as far as possible, writes no file name and no time stamp.
 
 _MAGIC: Final = b"\x1f\x8b"
 _PACKED_BYTES: Final = 1 << 18
-_WINDOW: Final = 31  # zlib's word for gzip
+_WINDOW: Final = 31  # zlib's wbits for gzip
 
 
 class Unpacked:
-    """The content of a gzip file, up to where it is cut off or damaged.
+    """Content of a gzip file, up to where it is truncated or damaged.
 
     Attributes:
         whole: Whether all of it could be unpacked so far.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """Unpack `file`."""
+        """Decompress `file`."""
         self._file = file
         self._inner = zlib.decompressobj(_WINDOW)
         self._ready = bytearray()
@@ -248,7 +248,7 @@ class Unpacked:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """The content of the file at `path`, unpacked if it is packed; of that only `read` and `readline` can be used."""
+    """Opens the file at `path`, decompressed if it is gzip; supports only `read` and `readline`."""
     with path.open("rb") as file:
         packed = file.read(len(_MAGIC)) == _MAGIC
         file.seek(0)
@@ -257,7 +257,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def written(path: Path, *, packed: bool) -> Iterator[BinaryIO]:
-    """A new file at `path`. What gzip would say of its name and time is left out."""
+    """Creates a file at `path`; with `packed` as gzip, without the header's file name and time stamp."""
     with path.open("wb") as file:
         if not packed:
             yield file

@@ -1,4 +1,4 @@
-"""A whole capture: every file that can be redacted, and a word about each that cannot."""
+"""Redaction of a capture folder: every file of a known kind; the others are left out and recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANIFEST: Final = "manifest.json"
 
 
 def known_files(folder: Path, removed: Removed) -> dict[Path, Kind]:
-    """The files of a folder that can be redacted, and what each is; the others are recorded in `removed`.
+    """The files of a folder that can be redacted, with their kinds; the others are recorded in `removed`.
 
     Raises:
         RedactError: It is an export of nsys in the form of a folder.
@@ -51,7 +51,7 @@ def known_files(folder: Path, removed: Removed) -> dict[Path, Kind]:
 
 
 def learn(folder: Path, kinds: dict[Path, Kind], names: Names, removed: Removed) -> dict[Path, Kind]:
-    """Add to `names` what the files call their machine and user; those of `kinds` in which that can be found.
+    """Collect identifying names from all files; returns those of `kinds` that could be read.
 
     Raises:
         DamagedReportError: A file cannot be followed.
@@ -71,7 +71,7 @@ def _reason(error: RedactError, path: Path) -> str:
 
 
 def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Names, removed: Removed) -> None:
-    """Write the redacted files to the folder `target`; without one only count what goes.
+    """Write the redacted files to the folder `target`; without a target, only count the removals.
 
     Raises:
         DamagedReportError: A file cannot be followed.
@@ -94,7 +94,7 @@ def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Name
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files below a folder, in order, and links, which are not followed."""
+    """All files below a folder, sorted; symbolic links are listed but not followed."""
     found: list[Path] = []
     for place, inner, names in os.walk(folder):
         found.extend(Path(place, name) for name in names)
@@ -103,7 +103,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _place(folder: Path, path: Path, target: Path | None, texts: Texts) -> Path | None:
-    """Where a file goes; its own name may have been made of a user's or a host's."""
+    """The target path of a file; its name may contain a user or host name and is redacted, too."""
     if target is None:
         return None
     place = target.joinpath(*(texts.name(part) for part in path.relative_to(folder).parts))
@@ -116,7 +116,7 @@ def _place(folder: Path, path: Path, target: Path | None, texts: Texts) -> Path 
 
 
 def _copy_manifest(path: Path, target: Path, texts: Texts) -> None:
-    """The manifest, with the files that are there now."""
+    """Write the manifest, listing only files that exist in the copy."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -132,7 +132,7 @@ def _copy_manifest(path: Path, target: Path, texts: Texts) -> None:
     (target / MANIFEST).write_bytes(documents.encoded(made))
 
 
-# What a redaction took out: how often, of what kind, and what was left out whole.
+# Tally of a redaction: counts by kind, and files left out.
 
 
 @dataclass

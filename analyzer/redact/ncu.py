@@ -1,4 +1,4 @@
-"""Redacts a .ncu-rep: every text that goes is overwritten by one of the same length.
+"""Redacts a .ncu-rep: every removed text is overwritten in place by one of the same length.
 
 The format is NVIDIA's own: messages of protocol buffers, one after another, each with its length before it. As long as
 no length changes, the file stays what it was. That the messages can be followed to the end shows that nothing in it is
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"NVR\0"
 _ENTRIES_SIZE: Final = 5
 
-#: Where a text stands: in a header or an entry, and then the numbers of the fields that lead to it.
+#: Path of a text: header or entry, then the field numbers that lead to it.
 _HEADER, _ENTRY = 0, 1
 _SESSION, _PROCESS = (_HEADER, 3), (_HEADER, 6)
 _TARGET, _HOST, _DEVICE, _VERSION, _COMMAND = 3, 4, 6, 8, 11
@@ -43,7 +43,7 @@ _OF_PROCESS_HOST: Final = (*_PROCESS, 2)
 _OF_PROCESS_PATH: Final = (*_PROCESS, 3)
 _SOURCE_PATH: Final = (_ENTRY, 8, 1, 1)
 
-#: What of a session stays as it is, but for what identifies by its form.
+#: Session fields that stay, except for patterns such as addresses.
 _STAYS: Final = frozenset(
     (*_SESSION, system, fact) for system in (_TARGET, _HOST) for fact in (_NAME, _PROCESSOR, _ARCHITECTURE)
 )
@@ -72,7 +72,7 @@ _LAYOUT: Final = Layout(
 )
 _HERE: Final = (b"127.0.0.1", b"localhost", b"::1")
 
-#: Shorter names and folders are found in numbers and code by chance.
+#: Shorter names and folders match numbers and code by chance.
 _LONG_ENOUGH: Final = 6
 
 _PART: Final = rb"[^\s\0-\x1f\x7f-\xff/\\\"'`<>|:;,*?()\[\]{}]"
@@ -82,7 +82,7 @@ _PATH_ANYWHERE: Final = re.compile(
 
 
 def learn(path: Path, names: Names) -> None:
-    """Add to `names` what the report at `path` calls its machine and user.
+    """Collect identifying names from the report at `path` into `names`.
 
     Raises:
         RedactError: It is not built as the reports that are known.
@@ -99,7 +99,7 @@ def learn(path: Path, names: Names) -> None:
 
 
 def redacted(path: Path, texts: Texts, names: Names) -> bytes:
-    """The report at `path`, as long as before, without what identifies.
+    """The redacted report at `path`, of unchanged length.
 
     Raises:
         RedactError: It is not built as the reports that are known.
@@ -113,7 +113,7 @@ def redacted(path: Path, texts: Texts, names: Names) -> bytes:
 
 
 class _Mask:
-    """Overwrites texts, and counts them."""
+    """Overwrites texts in place, and counts them."""
 
     def __init__(self, texts: Texts, names: Names) -> None:
         self._removed = texts.removed
@@ -128,7 +128,7 @@ class _Mask:
         self._folders = sorted((folder.encode() for folder in names.folders), key=len, reverse=True)
 
     def leaf(self, place: tuple[int, ...], value: bytes) -> bytes:
-        """One text or run of bytes, by the place where it stands."""
+        """Redacts one text or byte string, by its field path."""
         text = text_of(value)
         if place[:2] == _SESSION and place not in _STAYS and place[:3] not in _STAYS_WITH_ALL_BELOW:
             return self._over("host names and addresses", value)
@@ -141,7 +141,7 @@ class _Mask:
         return self._named(value, shortest=0)
 
     def anywhere(self, data: bytes) -> bytes:
-        """All of a report: paths and names in code and tables, which are no texts of their own."""
+        """Redacts all of a report as bytes, since code and tables contain paths and names that are no fields."""
         for folder in self._folders:
             if len(folder) >= _LONG_ENOUGH:
                 data = self._sub("paths", re.compile(re.escape(folder) + rb"(?![\w.-])"), data)
@@ -149,7 +149,7 @@ class _Mask:
         return self._named(data, shortest=_LONG_ENOUGH)
 
     def _text(self, value: bytes) -> bytes:
-        """A text with paths, secrets and addresses overwritten."""
+        """Overwrites paths, secrets and addresses in a text."""
         for pattern in (PATH, WINDOWS_PATH):
             value = self._sub("paths", _of_bytes(pattern), value, "folders")
         made = bytearray(value)
@@ -179,7 +179,7 @@ class _Mask:
         return bytes(made)
 
     def _over(self, what: str, value: bytes) -> bytes:
-        """As many other characters; what separates folders stays."""
+        """A filler of the same length; folder separators stay."""
         made = re.sub(rb"[^/\\]", b"_", value)
         self._removed.add(what, made != value)
         return made
@@ -190,7 +190,7 @@ def _of_bytes(pattern: re.Pattern[str]) -> re.Pattern[bytes]:
 
 
 def _followed(path: Path, data: bytes) -> Iterator[Leaf]:
-    """Every text and run of bytes of a report, by where it stands.
+    """All texts and byte strings of a report, with their field paths.
 
     Raises:
         RedactError: A length leads nowhere.
@@ -207,7 +207,7 @@ def _followed(path: Path, data: bytes) -> Iterator[Leaf]:
 
 
 def _parts(path: Path, data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Every header and entry of a report, and where it begins and ends.
+    """The start and end of every header and entry of a report.
 
     Raises:
         RedactError: A length leads nowhere.

@@ -1,4 +1,4 @@
-"""Redacts what ``nsys export --type=sqlite`` writes: copies what is known to be harmless into a new database.
+"""Redacts SQLite exports of nsys: copies known-harmless data into a new database.
 
 Nothing is deleted from a copy, so that nothing of what goes is left in free pages. Rows keep their ids and pages their
 size: readers that decode pages themselves see the layout that nsys writes.
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.texts import Texts
     from kanalyze.redact.sqlite_files import Column
 
-#: Any of these tables shows that nsys wrote the database.
+#: Tables of which any shows that nsys wrote the database.
 SIGNS: Final = frozenset(
     ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
 )
 
-#: Which rule a text follows that several columns refer to: the first of these.
+#: Redaction rules for strings, strictest first, for those referred to by several columns.
 _STRICTEST: Final[tuple[How, ...]] = ("path", "free", "name")
 
-_PROCESS: Final = 24  # bits of a globalTid that are the thread
+_PROCESS: Final = 24  # thread bits of a globalTid
 
 
 def learn(path: Path, names: Names) -> None:
-    """Add to `names` what the export at `path` calls its machine and user."""
+    """Collect identifying names from the export at `path` into `names`."""
     with opened(path) as database:
         for table in tables_of(database):
             if table in nsys_settings.SPEAKING:
@@ -43,7 +43,7 @@ def learn(path: Path, names: Names) -> None:
 
 
 def copy(path: Path, target: Path | None, texts: Texts) -> None:
-    """Write to `target` what stays of the export at `path`; without `target` only count what goes.
+    """Write the redacted copy of the export at `path` to `target`; without a target, only count the removals.
 
     Raises:
         DamagedReportError: A table cannot be read, or holds text where numbers belong.
@@ -63,7 +63,7 @@ def copy(path: Path, target: Path | None, texts: Texts) -> None:
 
 @dataclass
 class _Copy:
-    """One export on its way: `source` is attached to the connection of the database that is made."""
+    """A copy in progress: `source` is attached to the new database's connection."""
 
     path: Path
     database: sqlite3.Connection
@@ -75,7 +75,7 @@ class _Copy:
         self.database.create_function("not_a_number", 0, _refuse)
 
     def table(self, name: str, have: list[str]) -> None:
-        """Copy the table called `name`, as far as it is known."""
+        """Copy the table `name`, if it is known."""
         spec = TABLES.get(name)
         if spec is None:
             self._left_out(name)
@@ -88,7 +88,7 @@ class _Copy:
                 self._insert(name, spec, columns, have)
 
     def strings(self, have: list[str]) -> None:
-        """Copy those of the texts that a column which stays refers to, each by the strictest rule that applies."""
+        """Copy the strings that kept columns refer to, each by the strictest applicable rule."""
         columns = self._kept("StringIds", TABLES["StringIds"])
         self.database.execute(_created("StringIds", columns))
         used = self._used(have)
@@ -104,7 +104,7 @@ class _Copy:
         self.texts.removed.add(known or f"rows of table {self.texts.free(name)}, which is not known", rows)
 
     def _kept(self, name: str, spec: Table) -> list[Column]:
-        """The columns that stay; those that nobody knows are counted."""
+        """The columns to keep; unknown ones are counted as removed."""
         columns = columns_of(self.database, name)
         known = NUMBERS | IDENTIFIERS | spec.texts.keys()
         for column in columns:
@@ -124,7 +124,7 @@ class _Copy:
         )
 
     def _count(self, name: str, columns: list[Column], where: str) -> None:
-        """Count the rows that go, and the ids of devices."""
+        """Count removed rows and device ids."""
         table = f"source.{quoted(name)}"
         if where != "TRUE":
             gone = self.database.execute(f"SELECT count(*) FROM {table} WHERE NOT ({where})").fetchone()[0]
@@ -142,11 +142,11 @@ class _Copy:
             return column.nothing
         if how:
             return f"CAST(redacted('{how}', CAST({name} AS BLOB)) AS TEXT)"
-        # every text is more than every number, and comparing costs a third of asking for the type
+        # SQLite sorts text after numbers, and comparing costs a third of typeof()
         return f"CASE WHEN {name} >= '' THEN not_a_number() ELSE {name} END"
 
     def _profiled(self, columns: list[Column], have: list[str]) -> str:
-        """The condition that a row is of a process of which there are events."""
+        """SQL condition: the row belongs to a profiled process."""
         low = (1 << _PROCESS) - 1
         sql = [
             f"SELECT DISTINCT ({column} >> {_PROCESS}) & {low} FROM source.{table}"
@@ -162,11 +162,11 @@ class _Copy:
         return f"{pid} IN ({listed})"
 
     def _used(self, have: list[str]) -> dict[int, How]:
-        """The texts that columns which stay refer to, with the rule for each."""
+        """The string ids that kept columns refer to, with the rule for each."""
         used: dict[int, How] = {}
         order = {how: rank for rank, how in enumerate(_STRICTEST)}
         for table in (name for name in have if name in TABLES and name != "StringIds"):
-            # rows of processes that were not profiled have gone; all other tables are copied as they are, or not yet
+            # rows of processes that were not profiled are gone; all other tables are copied unchanged, or not yet
             side = "main" if TABLES[table].rows == "profiled" else "source"
             for column in columns_of(self.database, table):
                 how = REFERENCES.get(column.name)
@@ -188,7 +188,7 @@ class _Copy:
 
 
 def _created(name: str, columns: list[Column]) -> str:
-    """SQL that creates the table with these columns, and nothing else that the file's own SQL says."""
+    """SQL that creates the table with these columns, taking nothing else from the file's own schema."""
     keys = [column for column in columns if column.key]
     parts = [column.declared(alone=len(keys) == 1) for column in columns]
     if len(keys) > 1:

@@ -1,4 +1,4 @@
-"""What of an nsys export is known to tell nothing of a machine or its user: the list of what stays.
+"""Allowlist of nsys export tables and columns that identify neither machine nor user.
 
 A table that is not in :data:`TABLES` goes, and so does a column that no list here names, so that what a later nsys adds
 cannot give anybody away. Source: the schema that ``nsys export`` of 2022.4 to 2025.3 writes, and NVIDIA's schema
@@ -16,17 +16,17 @@ from kanalyze.redact.rules.words import words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: What becomes of a text: kept but for what is certain (`name`), anything that identifies replaced (`free`), the last
-#: part of a path (`path`), or nothing instead (`blank`).
+#: How a text is redacted: only certain matches (`name`), every identifying pattern (`free`), reduced to the last
+#: path component (`path`), or emptied (`blank`).
 How = Literal["name", "free", "path", "blank"]
 
-#: Which rows stay: all, those of processes that were profiled, or those whose setting is on a list.
+#: Which rows are kept: all, those of profiled processes, or those of allowlisted settings.
 Rows = Literal["all", "profiled", "settings"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What stays of one table.
+    """What is kept of one table.
 
     Attributes:
         texts: What becomes of each column of text.
@@ -39,7 +39,7 @@ class Table:
     numbered: bool = True
 
 
-#: Columns of numbers that may stay in every table of TABLES.
+#: Numeric columns kept in every table of TABLES.
 NUMBERS: Final = words(
     """
     start end timestamp timestampType duration startTime stopTime rawTimestamp eventClass eventType
@@ -67,7 +67,7 @@ NUMBERS: Final = words(
     """
 )
 
-#: Columns that are numbers of StringIds, and what becomes of the texts that they refer to.
+#: Columns that refer to StringIds, and how those strings are redacted.
 REFERENCES: Final[Mapping[str, How]] = {
     **dict.fromkeys(
         ("demangledName", "shortName", "mangledName", "nameId", "textId", "symbol", "CpuInstruction"), "name"
@@ -76,7 +76,7 @@ REFERENCES: Final[Mapping[str, How]] = {
     "jsonTextId": "free",
 }
 
-#: Columns that identify a device. They stay without a value, since nsys' own reports ask for them.
+#: Columns that identify a device; kept but emptied, since nsys' own reports select them.
 IDENTIFIERS: Final = frozenset(("uuid", "busLocation", "luid", "ctxswDevPath", "ctrlDevPath", "binaryData"))
 
 _EVENTS: Final = Table()
@@ -138,7 +138,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "UnwindMethodType": _ENUM,
 }
 
-#: Tables whose rows say which processes were profiled, and the column.
+#: Tables whose rows show which processes were profiled, and the column.
 PROFILED: Final = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid",
     "CUPTI_ACTIVITY_KIND_KERNEL": "globalPid",
@@ -153,10 +153,10 @@ PROFILED: Final = {
     "CUDNN_EVENTS": "globalTid",
 }
 
-#: A value that cannot name anybody: a switch, a number, a version, a time, or one of nsys' own words.
+#: A value that cannot identify: a switch, a number, a version, a time, or a word of nsys.
 _HARMLESS: Final = r"(?:[-+\d.,: TZ]*(?: sec| UTC)?|[A-Za-z]{0,24})"
 
-#: Settings that stay, as ``name=value``, by table.
+#: Settings that are kept, as ``name=value``, by table.
 SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     "META_DATA_CAPTURE": re.compile(
         rf"(?:PROCESS_\d+:)?(?:COLLECT_\w+|CUDA_\w+(?::\w+)?|HOW_TO_ATTACH|LAUNCH_AS_ROOT|SAMPLING_\w+(?::\w+)?)={_HARMLESS}"
@@ -179,12 +179,12 @@ SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
         r"|(?:CpuArchitecture|SupportedABIs|Supported64BitABIs|HardwarePlatform|SoftwarePlatform)=[\w,-]*"
         r"|(?:Is[A-Z]|Has|Supports|dpti)\w*=\d{0,2}|CpuDescription=[\w ()@.,-]*|OsDescription=[\w ().,/-]*"
     ),
-    #: What nsys tells in passing. Of its warnings and errors all stay, since some tell of lost records.
+    #: Informational diagnostics of nsys that are kept; all warnings and errors are, since some report lost records.
     "DIAGNOSTIC_EVENT": re.compile(
         r"Profiling has (?:started|stopped)\.|Number of [A-Za-z]+ events (?:collected|produced): .[\d,]*.*"
         r"|[\w -]+ initialized successfully\.|Buffers holding CUDA trace data .*|Enabling trace for [a-z ]+"
     ),
 }
 
-#: From this severity on a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
+#: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 WARNING: Final = 2

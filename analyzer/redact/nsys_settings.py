@@ -1,4 +1,4 @@
-"""The tables of an nsys export that describe the recording: a few settings stay, and they tell names."""
+"""Redacts the nsys tables that describe the recording: collects names from them, keeps a few settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ SPEAKING: Final = frozenset(
     )
 )
 
-#: Tables that are left out on purpose, and what their rows are.
+#: Tables left out on purpose, and what their rows are.
 EXPECTED: Final = {
     "ANALYSIS_FILE": "outputs and environments of processes",
     "ProcessStreams": "outputs and environments of processes",
 }
 
-#: What the settings that go are counted as, by a part of their name.
+#: The kind that removed settings are counted as, by a part of their name.
 _GONE: Final = (
     ("ENVIRONMENT", "variables of the environment"),
     ("DeviceEnvironment", "variables of the environment"),
@@ -54,7 +54,7 @@ _PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
 
 
 def learn(database: sqlite3.Connection, table: str, names: Names) -> None:
-    """Add to `names` what the rows of one of the SPEAKING tables call the machine and its user."""
+    """Collect identifying names from one of the SPEAKING tables into `names`."""
     have = [column.name for column in columns_of(database, table)]
     texts = [name for name in ("name", "value", "text", "filename", "content") if name in have]
     rows = database.execute(f"SELECT {', '.join(map(quoted, texts))} FROM source.{quoted(table)}")
@@ -83,7 +83,7 @@ def _learn_setting(name: str, value: str, names: Names) -> None:
 
 
 def copy(database: sqlite3.Connection, table: str, columns: list[Column], texts: Texts) -> None:
-    """Copy those rows of a table of settings that are on the list."""
+    """Copy the allowlisted rows of a table of settings."""
     listed = ", ".join(quoted(column.name) for column in columns)
     places = [column.name for column in columns]
     marks = ", ".join("CAST(? AS TEXT)" if column.name in _TEXTS else "?" for column in columns)

@@ -1,4 +1,4 @@
-"""Redacts files of lines: pages of ncu as CSV, logs, PTX, source, and what torch prints."""
+"""Redacts text files line by line: CSV pages of ncu, logs, PTX, source, output of torch."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ if TYPE_CHECKING:
     from kanalyze.redact.rules.names import Names
     from kanalyze.redact.rules.texts import Texts
 
-#: A line is cut here if it is longer: a page of ncu has thousands of columns, but no text of a gigabyte.
+#: Longest line, in bytes; longer ones are split: a page of ncu has thousands of columns, but no field of a gigabyte.
 _LONGEST: Final = 1 << 24
 
-#: A cell of CSV in quotes; each is a text of its own.
+#: A quoted CSV cell; each is redacted on its own.
 _CELL: Final = re.compile(r'"((?:[^"]|"")*)"')
 
 _HOST_COLUMN: Final = "Host Name"
 
 
 def learn(source: BinaryIO, names: Names) -> None:
-    """Add to `names` what stands in the lines of `source`."""
+    """Collect identifying names from the lines of `source` into `names`."""
     while line := source.readline(_LONGEST):
         names.text(_decoded(line))
 
 
 def copy(source: BinaryIO, target: BinaryIO, texts: Texts, *, cells: bool = False) -> None:
-    """Write the lines of `source` to `target`, redacted; with `cells` each quoted cell of a line for itself."""
+    """Write the redacted lines of `source` to `target`; with `cells` each quoted cell on its own."""
     host = -1
     while line := source.readline(_LONGEST):
         text = _decoded(line)
@@ -42,7 +42,7 @@ def copy(source: BinaryIO, target: BinaryIO, texts: Texts, *, cells: bool = Fals
 
 
 def _without_host(line: str, column: int, texts: Texts) -> str:
-    """A row of ncu with another name than this host's, unless it is the machine itself, as it calls itself."""
+    """A CSV row of ncu with the host name in `column` replaced, unless it is the tool's own placeholder."""
     cells = list(_CELL.finditer(line))
     cell = cells[column]
     if cell[1] in ("", "127.0.0.1", "localhost", "[host]"):

@@ -1,4 +1,4 @@
-"""Texts in messages of protocol buffers whose layout is known in part only."""
+"""Walks texts in protocol buffer messages whose layout is only partly known."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     Place = tuple[int, ...]
 
-#: Control characters that a text may have.
+#: Control characters allowed in a text.
 _LAYOUT: Final = frozenset("\n\t\r")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What is known of a message's fields, each by the numbers that lead to it: bytes alone do not always tell.
+    """Known fields of a message, by field path; needed where the bytes alone are ambiguous.
 
     Attributes:
         messages: Those that are messages.
@@ -32,7 +32,7 @@ class Layout:
 
 
 def leaves(data: bytes, at: int, end: int, layout: Layout, above: tuple[int, ...]) -> Iterator[tuple[Place, Field]]:
-    """The texts and other bytes in the message at `at` and those within it, with the numbers that lead to each.
+    """Texts and byte strings in a message and its nested messages, with their field paths.
 
     What `layout` does not know is a text if it can be one, else a message if it can be one.
     """
@@ -52,7 +52,7 @@ def leaves(data: bytes, at: int, end: int, layout: Layout, above: tuple[int, ...
 
 
 def text_of(value: bytes) -> str | None:
-    """The text that `value` is; None where it is none."""
+    """`value` decoded as text; None if it is not text."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -61,7 +61,7 @@ def text_of(value: bytes) -> str | None:
 
 
 def is_message(data: bytes, field: Field) -> bool:
-    """Whether the bytes of a field can be a message."""
+    """Whether a field's bytes can be parsed as a message."""
     try:
         for _ in fields(data, field.begin, field.end):
             pass

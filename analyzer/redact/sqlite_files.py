@@ -1,4 +1,4 @@
-"""An SQLite file that is read, and the one that is made of it: both on one connection."""
+"""One SQLite connection to the source database and its redacted copy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _HEADER_BYTES: Final = 100
 _STEPS: Final = 1_000_000
 
-#: What SQLite says where the file that is made, and not the one that is read, is the trouble.
+#: SQLite errors that concern the copy, not the source.
 _UNWRITABLE: Final = ("full", "readonly", "disk I/O", "unable to open")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the database declares it; `key` is its place in the primary key, from 1, or 0."""
+    """A declared column; `key` is its position in the primary key, from 1, or 0."""
 
     name: str
     type: str
@@ -36,13 +36,13 @@ class Column:
 
     @property
     def nothing(self) -> str:
-        """SQL for no value."""
+        """SQL for an empty value."""
         if not self.required:
             return "NULL"
         return "''" if "TEXT" in self.type else "0"
 
     def declared(self, *, alone: bool) -> str:
-        """SQL that declares the column; `alone`: no other is part of the primary key."""
+        """SQL that declares the column; `alone`: it is the whole primary key."""
         default = self.default if self.default and re.fullmatch(r"-?\d+(?:\.\d+)?|NULL|''", self.default) else None
         words = (
             quoted(self.name),
@@ -56,17 +56,17 @@ class Column:
 
 @contextmanager
 def opened(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connection]:
-    """A connection to the new database `target`, or one that is thrown away, with `path` attached as ``source``.
+    """Connects to the new database `target`, or to a temporary one, with `path` attached as ``source``.
 
     Raises:
         DamagedReportError: The file is cut short, or no database.
         OSError: The target cannot be written.
     """
     page_bytes = _page_bytes(path)
-    # text that SQLite cannot decode is nobody's business here: it is taken as bytes
+    # undecodable text is copied as bytes
     with closing(sqlite3.connect(str(target or ""), uri=True, isolation_level=None)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
-        database.set_progress_handler(lambda: 0, _STEPS)  # lets Ctrl-C in
+        database.set_progress_handler(lambda: 0, _STEPS)  # allows Ctrl-C
         with failed(path, "its header"):
             for pragma in (
                 f"page_size = {page_bytes}",
@@ -85,7 +85,7 @@ def opened(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connectio
 
 @contextmanager
 def failed(path: Path, where: str) -> Iterator[None]:
-    """Say what is wrong with the file at `path` when SQLite cannot go on in the table `where`."""
+    """Convert SQLite errors in table `where` into errors about the file at `path`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -106,13 +106,13 @@ def holds(path: Path, tables: frozenset[str]) -> bool:
 
 
 def tables_of(database: sqlite3.Connection) -> list[str]:
-    """The names of the source's tables, in the order in which they were made."""
+    """Names of the source's tables, in order of creation."""
     sql = "SELECT name FROM source.sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     return [str(row[0]) for row in database.execute(sql)]
 
 
 def columns_of(database: sqlite3.Connection, table: str) -> list[Column]:
-    """The columns of one of the source's tables."""
+    """Columns of a source table."""
     rows = database.execute(f"PRAGMA source.table_info({quoted(table)})").fetchall()
     keys = sum(1 for row in rows if row[5])
     return [
@@ -129,12 +129,12 @@ def columns_of(database: sqlite3.Connection, table: str) -> list[Column]:
 
 
 def quoted(name: str) -> str:
-    """`name` as an SQL identifier."""
+    """`name` quoted as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _page_bytes(path: Path) -> int:
-    """The size of the file's pages, after a look at whether it is as long as its own header says."""
+    """The file's page size; refuses a file shorter than its header says."""
     with path.open("rb") as file:
         head = file.read(_HEADER_BYTES)
     if len(head) < _HEADER_BYTES:

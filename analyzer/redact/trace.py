@@ -1,4 +1,4 @@
-"""Redacts a Chrome trace of torch.profiler, piece by piece: a trace may be larger than memory.
+"""Redacts a torch.profiler trace (Chrome trace) as a stream: a trace may be larger than memory.
 
 One regular expression runs over all that is known to be harmless, and stops at texts that have to be looked at: those
 with characters that paths and addresses are made of, and those under keys that nobody knows. Everything else, numbers
@@ -23,7 +23,7 @@ _PIECE: Final = 1 << 22
 
 _SPACE: Final = rb"[ \t\r\n]*+"
 
-#: Texts without characters of paths, addresses, ids or escapes; and numbers.
+#: Texts without any character of paths, addresses, ids or escapes; and numbers.
 _PLAIN: Final = (
     rb"(?:[\w<>(), \[\]*&{}#+=;!?%$'|^]++|::(?![0-9])|: |-(?=[0-9>\]]))*+|-?[0-9]+\.?[0-9]*+(?:e[-+]?[0-9]+)?"
 )
@@ -31,7 +31,7 @@ _PLAIN_TEXT: Final = re.compile(_PLAIN, re.ASCII)
 
 
 def _harmless(keys: Iterable[bytes], after: bytes) -> re.Pattern[bytes]:
-    """What needs no look: all but texts, these keys, and plain texts with one of the characters `after` behind them."""
+    """A pattern of text that passes unchanged: all but strings, these keys, and plain strings followed by `after`."""
     listed = b"|".join(map(re.escape, keys))
     pattern = (
         rb'(?:[^"]++|"(?:' + _PLAIN + rb')"(?=' + _SPACE + rb"[" + after + rb'])|"(?:' + listed + rb')"(?=' + _SPACE
@@ -41,7 +41,7 @@ def _harmless(keys: Iterable[bytes], after: bytes) -> re.Pattern[bytes]:
 
 _KNOWN: Final = frozenset(key.encode() for key in KEYS)
 
-#: Where all keys are known, a plain text may be a key; looking each up would take most of the time.
+#: Where all keys are known, a plain string may be a key; looking each up would dominate the time.
 _HARMLESS: Final = _harmless((key for key in _KNOWN if not _PLAIN_TEXT.fullmatch(key)), rb":,\]}")
 _HARMLESS_AMONG_UNKNOWN: Final = _harmless((key.encode() for key in KEYS), rb",\]}")
 
@@ -53,7 +53,7 @@ _STRUCTURE: Final = re.compile(rb'[^"\[\]{}]++|[\[\]{}]')
 
 _LOOK_BACK: Final = 512
 
-#: How keys and tokens begin that are made of letters alone, and so pass for harmless.
+#: Prefixes of keys and tokens made of letters alone, which would pass as harmless.
 _SECRET_STARTS: Final = (
     b"ghp_",
     b"gho_",
@@ -69,7 +69,7 @@ _SECRET_STARTS: Final = (
 )
 
 
-#: What names a machine or a user within a trace. Each begins with letters: these are found fastest.
+#: Keys that name a machine or user within a trace. Each starts with letters, which is fastest to find.
 _HOST_NAME: Final = re.compile(rb'host_?name"\s*:\s*"([^"\\]+)"')
 _HOMES: Final = tuple(
     re.compile(sign + rb'[^"\\/\s]+') for sign in (rb"home[\\/]+", rb"Users[\\/]+", rb"users[\\/]+", rb"torchinductor_")
@@ -77,7 +77,7 @@ _HOMES: Final = tuple(
 
 
 def learn(source: BinaryIO, names: Names) -> None:
-    """Add to `names` what the trace calls its machine and user."""
+    """Collect identifying names from the trace into `names`."""
     before = b""
     while piece := source.read(_PIECE):
         text = before[-_LOOK_BACK:] + piece
@@ -90,7 +90,7 @@ def learn(source: BinaryIO, names: Names) -> None:
 
 
 def copy(source: BinaryIO, target: BinaryIO, texts: Texts) -> None:
-    """Write the trace in `source` to `target`, redacted. One that was cut off stays so."""
+    """Write the redacted trace to `target`; a truncated trace stays truncated."""
     work = _Trace(texts, _named(texts))
     while piece := source.read(_PIECE):
         target.write(work.more(piece, last=False))
@@ -98,7 +98,7 @@ def copy(source: BinaryIO, target: BinaryIO, texts: Texts) -> None:
 
 
 def _named(texts: Texts) -> Callable[[bytes], bytes]:
-    """What finds names and tokens that no character gives away, in a piece that has been looked at otherwise."""
+    """A function that redacts names and tokens that contain no suspicious character, in an otherwise redacted piece."""
     starts = tuple(start.lower() for start in (*_SECRET_STARTS, *(name.encode() for name in texts.sought)))
 
     def one(found: re.Match[bytes]) -> bytes:
@@ -116,7 +116,7 @@ def _named(texts: Texts) -> Callable[[bytes], bytes]:
 
 
 class _Trace:
-    """One trace on its way: what was read and not yet written, and where in a value that goes it stands."""
+    """State of a streaming redaction: input not yet written, and the position within a removed value."""
 
     def __init__(self, texts: Texts, clean: Callable[[bytes], bytes]) -> None:
         self._texts = texts
@@ -124,11 +124,11 @@ class _Trace:
         self._waiting = b""
         self._before = b""
         self._harmless = _HARMLESS
-        self._depth = 0  # of a value that loses its texts
-        self._gone = ""  # what the value that comes next is counted as, if it goes
+        self._depth = 0  # nesting depth in a value whose texts are removed
+        self._gone = ""  # the kind that the next value is counted as, if removed
 
     def more(self, piece: bytes, *, last: bool) -> bytes:
-        """What can be written now that `piece` has come; all there is, if it is the last."""
+        """Consume `piece`; returns the output that is complete, with `last` all of it."""
         text, made, at = self._waiting + piece, [], 0
         self._harmless = _HARMLESS if _KNOWN.issuperset(_ANY_KEY.findall(text)) else _HARMLESS_AMONG_UNKNOWN
         while at < len(text):
@@ -142,7 +142,7 @@ class _Trace:
         return self._clean(b"".join(made))
 
     def _step(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
-        """One step on from `at`: where it ends, and what is written for it. None where more has to be read first."""
+        """Redacts one token at `at`: its end and its output. None if more input is needed."""
         if self._gone:
             return self._value_that_goes(text, at, last=last)
         if self._depth:
@@ -158,7 +158,7 @@ class _Trace:
         return found.end() - len(found[3]), self._quoted(self._rule(text, at), found[1]) + found[2]
 
     def _rule(self, text: bytes, at: int) -> Callable[[str], str]:
-        """The rule for the text at `at`, by the key that it belongs to."""
+        """The redaction rule for the text at `at`, by its key."""
         key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
         name = key[1].decode(errors="replace") if key else ""
         if name in PATHS:
@@ -166,7 +166,7 @@ class _Trace:
         return self._texts.name if name in NAMES else self._texts.free
 
     def _key(self, found: re.Match[bytes]) -> tuple[int, bytes]:
-        """A key: unless it is known, its value goes."""
+        """Redacts a key; the value of an unknown key is removed."""
         name = _decoded(found[1])
         if found[1] not in _KNOWN:
             self._gone = GONE.get(name, "texts under keys that are not known")
@@ -190,7 +190,7 @@ class _Trace:
         return found.start(2), text[at:start] + b'""'
 
     def _without_texts(self, text: bytes, at: int, *, last: bool) -> tuple[int, bytes] | None:
-        """Within a value that loses its texts: one token of it."""
+        """One token within a value whose texts are removed."""
         if text[at : at + 1] == b'"':
             found = _TEXT.match(text, at)
             if found is None or (not found[3] and not last and found.end() == len(text)):
@@ -205,13 +205,13 @@ class _Trace:
         return at + len(part), part
 
     def _rest(self, text: bytes) -> bytes:
-        """The end of a trace that was cut off within a text."""
+        """The end of a trace truncated within a string."""
         return text[:1] + self._texts.free(text[1:].decode("utf-8", "surrogateescape")).encode(
             "utf-8", "surrogateescape"
         )
 
     def _quoted(self, rule: Callable[[str], str], raw: bytes) -> bytes:
-        """A text as it stands in the file, after the rule; byte for byte where the rule changes nothing."""
+        """Redacts a string literal; returned byte for byte if unchanged."""
         text = _decoded(raw)
         made = rule(text)
         if made == text:
@@ -224,7 +224,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _decoded(raw: bytes) -> str:
-    """The text that the bytes between two quotes stand for; as it is where they are no proper JSON."""
+    """Decodes a JSON string literal; unchanged if it is invalid."""
     text = raw.decode("utf-8", "surrogateescape")
     if "\\" not in text:
         return text

@@ -1,4 +1,4 @@
-"""The keys of a Chrome trace that torch.profiler writes and that tell nothing of a machine or its user.
+"""Allowlist of keys that torch.profiler writes into a Chrome trace and that identify nobody.
 
 Source: kineto's ``output_json.cpp``, ``MetadataFieldCatalog.h`` and ``EnvMetadata.h`` of August 2026, torch 2.11's
 ``torch/profiler`` and inductor's ``triton_heuristics.py``, and real traces.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Keys whose texts may stay once they are redacted. The most frequent come first: they are looked for in this order.
+#: Keys whose texts are kept, once redacted. Most frequent first: this is the matching order.
 KEYS: Final = (
     *("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "id", "bp", "External id", "correlation", "Ev Idx"),
     *("Record function id", "cbid", "Python id", "Python parent id", "Python module id", "Python thread"),
@@ -36,7 +36,7 @@ KEYS: Final = (
     *("Input Tensors start", "Output Tensors start", "Is asynchronized op", "Is asynchronous op"),
     *("overhead cost", "overhead count", "overhead kind", "kind", "Op count", "sort_index", "labels", "s", "sf", "v"),
     *("cname", "tts", "tdur", "op", "finished", "label", "iteration", "dims", "kernel_file", "file", "Trace Name"),
-    # of the trace as a whole
+    # of the trace itself
     *("schemaVersion", "deviceProperties", "distributedInfo", "displayTimeUnit", "baseTimeNanoseconds", "traceEvents"),
     *("traceName", "record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"),
     *("DISABLE_CUPTI_LAZY_REINIT", "execution_trace", "is_synced", "cuda_driver_version", "cuda_runtime_version"),
@@ -60,13 +60,13 @@ KEYS: Final = (
     *("maxClockFrequency", "maxMemAllocSize", "localMemSize", "vendor", "driverVersion", "unit", "total", "used"),
 )
 
-#: Keys whose value is a path as a whole.
+#: Keys whose value is a path.
 PATHS: Final = frozenset(("kernel_file", "file", "traceName"))
 
-#: Keys whose value is the name of something that runs.
+#: Keys whose value names a kernel, call or operator.
 NAMES: Final = frozenset(("name", "kernel_name", "Module Hierarchy"))
 
-#: Keys whose value goes, and what it is counted as. Any other key that is not in KEYS loses its texts.
+#: Keys whose value is removed, and the kind it is counted as. Texts of keys not listed in KEYS are removed, too.
 GONE: Final = {
     "host_name": "host names",
     "hostname": "host names",

@@ -1,1 +1,1 @@
-"""What is taken out of a text, and what it becomes."""
+"""Rules for texts: what is removed, and its replacement."""

@@ -1,4 +1,4 @@
-"""Values of variables and options whose names tell that they are secrets: ``API_KEY=…``, ``--pass …``, ``token: …``.
+"""Finds secrets by the name of their variable or option: ``API_KEY=…``, ``--pass …``, ``token: …``.
 
 Names are found first, each once, and only behind one that tells is a value looked for: the work is linear in the text.
 """
@@ -11,52 +11,52 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Names of secrets: words that tell wherever they stand, and short ones that have to stand alone.
+#: Names of secrets: words that match anywhere in a name, and short ones that must be a whole word.
 _SECRET_NAME: Final = re.compile(
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|COOKIE|BEARER|API[_-]?KEY|ACCESS[_-]?KEY"
     r"|(?:^|[_.-])(?:KEYS?|PASS|PWD|CREDS?|PSK|JWT|PIN|OTP|SAS|DSN|SALT|SIGNATURE)(?:[_.-]|$)|(?-i:[a-z]Key(?![a-z]))",
     re.IGNORECASE,
 )
-#: The same at the end of a name. In prose only such a name tells: ``pass.reorder_data: …`` is not about a password.
+#: As above, at the end of a name; required in prose: ``pass.reorder_data: …`` is not about a password.
 _SECRET_AT_END: Final = re.compile(
     r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|AUTHORIZATION|COOKIE|BEARER|API[_-]?KEY|ACCESS[_-]?KEY)S?$"
     r"|(?:^|[_.-])(?:KEYS?|PASS|PWD|CREDS?|PSK|JWT|PIN|OTP|SAS|DSN|SALT|SIGNATURE)$|(?-i:[a-z]Key$)",
     re.IGNORECASE,
 )
-#: Variables whose name has such a word, and whose value is a folder.
+#: Variables with such a word in their name, whose value is a folder.
 _NO_SECRET: Final = frozenset(("PWD", "OLDPWD"))
 
-#: Any name; what stands between it and its value, and that: in quotes, or up to a blank.
+#: A name, its separator, and its value: quoted, or up to a blank.
 _NAME: Final = re.compile(r"[\w.-]++")
 _ASSIGNED: Final = re.compile(r"""["']?[ \t]{0,9}(?:=|:(?!:))[ \t]{0,9}|[ \t]{1,9}""")
 _VALUE: Final = re.compile(r""""(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|[^\s"']++""")
 
-#: One of these in a text, or there is no such name in it.
+#: Quick check: a text without any of these has no such name.
 _HINT: Final = re.compile(
     r"token|secret|pass|credential|auth|private|cookie|bearer|basic|key|pwd|cred|psk|jwt|pin|otp|sas|dsn|salt|signature",
     re.IGNORECASE,
 )
 
-#: What is said before a secret instead of its name.
+#: Schemes that precede a secret instead of a name.
 _SCHEMES: Final = frozenset(("bearer", "basic", "digest", "negotiate"))
 
-#: Values that are none: numbers, switches, and what stands for nothing.
+#: Values that are not secrets: numbers, switches, placeholders.
 _HARMLESS: Final = re.compile(
     r"[-+]?[\d.]+(?:e[-+]?\d+)?|true|false|none|null|nil|yes|no|on|off|auto|\[secret\]|\[removed\]", re.IGNORECASE
 )
 _ENDS: Final = ",;)]}&"
 
-#: A value in prose, after a colon or a scheme, is no shorter than this: ``key: the`` is a sentence.
+#: Shortest value in prose, after a colon or a scheme: ``key: the`` is a sentence.
 _SHORTEST: Final = 6
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a variable or option of this name is a secret."""
+    """Whether a variable or option of this name holds a secret."""
     return name.upper() not in _NO_SECRET and _SECRET_NAME.search(name) is not None
 
 
 def values(text: str, *, prose: bool = True) -> Iterator[tuple[int, int]]:
-    """Where the values of secrets stand in a text: begin and end of each, in order, without quotes around.
+    """Spans of secret values in a text: start and end of each, in order, without quotes.
 
     Without `prose` only those of options and assignments: names of kernels have colons.
     """
@@ -94,7 +94,7 @@ def _value_after(text: str, name: re.Match[str], *, scheme: bool, prose: bool) -
 
 
 def _bare(value: re.Match[str]) -> tuple[int, int]:
-    """Where a value begins and ends without its quotes; one without quotes ends where the next one is named."""
+    """The span of a value without its quotes; an unquoted one ends where the next name begins."""
     begin, end = value.span()
     if value[0][0] not in "\"'":
         return begin, begin + len(_cut(value[0]))
@@ -102,7 +102,7 @@ def _bare(value: re.Match[str]) -> tuple[int, int]:
 
 
 def _cut(value: str) -> str:
-    """A value without quotes, up to where the next one is named, or a sentence or bracket ends."""
+    """An unquoted value, up to the next name, or to the end of the sentence or bracket."""
     further = re.search(r"[,;&][\w.-]+[=:]", value)
     value = value[: further.start()] if further else value
     return value.rstrip(_ENDS) or value

@@ -1,4 +1,4 @@
-"""The names by which a machine and its user are known, as far as a report gives them away."""
+"""Names that identify a machine or its user, collected from a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kanalyze.redact.rules.words import words
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Names that thousands of machines and users share. They identify nobody, and occur in names of kernels and ranges.
+#: Names shared by thousands of machines and users; they identify nobody, and occur in names of kernels and ranges.
 _GENERIC: Final = words(
     """
     root user users admin administrator guest nobody daemon ubuntu debian centos fedora rocky alpine suse arch linux
@@ -46,10 +46,10 @@ _USER_VARIABLES: Final = words(
 )
 _FOLDER_VARIABLES: Final = frozenset(("HOME", "PWD", "OLDPWD", "USERPROFILE", "VIRTUAL_ENV", "CONDA_PREFIX"))
 
-#: A shorter value of a secret variable is looked for only where it is assigned: it may be a word, or a number.
+#: Shorter values of secret variables are removed only where they are assigned: elsewhere they may be a word or number.
 _SECRET_AT_LEAST: Final = 8
 
-#: Where a user's name stands in a path, and a host's in a file name or a log.
+#: Positions of a user name in a path, and of a host name in a file name or log.
 _USERS_IN_TEXT: Final = re.compile(
     r"(?:/home/|/Users/|\\Users\\|/export/home/|/var/home/|/scratch/users/|torchinductor_)([^/\\\s\0-\x1f\"'<>|:;,()\[\]{}$*?=]+)"
 )
@@ -58,13 +58,13 @@ _HOSTS_IN_TEXT: Final = re.compile(
     r"|(?<![\w.+-])[\w.+-]++@((?:[\w-]+\.)*[\w-]+):[/~]",
     re.MULTILINE,
 )
-#: A variable and its value, in what tools write of an environment: separated by NUL, semicolon or line.
+#: A variable and its value in a dumped environment; separated by NUL, semicolon or line end.
 _VARIABLE: Final = re.compile(r"(?:^|[\0;\n])([A-Za-z_]\w*)=\"?([^\0;\n\"]*)")
 
 
 @dataclass
 class Names:
-    """What identifies, collected before anything is written.
+    """Identifying texts, collected before anything is written.
 
     Attributes:
         hosts: Names of machines.
@@ -81,32 +81,32 @@ class Names:
     keep: frozenset[str] = frozenset()
 
     def host(self, name: object) -> None:
-        """A machine is called `name`; of ``node7.example.org`` the first part identifies, too."""
+        """Add a host name; of ``node7.example.org`` also the first label."""
         whole = str(name or "").strip()
         for part in (whole, whole.partition(".")[0]):
             if self._tells(part):
                 self.hosts.add(part)
 
     def user(self, name: object) -> None:
-        """A user is called `name`, or has this address."""
+        """Add a user name or e-mail address."""
         for part in re.split(r"[@\\]", str(name or "").strip()):
             if self._tells(part):
                 self.users.add(part)
 
     def folder(self, path: object) -> None:
-        """`path` is a folder of that machine; what it is called for may be a user."""
+        """Add a folder; its name may contain a user name."""
         text = str(path or "").rstrip("/\\")
         if re.match(r"/[^/]|[A-Za-z]:[\\/]", text):
             self.folders.add(text)
             self.text(text)
 
     def secret(self, text: str) -> None:
-        """`text` goes, wherever it occurs."""
+        """Add a text to be removed wherever it occurs."""
         if text and text not in self.keep:
             self.secrets.add(text)
 
     def variable(self, name: str, value: str) -> None:
-        """The environment had `value` for the variable `name`."""
+        """Add an environment variable and its value."""
         if is_secret(name):
             self._assigned(value)
         elif name in _HOST_VARIABLES:
@@ -117,27 +117,27 @@ class Names:
             self.folder(value)
 
     def _assigned(self, value: str) -> None:
-        """A secret has this value, which goes wherever it occurs if it can be nothing else."""
+        """Add a secret value, to be removed wherever it occurs if it is unambiguous."""
         if len(value) >= _SECRET_AT_LEAST and not re.fullmatch(r"[\d.]+|/.*|true|false", value):
             self.secret(value)
 
     def environment(self, text: str) -> None:
-        """`text` is an environment as tools write it, ``A=1;B=2``."""
+        """Add the variables of a dumped environment, ``A=1;B=2``."""
         for name, value in _VARIABLE.findall(text):
             self.variable(name, value)
 
     def text(self, text: str) -> None:
-        """Take names from `text` that stand in it as such: homes in paths, hosts in logs of NCCL."""
+        """Add names from recognisable positions in `text`: home folders in paths, hosts in NCCL logs."""
         for name in _USERS_IN_TEXT.findall(text):
             self.user(name)
         for found in _HOSTS_IN_TEXT.findall(text):
             self.host("".join(found))
         for begin, end in values(text):
-            if not text[begin:end].isalpha():  # which may be any word
+            if not text[begin:end].isalpha():  # which may be a common word
                 self._assigned(text[begin:end])
 
     def here(self) -> None:
-        """Add this machine and its user: most reports are redacted where they were made."""
+        """Add this machine and its user, as most reports are redacted where they were recorded."""
         with suppress(OSError):
             self.host(socket.gethostname())
         with suppress(OSError, KeyError, ImportError):
@@ -148,14 +148,14 @@ class Names:
             self.variable(name, os.environ.get(name, ""))
 
     def _tells(self, name: str) -> bool:
-        """Whether `name` identifies anybody."""
+        """Whether `name` is distinctive enough to identify somebody."""
         kept = {text.lower() for text in self.keep}
         low = name.lower()
         return len(name) >= _SHORTEST and low not in _GENERIC and low not in kept and not re.fullmatch(r"[\d.:]+", name)
 
 
 def asked(keep: Iterable[str], remove: Iterable[str]) -> Names:
-    """The names of this machine and what the user asked for."""
+    """The names of this machine, with the user's own lists."""
     names = Names(keep=frozenset(keep))
     for text in remove:
         names.secret(text)

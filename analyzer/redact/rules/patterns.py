@@ -1,4 +1,4 @@
-"""What identifies by its form alone: addresses, ids, keys, and paths. Only patterns; :mod:`.texts` applies them."""
+"""Patterns that identify by form alone: addresses, ids, keys, paths. :mod:`.texts` applies them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kanalyze.redact.rules.words import words
 
 _OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 
-#: Addresses and ids by kind, with what stands in their place. Looked for in this order.
+#: Addresses and ids by kind, with their replacement, in the order of matching.
 ADDRESSES: Final = (
     (
         "secrets",
@@ -18,7 +18,7 @@ ADDRESSES: Final = (
             r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
             r"|(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,})"
             r"|A[KS]IA[0-9A-Z]{16}|xox[abeoprs]-[\w-]{10,}|AIza[\w-]{30,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{16,}|dckr_pat_[\w-]{16,}"
-            # of a word the first beginning alone is tried: each would go along all that follows
+            # only the first match start of a word is tried: each would scan all that follows
             r"|nvapi-[\w-]{20,}|(?<![\w-])(?>[\w-]*?eyJ)[\w-]{10,}+\.[\w-]{8,}+(?:\.[\w-]*)?"
         ),
         "[secret]",
@@ -60,14 +60,14 @@ ADDRESSES: Final = (
     ),
 )
 
-#: None of ADDRESSES is in a text without one of these.
+#: Quick check: a text without any of these matches none of ADDRESSES.
 ADDRESS_HINT: Final = re.compile(
     r"[@.:]|-[0-9a-fA-F-]|gh[pousr]_|github_|hf_|sk-|A[KS]IA|xox|AIza|npm_|pypi-|dckr|nvapi|glpat|eyJ"
 )
 
 URL: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>)\]},;\\]+", re.IGNORECASE)
 
-#: Pages that tools point to; every other address may be of somebody's own network.
+#: Public pages that tools link to; every other URL may be of a private network.
 PUBLIC_URL: Final = re.compile(
     r"https?://(?:[\w-]+\.)*(?:nvidia\.com|pytorch\.org|python\.org|triton-lang\.org|intel\.com|wikipedia\.org|arxiv\.org)"
     r"(?=[/?#.]|$)|https?://github\.com/(?:pytorch|NVIDIA|triton-lang|openai/triton)\b",
@@ -76,29 +76,29 @@ PUBLIC_URL: Final = re.compile(
 
 _PART: Final = r"[^\s\0-\x1f/\\\"'`<>|:;,*?()\[\]{}]+"
 
-#: A path begins where no other does.
+#: A path starts only where no other path continues.
 NOT_IN_PATH: Final = r"(?<![\w.~%)\]}\\/<-])"
 
-#: A folder that PATH and WINDOWS_PATH find as a whole, and what may follow one that they do not.
+#: A folder matched in full by PATH and WINDOWS_PATH, and what may follow one that they miss.
 PLAIN_FOLDER: Final = re.compile(rf"(?:[A-Za-z]:)?(?:[\\/]{_PART})+")
 FURTHER_FOLDERS: Final = rf"(?:(?:[\\/]+{_PART})*[\\/]+|(?![\w.-]))"
 
-#: A path of any system: what leads to its last part, and that part. A relative one only where it climbs or is a home.
+#: A path of any system: folder part and last component. A relative one only if it starts with .. or ~.
 PATH: Final = re.compile(
     rf"(?:{NOT_IN_PATH}|(?<=-[A-Z]))"
     rf"(?P<lead>~[\w.-]*|\.\.(?:/\.\.)*)?/(?P<folders>(?:{_PART}/+)*)(?P<last>{_PART})?"
 )
 WINDOWS_PATH: Final = re.compile(rf"(?<!\w)(?:[A-Za-z]:[\\/]+|\\\\)(?P<folders>(?:{_PART}[\\/]+)+)(?P<last>{_PART})?")
 
-#: A path in quotes may have spaces. One with options or a second path after it is a command.
+#: A quoted path may contain spaces; with options or a second path after it, it is a command.
 QUOTED_PATH: Final = re.compile(
     r"(?P<quote>[\"'])(?![^\"'\n]*\s[-/])(?:/|~/|[A-Za-z]:[\\/])[^\"'\n\0]*[\\/](?P<last>[^\"'\n\0/\\]+)(?P=quote)"
 )
 
-#: A line of source as profilers write it, ``/home/a b/train.py(12): main``, whole.
+#: A source line as written by profilers, ``/home/a b/train.py(12): main``, in full.
 SOURCE_LINE: Final = re.compile(r"\A(?:/|[A-Za-z]:[\\/]).*[\\/](?P<last>[^/\\]+\(\d+\): .*)\Z", re.DOTALL)
 
-#: Where file systems begin. A name such as ``/layer1/conv`` begins elsewhere: some frameworks call their layers so.
+#: Usual root folders. ``/layer1/conv`` has none of them: some frameworks name layers like paths.
 ROOTS: Final = words(
     """
     afs autofs bin boot build builds cephfs cluster content data datasets dbfs dev efs etc export exports fast fsx gpfs
@@ -108,7 +108,7 @@ ROOTS: Final = words(
     """
 )
 
-#: What files are called that a range or kernel may be named for.
+#: Suffixes of file names that a range or kernel may be named after.
 FILE_NAME: Final = re.compile(
     r"\.(?:pyc?|pyx|ipynb|cuh?|cubin|ptx|c|cc|cpp|cxx|h|hpp|hh|so(?:\.\d+)*|dll|dylib|exe|sh|jsonl?|gz|zip|tar|ya?ml|toml"
     r"|txt|log|csv|parquet|sqlite|nsys-rep|ncu-rep|pt|pth|ckpt|safetensors|bin|onnx|engine|plan|npy|npz|h5|db)$",

@@ -1,4 +1,4 @@
-"""Takes out of a text what identifies a machine and its user.
+"""Applies the redaction rules to a text.
 
 Names of kernels and ranges are what analyses are made of, so :meth:`Texts.name` changes them only where it is sure.
 :meth:`Texts.free` is for everything else that people and tools write.
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
     Rule = Callable[[str], str]
 
-#: So many texts are remembered: reports repeat theirs.
+#: Size of the cache of redacted texts: reports repeat theirs.
 _REMEMBERED: Final = 100_000
 
 _SEPARATORS: Final = re.compile(r"[\\/]+")
 
 
 class Texts:
-    """The rules for texts, with the names that one report gave away."""
+    """Redaction rules for texts, with the identifying names of one report."""
 
     def __init__(self, names: Names, removed: Removed) -> None:
-        """Look for `names`; count in `removed` what is replaced."""
+        """Redact `names` and patterns; count replacements in `removed`."""
         self.removed = removed
         self.sought = sorted(names.hosts | names.users | names.secrets)
         self._keep = names.keep
@@ -66,19 +66,19 @@ class Texts:
         ]
 
     def name(self, text: str) -> str:
-        """`text`, the name of a kernel, call, range or thread: only what can be nothing else is replaced."""
+        """Redacts the name of a kernel, call, range or thread: only unambiguous matches."""
         return self._made("name", text, self._name)
 
     def free(self, text: str) -> str:
-        """`text`, such as a line of a log or a cell of a table."""
+        """Redacts free text, such as a log line or a table cell."""
         return self._made("free", text, self._free)
 
     def path(self, text: str) -> str:
-        """`text`, which is one path as a whole: its last part."""
+        """Redacts a path to its last component."""
         return self._made("path", text, self._path)
 
     def names_and_secrets(self, text: str) -> str:
-        """`text` without names and tokens: what is left to do where the rest has been done."""
+        """Redacts only names and tokens in `text`, for texts otherwise redacted already."""
         self._counts = Counter()
         for what, pattern, instead in (ADDRESSES[0], *self._named):
             text = self._sub(what, pattern, instead, text)
@@ -86,7 +86,7 @@ class Texts:
         return text
 
     def blank(self, what: str, text: str) -> str:
-        """Nothing instead of `text`, counted as `what`."""
+        """Replaces `text` by an empty one, counted as `what`."""
         self.removed.add(what, bool(text))
         return ""
 
@@ -124,7 +124,7 @@ class Texts:
         return self._identified(text)
 
     def _without_secrets(self, text: str, *, prose: bool = True) -> str:
-        """`text` without the values of secrets that are assigned in it."""
+        """Removes the values of secrets assigned in `text`."""
         parts, at = [], 0
         for begin, end in values(text, prose=prose):
             parts += [text[at:begin], "[secret]"]
@@ -147,7 +147,7 @@ class Texts:
         return text
 
     def _without_folders(self, text: str) -> str:
-        """`text` without those of the known folders whose names have spaces, which no pattern tells from words."""
+        """Removes known folders with spaces in their names, which no pattern separates from prose."""
         if self._folders is None:
             return text
         return self._sub("paths", self._folders, lambda found: "" if found[0][-1:] in "\\/" else "[folder]", text)
@@ -184,12 +184,12 @@ class Texts:
         return found["last"] or (parts[-1] if parts else found[0][-1:])
 
 
-#: A name stands alone, or between underscores.
+#: A name matches as a whole word, or between underscores.
 _NOT_AFTER: Final = r"(?<![A-Za-z0-9])"
 _NOT_BEFORE: Final = r"(?![A-Za-z0-9])"
 
 
 def _any_of(texts: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:
-    """A pattern of all `texts`, the longest first; None where there are none."""
+    """A pattern of all `texts`, longest first; None if there are none."""
     listed = sorted((re.escape(text) for text in texts if text), key=len, reverse=True)
     return re.compile(f"{before}(?:{'|'.join(listed)}){after}", re.IGNORECASE) if listed else None
