@@ -1,1 +1,1 @@
-"""Renderers: tables in, text out. They compute nothing, open nothing and know no tool."""
+"""Renderers: tables in, text out; no computation, no I/O, no knowledge of tools."""

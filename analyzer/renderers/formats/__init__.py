@@ -1,1 +1,1 @@
-"""Pages in a format: terminal, Markdown, HTML, JSON."""
+"""Page formats: terminal, Markdown, HTML, JSON."""

@@ -1,4 +1,4 @@
-"""The page and the tables as HTML fragments, for notebooks: no script, no outside resources, any colour scheme."""
+"""Pages and tables as HTML fragments for notebooks: no script, no external resources, any colour scheme."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _STYLE: Final = (
 
 
 def page(shown: Shown, top: int) -> str:
-    """The page of a report, or of all instances of a range, as one ``<div>``."""
+    """Renders a page as one ``<div>``."""
     found = page_of_any(shown, top)
     names = short_names(found, _NAME)
     title, *parts = found.heading
@@ -69,7 +69,7 @@ def page(shown: Shown, top: int) -> str:
 
 
 def table(frame: pl.DataFrame) -> str:
-    """A table with its quantities in the units that suit them; of a long one the first rows, and how many there are."""
+    """Renders a table with units; a long one is truncated, with its row count below."""
     grid = laid_out(frame.head(_ROWS))
     names = list(dict.fromkeys(grid.names()))
     short = dict(zip(names, shorten(names, _NAME), strict=True))
@@ -136,7 +136,7 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
 
 
 def _chapter(chapter: Chapter, name: str) -> str:
-    """What is said of one kernel."""
+    """Renders the chapter of one kernel."""
     whole = html(chapter.name)
     title = f"<h4><span title='{whole}'>{html(name)}</span> <span class='dim'>{html(chapter.launch)}</span></h4>"
     conclusion = f"<p>{html(chapter.conclusion)}</p>" if chapter.conclusion else ""

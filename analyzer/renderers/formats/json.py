@@ -1,4 +1,4 @@
-"""The page as JSON: the same content, complete, for programs. docs/summary-json.md describes it."""
+"""The page as JSON, complete, for programs; schema in docs/summary-json.md."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Meta
 
-#: What of where a report came from is a path.
+#: Metadata fields that are paths.
 _PATHS: Final = ("path", "read_from", "capture")
 
-#: Grows with every change that can break a reader; additions do not count.
+#: Schema version; raised by every breaking change, not by additions.
 SCHEMA_VERSION: Final = 2
 
 
 def render(shown: Sequence[Shown]) -> str:
-    """One JSON object; every table is a list of objects with the columns that `kanalyze tables` lists."""
+    """Renders reports as one JSON object; each table is a list of objects with the columns of `kanalyze tables`."""
     found = [content(one) for one in shown]
     whole = found[0] if len(found) == 1 else {"schema_version": SCHEMA_VERSION, "reports": found}
     return outlets.json(whole)
 
 
 def content(shown: Shown) -> dict[str, Any]:
-    """The object that :func:`render` prints of one report."""
+    """The JSON object of one report."""
     if shown.kind == "joint":
         return content(shown.summary) | _joint(shown)
     window = shown.scope.window
@@ -58,7 +58,7 @@ def content(shown: Shown) -> dict[str, Any]:
 
 
 def _meta(meta: Meta) -> dict[str, Any]:
-    """Where a report came from."""
+    """Metadata of a report."""
     return {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
 
 

@@ -1,4 +1,4 @@
-"""The page for issues and pull requests."""
+"""The page as Markdown, for issues and pull requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME: Final = 60
 
 
 def render(shown: Sequence[Shown], top: int) -> str:
-    """A page for each, as GitHub-flavoured Markdown that ends with a newline."""
+    """Renders a page per report as GitHub-flavoured Markdown, ending with a newline."""
     return "\n".join(_page(page_of_any(one, top)) for one in shown)
 
 
@@ -91,7 +91,7 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:
-    """What is said of one kernel."""
+    """Renders the chapter of one kernel."""
     facts = [f"| {markdown(label)} | {markdown(text)} |" for label, text in chapter.facts]
     table = ["", "| | |", "| :-- | :-- |", *facts] if facts else []
     advice = [

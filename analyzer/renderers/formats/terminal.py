@@ -1,4 +1,4 @@
-"""The page for a terminal: fits its width, coloured only where colour is welcome."""
+"""The page as terminal text: fitted to the width, coloured only if supported."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _NARROWEST: Final = 60
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _REST: Final = "·"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
-#: A number and its unit.
+#: A number and its unit, kept on one line.
 _QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
 _NAME_MOST: Final = 72
 _INDENT: Final = "  "
 _STAKE: Final = 11
 
-#: What a terminal that knows only ASCII gets instead.
+#: Replacements for an ASCII-only terminal.
 ASCII: Final = str.maketrans(
     {
         "█": "#",
@@ -73,7 +73,7 @@ _BOLD, _DIM = "1", "2"
 
 
 def render(shown: Sequence[Shown], look: Look, top: int) -> str:
-    """A page for each, as text that ends with a newline."""
+    """Renders a page per report as text, ending with a newline."""
     look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
     pages = [_page(page_of_any(one, top), look) for one in shown]
     return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
@@ -108,7 +108,7 @@ def _heading(page: Page, look: Look) -> str:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines of at most `width`; a number stays with its unit."""
+    """Wraps `text` to `width` columns, without separating numbers from units."""
     bound = _QUANTITY.sub("\\1\xa0\\2", text)
     width = max(width, LEAST_NAME)
     lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
@@ -145,18 +145,18 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
 
 
 def _over_time(ledger: Ledger, look: Look) -> list[str]:
-    """The busy share over time: a character for each part of the window."""
+    """The busy share over time as a sparkline, one character per part of the window."""
     part = ledger.window_ns / max(len(ledger.busy), 1)
     line = "".join(_LEVELS[ceil(share * (len(_LEVELS) - 1))] for share in ledger.busy).rstrip()
     return ["", _title("BUSY OVER TIME", f"{units.time(part)} each; full height is 100 %", look), line]
 
 
-#: The part of a name that still tells something.
+#: Shortest prefix of a name that is still informative, in characters.
 _TELLING: Final = 24
 
 
 def _fitted(detail: str, width: int) -> str:
-    """As many of the comma-separated parts as fit."""
+    """As many comma-separated parts as fit."""
     parts = detail.split(", ")
     while len(parts) > 1 and len(", ".join(parts)) > width:
         parts.pop()
@@ -165,7 +165,7 @@ def _fitted(detail: str, width: int) -> str:
 
 
 def _cut(detail: str, width: int) -> str:
-    """The beginning of a name that does not fit, unless hardly anything is left of it."""
+    """Truncates a name to the width; empty if too little would be left."""
     return f"{detail[: width - 1]}…" if detail and width >= _TELLING else ""
 
 
@@ -201,7 +201,7 @@ def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
 
 
 def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
-    """What is said of one kernel: labels stand left, advice with what it is worth."""
+    """Renders the chapter of one kernel: labels on the left, each advice with its estimated gain."""
     wide = max((len(label) for label, _ in chapter.facts), default=0)
     beside = len(name) + 2 + len(chapter.launch) <= look.width
     lines = [_title(name, chapter.launch if beside else "", look)]

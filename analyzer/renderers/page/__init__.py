@@ -1,1 +1,1 @@
-"""Pages as sections, of whatever kind of summary."""
+"""Builds pages, as sections without layout, for every kind of summary."""

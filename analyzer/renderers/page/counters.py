@@ -1,4 +1,4 @@
-"""What the page of a report of ncu says, as texts without layout."""
+"""Builds the page of an ncu report, as texts without layout."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-#: So many reasons for waiting, and pieces of advice of ncu's, are shown of a kernel.
+#: Most stall reasons and ncu rules shown per kernel.
 _STALLS: Final = 4
 _RULES: Final = 4
 
-#: A verdict in one word, where it is none.
+#: One-word forms of verdicts.
 _SHORT: Final = {"too few blocks": "grid"}
 
 _MANY_WAVES: Final = 100
 _MANY: Final = 1000
 
-#: Estimates of ncu's below this part are left to the table.
+#: Estimates of ncu rules below this share are shown only in the table.
 _WORTH: Final = 0.01
 
-#: By so much of the whole time the pipe of tensor cores is busy with less than it could do.
+#: Share of the duration from which tensor pipe activity above its useful work is mentioned.
 _BUSIER: Final = 0.05
 
 _NONE: Final = "-"
 
 
 def counters_page(found: CounterSummary, top: int) -> Page:
-    """The page of a report of ncu, with at most `top` kernels."""
+    """Builds the page of an ncu report, with at most `top` kernels."""
     rows = {row["event_id"]: row for row in found.kernels.to_dicts()}
     shown = found.groups.head(top).to_dicts()
     name = found.meta.path.name
@@ -75,7 +75,7 @@ def _share(row: Row, column: str) -> str:
 
 
 def _kernels(shown: list[Row], rows: dict[int, Row], total: int) -> Section:
-    """The kernels, one line for each launch shape."""
+    """Section of kernels, one row per launch shape."""
     heads = (
         Head("time"),
         Head("count", spare=True),
@@ -117,7 +117,7 @@ def _chapter(group: Row, row: Row, found: CounterSummary) -> Chapter:
     return Chapter(
         row["name"] or "(no name)",
         f"{_launch(row)}{times}",
-        row["conclusion"] if found.kernels.height > 1 else "",  # of one kernel it is the answer
+        row["conclusion"] if found.kernels.height > 1 else "",  # with a single kernel, it is the page's answer
         [(label, text) for label, text in facts if text],
         advice,
         more,
@@ -125,7 +125,7 @@ def _chapter(group: Row, row: Row, found: CounterSummary) -> Chapter:
 
 
 def _launch(row: Row) -> str:
-    """Duration, grid and block, as far as they are known."""
+    """Duration, grid and block, as far as known."""
     parts = [] if row["dur_ns"] is None else [units.time(row["dur_ns"])]
     if row["grid_x"] is not None:
         grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
@@ -142,7 +142,7 @@ def _joined(*parts: str) -> str:
 
 
 def _told(row: Row, column: str, text: str) -> str:
-    """`text` with a share in it, or nothing where that is not known."""
+    """Formats a share into `text`; empty if unknown."""
     return "" if row[column] is None else text.format(units.percent(row[column]))
 
 
@@ -164,7 +164,7 @@ def _roofline(row: Row) -> str:
     if row["roof_share"] is None:
         return ""
     moved, roof = units.size(row["dram_bytes"]), f"{units.percent(row['roof_share'])} of the {row['bound']} roof"
-    if row["achieved_flop_per_s"] is None:  # no GPU before Ampere counts the work of its tensor cores
+    if row["achieved_flop_per_s"] is None:  # GPUs before Ampere have no counter of tensor core operations
         return f"{moved} of DRAM traffic, unknown work of tensor cores; {roof}"
     if not row["achieved_flop_per_s"]:
         return f"{moved} of DRAM traffic and no FLOP; {roof}"
@@ -180,12 +180,12 @@ def _roofline(row: Row) -> str:
 
 
 def _intensity(value: float) -> str:
-    """Three digits, or all before the point."""
+    """Formats an arithmetic intensity: three significant digits, or all before the point."""
     return f"{value:.3g}" if value < _MANY else f"{value:,.0f}"
 
 
 def _tensor(row: Row) -> str:
-    """What tensor cores were used for, and how far their pipe was busier than its work needs."""
+    """Describes tensor core use, and how far the pipe's activity exceeds the useful work."""
     if row["bound"] != "compute" or not (row["precision"] or "").startswith("tensor") or not row["peak_flop_per_s"]:
         return ""
     told = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
@@ -211,7 +211,7 @@ def _occupancy(row: Row) -> str:
 
 
 def _places(waves: float) -> int:
-    """Decimals: of many waves, parts of one do not matter."""
+    """Decimals of a wave count: none for many waves."""
     return 2 if waves < _MANY_WAVES else 0
 
 
@@ -227,7 +227,7 @@ def _warps(row: Row) -> str:
 
 
 def _only_moves(row: Row) -> bool:
-    """Whether what the tensor pipe did was no work of tensor cores: it also executes register moves."""
+    """Whether the tensor pipe executed no tensor operations: it also executes register moves."""
     return {row["tensor_flop"], row["tensor_int_op"]} == {0}
 
 
@@ -250,7 +250,7 @@ def _accesses(row: Row) -> str:
 
 
 def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
-    """Ours, then the most telling of ncu's; and how many more there are."""
+    """Our advice, then the most specific ncu rules; and the number of those left out."""
     ours = rows.filter(pl.col("source") == "kanalyze")
     worth = pl.coalesce("possible_share", "speedup_share").fill_null(1.0) >= _WORTH
     theirs = rows.filter((pl.col("source") == "ncu") & (pl.col("kind") != "information") & worth)
@@ -264,7 +264,7 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
 
 
 def _worth(row: Row) -> str:
-    """What ncu or we estimate: a part of the duration, or of what one unit does."""
+    """Formats an estimated gain, as a share of the duration or of one unit's activity."""
     if row["speedup_share"] is None:
         return ""
     if row["possible_share"] is not None:
@@ -273,18 +273,18 @@ def _worth(row: Row) -> str:
 
 
 def _capped(row: Row) -> str:
-    """That the estimate is more than the roof leaves, where it is."""
+    """Says that an estimate exceeds what the roofline allows, if it does."""
     return capped(row["speedup_share"], row["possible_share"], row["possible_from"])
 
 
 def capped(estimate: float | None, possible: float | None, possible_from: str | None) -> str:
-    """What the roof leaves of a kernel's duration, where that is less than what a rule estimates."""
+    """Formats the gain that the roofline allows, if it is below a rule's estimate."""
     if estimate is None or possible is None or possible_from != "roof":
         return ""
     return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
 
 
 def telling(text: str) -> str:
-    """The first sentence of a message that has a figure in it, or its first one."""
+    """The first sentence of a message that contains a number, else its first sentence."""
     sentences = [part.rstrip(".") + "." for part in text.split(". ")]
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])

@@ -1,4 +1,4 @@
-"""The page's tables that a report may or may not allow: culprits, ranges, graphs, memory, streams."""
+"""Optional sections of the page: idle culprits, ranges, graphs, memory, streams."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: These tables are beside the point of most readers: they get fewer rows.
+#: Fewer rows for tables of secondary interest.
 _FEWER: Final = 5
-#: The CUDA version of a call's form, which says nothing here.
+#: The version suffix of a CUDA call, omitted on the page.
 _VERSION: Final = re.compile(r"_v\d{4,5}\b")
-#: Folders of the file of a Python function, such as ``train/steps.py(31): step``; and such a function around something.
-#: It is looked for at the beginning of a word only: to try each letter of a long one would take time with its square.
+#: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
+#: Anchored at word starts, since trying every letter of a long word is quadratic.
 _FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
 _AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
-#: nsys' word for overhead of no particular kind, and ours.
+#: nsys' name for unspecified overhead, and ours.
 UNNAMED: Final = {"Unknown": "unnamed"}
-#: What stands before the names of ranges in the default domain.
+#: Prefix of ranges in the default domain.
 _DEFAULT_DOMAIN: Final = ":"
-#: What a range's thread did not launch itself.
+#: Label of work within a range that another thread launched.
 _ANY_THREAD: Final = "any thread: GPU busy with what any thread of the process launched meanwhile"
-#: Kernel names among culprits get so much space.
+#: Width of kernel names among culprits, in characters.
 _SHORT: Final = 40
 
 
 def known(say: Callable[[T], str], value: T | None) -> str:
-    """A quantity as `say` says it; empty where it is not known."""
+    """Formats a quantity with `say`; empty if unknown."""
     return "" if value is None else say(value)
 
 
 def culprits(tables: Tables, top: int) -> Section:
-    """Why the GPUs waited, by name; the same on several GPUs is added up, and a part of all their windows."""
+    """Section of idle culprits: summed over GPUs, as a share of all windows."""
     keys = ("bucket", "culprit", "range")
     windows_ns = max(int(tables["ledger"].get_column("ns").sum()), 1)
     sums = (
@@ -84,22 +84,22 @@ def culprits(tables: Tables, top: int) -> Section:
 
 
 def without_folders(culprit: str) -> str:
-    """A culprit with its Python functions in files without the folders that these are in."""
+    """Strips folders from Python file names in a culprit."""
     return _FOLDERS.sub("", culprit)
 
 
 def without_function(culprit: str) -> str:
-    """What a culprit was in, without the Python function around it; that function where there is nothing else."""
+    """Strips the enclosing Python function from a culprit, unless nothing else is left."""
     return without_folders(_AROUND.sub("", culprit))
 
 
 def unversioned(call: str) -> str:
-    """A call without the version of its interface, as it can be printed."""
+    """Strips the version suffix from a CUDA call, and makes it printable."""
     return _VERSION.sub("", call)
 
 
 def _culprit(row: dict[str, str | None], short: Mapping[str, str], *, several: bool) -> str:
-    """What is told of a culprit, with its range where the same one is listed with another range, too."""
+    """Formats a culprit, with its range if it occurs in several."""
     culprit = row["culprit"] or "(no name)"
     if row["bucket"] == "host" and culprit == row["range"]:
         return f"in {culprit}"
@@ -112,7 +112,7 @@ def _culprit(row: dict[str, str | None], short: Mapping[str, str], *, several: b
 
 
 def ranges(tables: Tables, top: int) -> Section:
-    """NVTX ranges: time on the host, and what the GPU did for it."""
+    """Section of NVTX ranges: host time, and the GPU work launched in them."""
     table, keys = tables["ranges"], ["range", "style"]
     if "range_gpu" in tables:
         work = tables["range_gpu"].select(*keys, "projected_ns", "busy_ns", "gpu_ops")
@@ -148,7 +148,7 @@ def ranges(tables: Tables, top: int) -> Section:
 
 
 def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
-    """The ranges with those of a profiler's steps, each of which has its own name, in one row."""
+    """Merges the ranges of profiler steps, which have unique names, into one row."""
     steps = pl.col("range").str.starts_with(_DEFAULT_DOMAIN + STEP_PREFIX).fill_null(value=False)
     if not table.select(steps.any()).item():
         return table
@@ -160,14 +160,14 @@ def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
     return rows.sort("total_ns", descending=True, maintain_order=True)
 
 
-#: The same of graphs.
+#: Columns that identify a graph.
 _WHOSE_GRAPH: Final = {"process_id": "process", "device": "GPU", "graph_exec_id": "executable"}
 
 
 def graphs(tables: Tables, top: int) -> Section:
-    """CUDA graphs: what a launch costs the host, and how long it takes on the GPU."""
+    """Section of CUDA graphs: host cost per launch, GPU time."""
     table = tables["graphs"]
-    # whole graphs are among the kernels, by the program's own numbers where these are known
+    # whole graphs are listed as kernels, with their CUDA ids where known
     whole = table.get_column("kernels_per_launch").null_count() == table.height
     numbered = "graph_id" if whole and not table.get_column("graph_id").has_nulls() else "graph"
     whose = telling_apart(table, (numbered,), _WHOSE_GRAPH)
@@ -196,7 +196,7 @@ def graphs(tables: Tables, top: int) -> Section:
 
 
 def unified_memory(tables: Tables, top: int) -> Section:
-    """What unified memory moved."""
+    """Section of unified memory migrations."""
     del top
     heads = (
         Head("to GPU"),
@@ -219,12 +219,12 @@ def unified_memory(tables: Tables, top: int) -> Section:
     return Section("UNIFIED MEMORY", "again: moved more than once in a direction", Grid(heads, rows))
 
 
-#: What tells memory of one kind on one GPU apart.
+#: Columns that identify a kind of memory on a GPU.
 _WHOSE_MEMORY: Final = {"process_id": "process"}
 
 
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
-    """Memory by kind: the peak, and what came and went; times are counted from `zero_ns`."""
+    """Section of memory by kind: peak, allocations and frees; times relative to `zero_ns`."""
     table = tables["memory"]
     whose = telling_apart(table, ("memory", "device"), _WHOSE_MEMORY)
     heads = (
@@ -253,12 +253,12 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     return Section("MEMORY", of(len(rows), table.height), Grid(heads, rows))
 
 
-#: What tells streams of one number apart, and what the page calls it.
+#: Columns that distinguish streams of the same number, with labels.
 _WHOSE: Final = {"process_id": "process", "context_id": "context"}
 
 
 def streams(tables: Tables, top: int) -> Section:
-    """CUDA streams: how long each was busy, and how long it was alone."""
+    """Section of CUDA streams: busy time, and time without overlap."""
     table = tables["concurrency"].sort("busy_ns", descending=True)
     whose = telling_apart(table, ("device", "stream"), _WHOSE)
     heads = (

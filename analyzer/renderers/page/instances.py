@@ -1,4 +1,4 @@
-"""What the page says of all instances of a range, as texts without layout."""
+"""Builds the page of all instances of a range, as texts without layout."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges._instances import Instances
 
 
-#: The instances that medians and shares are of.
+#: Instances included in medians and shares.
 _USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
 
 
 def instances_page(found: Instances, top: int) -> Page:
-    """The page of a range's instances: where their time went, and which of them are odd or slowest."""
+    """Builds the page of a range's instances: time breakdown, outliers and slowest ones."""
     sections = []
     keys = found.spread.select("process_id", "device").unique(maintain_order=True)
     many = keys.get_column("process_id").n_unique() > 1
@@ -45,7 +45,7 @@ def instances_page(found: Instances, top: int) -> Page:
 
 
 def _narrowed(found: Instances) -> str:
-    """The options that the numbers of the instances hold with."""
+    """The filter options that select these instances."""
     chosen = {"device": found.scope.device, "process": found.scope.process}
     return "".join(f" --{name} {value}" for name, value in chosen.items() if value is not None)
 
@@ -64,7 +64,7 @@ def _spread(rows: pl.DataFrame, remark: str) -> Section:
 
 
 def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
-    """The odd instances first, then the longest."""
+    """Section of instances: outliers first, then longest."""
     median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
     order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False]).head(top)
     heads = (
@@ -90,6 +90,6 @@ def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
 
 
 def _shown(row: dict[str, Any]) -> str:
-    """How an instance is called here: by its number among those of the range, or as a step."""
+    """Formats an instance's label: its index, or its step number."""
     numbered = f"#{row['instance']}"
     return numbered if row["window"].endswith(numbered) else row["window"] or numbered

@@ -1,4 +1,4 @@
-"""What the page of one program says that several tools recorded, as texts without layout."""
+"""Builds the page of a program recorded by several tools, as texts without layout."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _KERNELS: Final = "KERNELS"
 _RULES: Final = 3
 
-#: Kernels from which less of the window can be gained are left to the table.
+#: Kernels with a smaller potential gain, as a share of the window, get no chapter.
 _WORTH: Final = 0.01
 _NONE: Final = "-"
 
 _LEGEND: Final = "at most this part of the window; in brackets: of one unit of the GPU"
 
-#: What a match that is not the surest means.
+#: Explanations of uncertain matches.
 _MEANINGS: Final = {
     "shape": "same name and launch shape; which of the launches was measured is not known",
     "name": "the name alone fits: another launch shape, or a name that ncu cut short",
@@ -36,7 +36,7 @@ _MEANINGS: Final = {
 
 
 def joint_page(found: JointSummary, top: int) -> Page:
-    """The page of the report that gives the time, its kernels with what the other tools know of them."""
+    """Builds the page of the timeline report, with counters and operators of the other tools."""
     page = page_of(found.summary, top)
     base, *others = found.metas
     given = [meta.path.name for meta in (base, *others) if meta.path.parent != base.path]
@@ -54,7 +54,7 @@ def joint_page(found: JointSummary, top: int) -> Page:
 
 
 def _with(others: Sequence[Meta], base: Meta) -> str:
-    """The other reports of one tool that the page is made of."""
+    """Lists the other reports of one tool."""
     first, *more = others
     if more:
         return f"with {units.plural(len(others), 'report')} of {first.tool}"
@@ -80,7 +80,7 @@ def _time(value: float | None) -> str:
 
 
 def _kernels(found: JointSummary, top: int) -> Section:
-    """The heaviest kernels in each launch shape, with counters and operators as far as they are known."""
+    """Section of the heaviest kernels by launch shape, with counters and operators where known."""
     measured, traced = "ncu" in found.tools, found.joined.get_column("operator").null_count() < found.joined.height
     timed = found.joined.filter(pl.col("count").is_not_null())
     heads = [Head("time"), Head("window"), Head("count", spare=True)]
@@ -118,7 +118,7 @@ def _kernels(found: JointSummary, top: int) -> Section:
 
 
 def _shape(row: Row, *, shaped: bool) -> list[str]:
-    """The launch shape of a row, where rows of one name have several."""
+    """The launch shape of a row, if rows share a name."""
     if not shaped:
         return []
     grid, block = (",".join(str(row[f"{what}_{axis}"]) for axis in "xyz") for what in ("grid", "block"))
@@ -126,7 +126,7 @@ def _shape(row: Row, *, shaped: bool) -> list[str]:
 
 
 def _little(found: JointSummary) -> str:
-    """What is to be gained at most, where that is not worth a chapter."""
+    """The largest potential gain, if too small for a chapter."""
     if found.gains is None:
         return ""
     most = found.gains.get_column("gain_share").max()
@@ -138,7 +138,7 @@ def _little(found: JointSummary) -> str:
 
 
 def _left_over(found: JointSummary) -> str:
-    """What each tool saw and the others did not."""
+    """Lists what only one tool recorded."""
     rows, texts = found.joined, []
     alone = rows.filter(pl.col("count").is_null())
     for name, tool, did in (("ncu", "ncu", "measure"), ("torch.profiler", "torch", "see")):
@@ -154,7 +154,7 @@ def _left_over(found: JointSummary) -> str:
 
 
 def _chapters(found: JointSummary, top: int) -> list[Chapter]:
-    """The kernels from which most is to be gained, the best first."""
+    """Chapters of the kernels with the largest potential gain, descending."""
     if found.gains is None or found.gains.is_empty():
         return []
     kernels = {row["event_id"]: row for row in found.joined.to_dicts() if row["event_id"] is not None}
@@ -197,7 +197,7 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
 
 
 def _match(row: Row) -> str:
-    """How sure it is that the counters are of this kernel: of which launch, or what is not known of that."""
+    """Describes how certain the match of counters to this kernel is."""
     number = None if row["launch_number"] is None else f"its function's launch {units.count(row['launch_number'])}"
     if number and row["launch_ns"] is None:
         return f"{row['ncu_match']}: {number} was measured, which is none of these"
@@ -207,7 +207,7 @@ def _match(row: Row) -> str:
 
 
 def _chosen(advice: Sequence[Row]) -> list[Row]:
-    """The best that says what is to be gained of the program, ours without an estimate among it."""
+    """Selects the best advice by gain for the program, including one of ours without an estimate."""
     telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
     return (telling or [*advice])[:_RULES]
 

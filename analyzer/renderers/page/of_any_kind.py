@@ -1,4 +1,4 @@
-"""What `summarize` shows, one or several: the page of a report, of all instances of a range, or of counters."""
+"""Dispatches `summarize` results to page builders: report, instances of a range, counters, several tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def page_of_any(shown: Shown, top: int) -> Page:
-    """The page of any of them, with at most `top` rows in each table; its texts can be shown, but for kernel names."""
+    """Builds the page of any summary, at most `top` rows per table; texts are printable, kernel names unshortened."""
     return _plain(_page_of_any(shown, top))
 
 
@@ -37,7 +37,7 @@ def _page_of_any(shown: Shown, top: int) -> Page:
 
 
 def _plain(page: Page) -> Page:
-    """`page` with every text on one line of printable characters; names of kernels are whole, to be shortened."""
+    """Makes every text of `page` a single printable line."""
     return page._replace(
         heading=[*map(outlets.short, page.heading)],
         health=outlets.short(page.health),

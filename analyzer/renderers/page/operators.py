@@ -1,4 +1,4 @@
-"""The page's table of a framework's operators."""
+"""Sections of framework operators and profiler steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def operators(tables: Tables, top: int) -> Section:
-    """The operators that kept the devices busy longest, or, where nothing ran there, took most host time."""
+    """Section of operators by device time; by host time if there is none."""
     table = tables["ops"]
     on_device = bool(table.get_column("exclusive_device_ns").sum())
     device = (Head("device"), Head("share"), Head("launched", spare=True)) if on_device else ()
@@ -43,11 +43,11 @@ def operators(tables: Tables, top: int) -> Section:
     return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
 
 
-# The page's section on the steps of a framework's profiler.
+# Section of profiler steps.
 
 
 def steps(tables: Tables, top: int) -> Section:
-    """The steps in their order; of many, those that warm up or are odd, then those furthest from the median."""
+    """Section of steps in order; if many, warm-up and outliers first, then those furthest from the median."""
     table = tables["steps"]
     length, usual = pl.col("dur_ns"), ~pl.col("warm_up") & ~pl.col("odd")
     median = length.filter(usual).median().over("process_id", "device")

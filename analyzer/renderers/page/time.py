@@ -1,4 +1,4 @@
-"""What the page says, section by section, as texts without layout; terminal and markdown lay it out."""
+"""Builds the page of a timeline report, section by section, as texts without layout."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kanalyze.renderers.text.grid import Chapter, Section
     from kanalyze.report import Meta
 
-    #: What a part of a bucket's time was, and its length.
+    #: Description of a part of a bucket, and its duration.
     _Part = tuple[str | None, int]
 
-#: Names for buckets in words that need no definition at hand, where a bucket has no more telling detail.
+#: Self-explanatory bucket names, for buckets without a more specific detail.
 _NO_DETAIL: Final = {
     "host": "program code outside CUDA",
     "unknown": "no launch tells which thread",
@@ -34,10 +34,10 @@ _NO_DETAIL: Final = {
 }
 _DETAILS: Final = 2
 
-#: Buckets without details in the ledger, of which the table of culprits tells.
+#: Buckets whose details are in the table of culprits, not in the ledger.
 _BY_CULPRIT: Final = ("host",)
 
-#: The page's tables in order, each with the table that it needs; one without rows is left out.
+#: Sections in page order, each with the table that it needs; empty ones are omitted.
 _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Section]], ...]] = (
     ("culprits", deep.culprits),
     ("steps", steps),
@@ -55,17 +55,17 @@ _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Se
 )
 
 
-#: Tables of what a GPU did.
+#: Tables of GPU activity.
 _LEDGER: Final = "ledger"
 _OF_GPU: Final = (_LEDGER, "exposure", "hot_kernels", "copies", "launch_summary")
 
-#: Ranges are NVTX's where nsys records them; of another tool the section has another title.
+#: Titles of the section of ranges by tool; the default is NVTX ranges.
 _NVTX_TOOL: Final = "nsys"
 _OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
 
 
 class Share(NamedTuple):
-    """One bucket of a ledger: its name, how much of the bar it takes, and its texts.
+    """One bucket of a ledger: name, share of the bar, texts.
 
     `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it.
     """
@@ -79,12 +79,12 @@ class Share(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The detail, or what the bucket is."""
+        """The detail, else the plain description."""
         return self.detail or self.plain
 
 
 class Ledger(NamedTuple):
-    """One device's ledger: its heading, its buckets (longest first), their sum, and the busy share over time."""
+    """A device's ledger: heading, buckets (longest first), total, busy share over time."""
 
     heading: str
     window_ns: int
@@ -94,19 +94,19 @@ class Ledger(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A finding, and where else the same was found for less."""
+    """A finding, and the same finding on other devices at lower cost."""
 
     finding: Finding
     also: str
 
     def sentence(self, names: dict[str, str]) -> str:
-        """What was found, with kernel names as `names` has them."""
+        """The finding as a sentence, with kernel names shortened by `names`."""
         said = self.finding.text.format(*(names[name] for name in self.finding.names))
         return f"{said} {self.also}".rstrip()
 
 
 class Page(NamedTuple):
-    """The page: heading lines, the answer, ledgers, tables, findings, a closing line, and a chapter per kernel."""
+    """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel."""
 
     heading: list[str]
     health: str
@@ -120,7 +120,7 @@ class Page(NamedTuple):
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:
-    """Every kernel name on the page by its short form of at most `width` characters, the same wherever it stands.
+    """Maps kernel names on the page to unique short forms of at most `width` characters.
 
     Two kernels that differ never have the same short form.
     """
@@ -131,7 +131,7 @@ def short_names(page: Page, width: int) -> dict[str, str]:
 
 
 def page_of(summary: Summary, top: int) -> Page:
-    """The page of a summary, with at most `top` rows in each table."""
+    """Builds the page of a summary, at most `top` rows per table."""
     since = {"memory": partial(deep.memory, zero_ns=summary.zero_ns)}
     made = [
         (name, since.get(name, make))
@@ -155,7 +155,7 @@ def page_of(summary: Summary, top: int) -> Page:
 
 
 def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
-    """Why tables are missing; of those that need a GPU, where the report has nothing of one, that in one sentence."""
+    """Reasons for missing tables; a single sentence for all GPU tables if there was no GPU activity."""
     if _LEDGER not in reasons:
         return list(reasons.values())
     missing = [name for name in _OF_GPU if name in reasons]
@@ -164,13 +164,13 @@ def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
 
 
 def _told(name: str, section: Section, summary: Summary) -> Section:
-    """A section in the words of the report's tool, with what the summary has to say about it."""
+    """Adapts a section to the report's tool, and adds the summary's remarks."""
     title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
     return section._replace(title=worded(title, summary.interface), foot=summary.remarks.get(name, section.foot))
 
 
 def heading(meta: Meta, parts: list[str]) -> list[str]:
-    """The parts of the heading: the file's name, the tool, then `parts`."""
+    """The heading: file name, tool, then `parts`."""
     tool = " ".join(part for part in (meta.tool, meta.tool_version) if part)
     return [meta.path.name, tool, *parts]
 
@@ -201,7 +201,7 @@ def _health(health: pl.DataFrame) -> str:
 
 
 def _topics(findings: list[Finding]) -> list[Topic]:
-    """One topic per rule, the costliest finding first; the same on other devices is said in a clause."""
+    """Groups findings by rule, costliest first; other devices become a clause."""
     by_rule: dict[str, list[Finding]] = {}
     for finding in findings:
         by_rule.setdefault(finding.rule, []).append(finding)
@@ -244,13 +244,13 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
 
 
 def _busy(summary: Summary, device: int) -> list[float]:
-    """The busy share of each part of the window."""
+    """The busy share of a device in each part of the window."""
     chunks = summary.tables["utilisation"].filter(pl.col("device") == device)
     return chunks.get_column("busy_share").to_list()
 
 
 def _culprits(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
-    """What a bucket's time was by its culprits, the most first."""
+    """Breaks a bucket down by culprit, longest first."""
     sums: dict[str | None, int] = {}
     rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")
     for culprit, where, ns in rows.iter_rows():
@@ -260,7 +260,7 @@ def _culprits(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
 
 
 def _detail(parts: list[_Part]) -> str:
-    """What a bucket's time was, the most of it first; empty where nothing tells."""
+    """Formats the breakdown of a bucket, longest first; empty if unknown."""
     named = [(detail, ns) for detail, ns in parts if detail is not None]
     if not named:
         return ""

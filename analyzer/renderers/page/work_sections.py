@@ -1,4 +1,4 @@
-"""The page's tables of work and calls: total and exposed, kernels, copies, launches, CUDA calls."""
+"""Sections of GPU work and CUDA calls: exposed time, kernels, copies, launches, calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     Tables = Mapping[str, pl.DataFrame]
 
-_FOOT: Final = 78  # characters of a line below a table, in the narrowest page that is common
+_FOOT: Final = 78  # width of a line below a table, in characters, on the narrowest usual page
 
 
 def exposure(tables: Tables, top: int) -> Section:
-    """Totals and what of them nothing hid; all rows."""
+    """Section of total and exposed time; all rows."""
     del top
     table = tables["exposure"]
     many = table.get_column("device").n_unique() > 1
@@ -38,13 +38,13 @@ def exposure(tables: Tables, top: int) -> Section:
         rows.append((name, *times, hidden))
     late = table.filter((pl.col("category") == "launch") & (pl.col("exposed_ns") > pl.col("total_ns")))
     remark = "hidden: behind more useful work"
-    if late.height:  # what is exposed of launches is the ledger's bucket, which goes on after the calls
+    if late.height:  # exposed time of launches is a ledger bucket, which extends beyond the calls
         remark = "hidden: behind useful work; exposed launches with latency"
     return Section("TOTAL AND EXPOSED", remark, Grid(heads, rows))
 
 
 def kernels(tables: Tables, top: int) -> Section:
-    """The heaviest kernels."""
+    """Section of the heaviest kernels."""
     table = tables["hot_kernels"]
     heads = (
         Head("time", wide=True),
@@ -76,7 +76,7 @@ def kernels(tables: Tables, top: int) -> Section:
 
 
 def _families(table: pl.DataFrame) -> str:
-    """What kernels do by their names, as shares of kernel time; that of names that do not say is always told."""
+    """Kernel families as shares of kernel time, always including kernels of unknown family."""
     known = table.filter(pl.col("family").is_not_null())
     sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort(["exclusive_ns", "family"], descending=True)
     whole = sums.get_column("exclusive_ns").sum()
@@ -94,21 +94,21 @@ def _families(table: pl.DataFrame) -> str:
 
 
 def _shape(row: dict[str, int]) -> str:
-    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 where the tool does not tell
+    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
         return ""
     grid, block = (dimensions([row[f"{what}_{axis}"] for axis in "xyz"]) for what in ("grid", "block"))
     return f"{grid} × {block}" + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
 
 
 def dimensions(sizes: list[int]) -> str:
-    """A launch dimension without the trailing ones: 4096, or 32,1,8."""
+    """Formats a launch dimension without trailing ones: 4096, or 32,1,8."""
     while len(sizes) > 1 and sizes[-1] == 1:
         sizes.pop()
     return ",".join(str(size) for size in sizes)
 
 
 def copies(tables: Tables, top: int) -> Section:
-    """Copies and memsets."""
+    """Section of copies and memsets."""
     table = tables["copies"]
     heads = (
         Head("time"),
@@ -135,16 +135,16 @@ def copies(tables: Tables, top: int) -> Section:
 
 _NAMES: Final = ("kernel", "api")
 
-#: What tells launches of one kernel by one call apart, and what the page calls it.
+#: Columns that distinguish launches of one kernel by one call, with labels.
 _WHOSE: Final = {"process_id": "process", "thread_id": "thread", "device": "GPU"}
 
 
 def launches(tables: Tables, top: int) -> Section:
-    """The launches that took most host time."""
+    """Section of launches by host time."""
     table = tables["launch_summary"].sort("charged_api_ns", descending=True)
     hot = tables["hot_kernels"]
     bound = set(hot.filter(pl.col("launch_bound")).get_column("name"))
-    # of another process any row may be; the threads of one matter where a row stands twice
+    # the process may matter in any row, the thread only where rows would be equal
     whose = telling_apart(table, _NAMES, ("process_id",))
     whose += telling_apart(table.head(top), (*_NAMES, *whose), ("thread_id", "device"))
     heads = (
@@ -177,7 +177,7 @@ def launches(tables: Tables, top: int) -> Section:
 
 
 def calls(tables: Tables, top: int) -> Section:
-    """The CUDA calls that took most host time."""
+    """Section of CUDA calls by host time."""
     table = tables["api"]
     heads = (
         Head("host time"),

@@ -1,1 +1,1 @@
-"""Single tables, trees, source and pictures as text."""
+"""Renders single tables, trees, source listings and plots."""

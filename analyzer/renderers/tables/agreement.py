@@ -1,4 +1,4 @@
-"""What two tools tell of one program, side by side, as text."""
+"""Renders the comparison of two tools on one program, side by side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADS = (
 
 
 def render(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
-    """A line that counts all `rows` by verdict, the rows that are `shown`, and what the reasons mean."""
+    """Renders counts of all `rows` by verdict, the rows in `shown`, and the meaning of the reasons."""
     counts = {verdict: rows.filter(rows.get_column("verdict") == verdict).height for verdict in VERDICTS}
     told = [f"{units.plural(rows.height, 'figure')}: {', '.join(f'{counts[one]} {one}' for one in VERDICTS)}"]
     if shown.height:

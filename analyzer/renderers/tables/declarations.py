@@ -1,4 +1,4 @@
-"""The tables' own descriptions, from their declarations."""
+"""Renders the declarations of tables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _COLUMN_WIDTH: Final = 30
 _UNIT_WIDTH: Final = 8
 
 
-#: A table and its other forms.
+#: A table, and variants of it.
 Described = tuple["Table", "Sequence[Table]"]
 
 
 def terminal(tables: Sequence[Described], width: int) -> str:
-    """Every table with its columns, for reading."""
+    """Renders every table with its columns as terminal text."""
     return "\n".join(_table(table, forms, width) for table, forms in tables)
 
 
@@ -53,12 +53,12 @@ def _meaning(column: Column) -> str:
 
 
 def _own(form: Table, table: Table) -> list[Column]:
-    """The columns of another form that the table itself does not have."""
+    """Columns of a variant that the table itself lacks."""
     return [column for column in form.columns if column not in table.columns]
 
 
 def markdown(tables: Sequence[Described]) -> str:
-    """Every table as a section with a table of its columns; the docs page is this."""
+    """Renders every table as a Markdown section with its columns; the source of the docs page."""
     parts = []
     for table, forms in tables:
         lines = [f"## {table.name}", "", table.doc]
@@ -86,7 +86,7 @@ def _type(column: Column) -> str:
 
 
 def json(tables: Sequence[Described]) -> str:
-    """The declarations as a list of objects."""
+    """Renders the declarations as a JSON list."""
     found = [
         {
             "table": table.name,

@@ -1,4 +1,4 @@
-"""Decoded kernel names: the fields that a name gives, one per line, or all of them as JSON."""
+"""Renders decoded kernel names: one field per line, or JSON."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     from kanalyze.decoder.fields import KernelName
 
-#: Fields whose parts are sizes, and are printed as 128 × 64 × 32.
+#: Fields that are sizes, printed as 128 × 64 × 32.
 _SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
 
 
 def terminal(names: Sequence[tuple[str, KernelName]], width: int) -> str:
-    """Each name, in full, and below it what it says; what it does not say is left out."""
+    """Renders each name in full with its known fields below."""
     return "\n".join(_block(name, said, width) for name, said in names)
 
 
@@ -44,5 +44,5 @@ def _text(field: str, value: object) -> str:
 
 
 def as_json(names: Sequence[tuple[str, KernelName]]) -> str:
-    """A list with one object per name: the name, and every field; null or an empty list where it does not say."""
+    """Renders a JSON list with one object per name; unknown fields are null or empty lists."""
     return outlets.json([{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names])

@@ -1,4 +1,4 @@
-"""One table in full, as a terminal, CSV, JSON or Parquet has it."""
+"""Renders one table in full, for the terminal or as CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kanalyze.schema import unit_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The column that is printed last, since it may be long: the first of these that a table has.
+#: Column printed last, since it may be long: the first of these in the table.
 _LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
 
-#: Columns that may hold names of kernels. A last one is shortened to what space is left, others to this width.
+#: Columns that may hold kernel names: the last column is fitted to the remaining space, others to this width.
 _KERNELS: Final = ("kernel", "name", "operation", "what", "ended_by", "culprit", "waited_for")
 _SHORT: Final = 48
 
-#: Of these the ones that hold phrases, too.
+#: Those of them that hold phrases, too.
 _PHRASES: Final = ("culprit", "waited_for")
 
-#: A name within a phrase: "after gemm on stream 7".
+#: A kernel name within a phrase: "after gemm on stream 7".
 _PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
 _BETWEEN: Final = "between "
 
@@ -48,7 +48,7 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
 
 
 def joined(parts: dict[str | None, pl.DataFrame]) -> pl.DataFrame:
-    """One frame of the tables of several windows, named by a first column `instance`; of one without name, itself."""
+    """Concatenates the tables of several windows with a leading column `instance`; a single unnamed one stays."""
     if None in parts:
         return parts[None]
     return pl.concat(
@@ -61,7 +61,7 @@ def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:
 
 
 def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataFrame:
-    """`frame` sorted by a column (descending with a leading minus) and cut to its first rows.
+    """Sorts `frame` by a column (descending with a leading minus) and truncates it to `top` rows.
 
     Raises:
         UnknownNameError: There is no such column.
@@ -75,7 +75,7 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataF
 
 
 def terminal(frame: pl.DataFrame, width: int) -> str:
-    """A table for reading: quantities in the unit that suits them, kernel names last and fitted to the width."""
+    """Renders a table for the terminal: with units, kernel names last and fitted to the width."""
     grid = laid_out(frame)
     names = list(dict.fromkeys(grid.names()))
     room = max(grid.room_for_names(width), _NAME_LEAST) if grid.named else 0
@@ -84,7 +84,7 @@ def terminal(frame: pl.DataFrame, width: int) -> str:
 
 
 def laid_out(frame: pl.DataFrame) -> Grid:
-    """A table as texts: quantities in the unit that suits them, the column of names last."""
+    """Formats a table's cells with units, the column of names last."""
     last = next((name for name in _LAST if name in frame.columns), None)
     order = [name for name in frame.columns if name != last] + ([last] if last else [])
     heads = tuple(Head(name, left=frame.schema[name] in _TEXT) for name in order)
@@ -98,7 +98,7 @@ def laid_out(frame: pl.DataFrame) -> Grid:
 
 
 def _shortened(texts: list[str]) -> list[str]:
-    """Names of kernels, and phrases with one, short enough to stand between other columns."""
+    """Shortens kernel names, alone or within phrases, to fit between other columns."""
     parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
     names = list(dict.fromkeys(name for _, name, _ in parts if not name.startswith(_BETWEEN)))
     short = dict(zip(names, shorten(names, _SHORT), strict=True))
@@ -106,7 +106,7 @@ def _shortened(texts: list[str]) -> list[str]:
 
 
 def _text(name: str, value: object) -> str:
-    """A value in the unit that its column's name says."""
+    """Formats a value in the unit in its column's name."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -125,21 +125,21 @@ def _quantity(name: str, value: float) -> str:
 
 
 def csv(frame: pl.DataFrame) -> bytes:
-    """Comma-separated values with a header; numbers and texts as they are, missing values empty."""
+    """CSV with a header; numbers and texts unformatted, nulls empty."""
     buffer = io.BytesIO()
     frame.write_csv(buffer)
     return buffer.getvalue()
 
 
 def json(frame: pl.DataFrame) -> bytes:
-    """A list of objects, one per row; missing values are null."""
+    """JSON list of objects, one per row."""
     buffer = io.BytesIO()
     frame.write_json(buffer)
     return outlets.escaped_json(buffer.getvalue().decode()).encode() + b"\n"
 
 
 def parquet(frame: pl.DataFrame) -> bytes:
-    """An Apache Parquet file with the table's own types."""
+    """Parquet file with the table's types."""
     buffer = io.BytesIO()
     frame.write_parquet(buffer)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The roofline as a picture: every kernel under the roofs of its GPU, its area by the time that it takes."""
+"""Plots the roofline: every kernel under its GPU's roofs, marker area by total time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HEADROOM: Final = 2.5
 
 
 def render(found: RoofPoints, form: str) -> bytes:
-    """The picture in one of :data:`FORMATS`.
+    """Renders the plot in one of :data:`FORMATS`.
 
     Raises:
         OutputError: matplotlib is not installed.
@@ -68,7 +68,7 @@ def _draw(figure: Any, found: RoofPoints) -> None:  # noqa: ANN401 - matplotlib 
 
 
 def _roofs(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as above
-    """The memory roof, and that of each precision that a kernel comes nearest to."""
+    """Draws the memory roof, and the roof of each precision that limits a kernel."""
     speed = max((row["peak_dram_bytes_per_s"] or 0 for row in rows), default=0)
     peaks: dict[str, float] = {}
     for row in rows:
@@ -99,7 +99,7 @@ def _roofs(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as 
 
 
 def _points(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as above
-    """The kernels, the longest below the others; those that take longest have a number and stand in the list."""
+    """Draws the kernels, longest at the back; the longest ones are numbered and listed."""
     longest = max(row["time_ns"] for row in rows) or 1
     names = shorten([row["name"] or "(no name)" for row in rows], _NAME)
     whole = sum(row["time_ns"] for row in rows) or 1
@@ -125,7 +125,7 @@ def _points(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as
 
 
 def _page(found: RoofPoints, picture: bytes) -> bytes:
-    """The picture in a page of its own, without the heading of a file of SVG."""
+    """Embeds the SVG picture, without its XML prolog, in an HTML page."""
     svg = picture[picture.index(b"<svg") :].decode()
     title = outlets.html(f"Roofline of {found.title}")
     return f'<!doctype html>\n<meta charset="utf-8">\n<title>{title}</title>\n{svg}\n'.encode()

@@ -1,4 +1,4 @@
-"""The source of a kernel with figures beside each line, or its assembly."""
+"""Renders a kernel's source or assembly annotated with metrics per line."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ if TYPE_CHECKING:
 
     from kanalyze.renderers.text.look import Look
 
-#: Lines that are shown around those of a kernel.
+#: Context lines around annotated lines.
 _AROUND: Final = 2
 
-#: Part of the samples, executions by warps, threads that took part, and sectors that are needed of those touched.
+#: Metric columns: share of samples, warp executions, active threads, ideal share of sectors.
 _HEAD: Final = f"{'samples':>8}{'executed':>10}{'thr.':>5}{'coal.':>8}"
 _LEGEND: Final = "thr.: threads of 32 that take part; coal.: sectors needed of those touched"
 
-#: Registers whose values are still needed, where the report tells them.
+#: Column of live registers, where the report has it.
 _LIVE: Final = f"{'live':>5}"
 _LIVE_LEGEND: Final = "; live: registers in use"
 
 _BOLD, _DIM = "1", "2"
 
-#: From this part of the samples on, a line is worth a look.
+#: Share of samples from which a line is highlighted.
 _HOT: Final = 0.1
 
 
 def lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Look) -> str:
-    """The source lines of a kernel, file by file: rows of `hot_lines`, and the text of files by name."""
+    """Renders annotated source lines, by file: rows of `hot_lines`, and file contents by name."""
     blocks = [look.paint(outlets.line(kernel), _BOLD)]
     head, legend = _frame(rows)
     for (file,), found in rows.partition_by("file", as_dict=True, maintain_order=True).items():
@@ -42,7 +42,7 @@ def lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], look: Lo
 
 
 def _frame(rows: pl.DataFrame) -> tuple[str, str]:
-    """The head of the figures, and what is said below them."""
+    """The header of the metric columns, and the legend below."""
     if rows.get_column("live_registers").null_count() == rows.height:
         return _HEAD, _LEGEND
     return _HEAD + _LIVE, _LEGEND + _LIVE_LEGEND
@@ -62,13 +62,13 @@ def _file(rows: pl.DataFrame, text: list[str], head: str, look: Look) -> list[st
 
 
 def _shown(known: dict[int, Any], length: int) -> list[int]:
-    """The numbers of the lines that are shown: those of the kernel, and a few around them where there is text."""
+    """Line numbers to show: annotated lines and their context, where the text is known."""
     around = {line + step for line in known for step in range(-_AROUND, _AROUND + 1)}
     return sorted(set(known) | {line for line in around if 1 <= line <= length})
 
 
 def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str:
-    """The figures of a line below the `head`, then its number and text."""
+    """Formats a line: metrics below the `head`, line number, text."""
     if row is None:
         return _cut(f"{'':{len(head)}}{source}", look.width)
     figures = (
@@ -83,7 +83,7 @@ def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str
 
 
 def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> str:
-    """The SASS of a kernel, or the PTX that it was made of (`column`), with figures beside each instruction."""
+    """Renders a kernel's SASS or PTX (`column`), annotated per instruction."""
     samples = max(int(rows.get_column("samples").sum()), 1)
     head, legend = _frame(rows)
     blocks = [
@@ -108,7 +108,7 @@ def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> st
 
 
 def json(kernel: str, rows: pl.DataFrame) -> str:
-    """The rows as they are."""
+    """Renders the rows as JSON."""
     return outlets.json({"kernel": kernel, "rows": rows.to_dicts()})
 
 

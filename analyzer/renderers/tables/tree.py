@@ -1,4 +1,4 @@
-"""The call tree, as a terminal or JSON has it."""
+"""Renders the call tree, for the terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEVICE: Final = ("kernel", "graph", "memcpy", "memset")
 _COLOURS: Final = {"kernel": "32", "graph": "32", "memcpy": "34", "memset": "36", "python": "33", "rest": "2"}
 _BOLD, _DIM = "1", "2"
 
-#: What stands before the name of every backward operator, and a shorter word for it.
+#: Prefix of backward operators, and a shorter one.
 _ENGINE: Final = "autograd::engine::evaluate_function: "
 _AUTOGRAD: Final = "autograd: "
 
@@ -29,7 +29,7 @@ _GAP: Final = "  "
 
 
 def terminal(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
-    """The table `tree`, which is ordered `by` device or host time, in lines as wide as `look` allows."""
+    """Renders the call tree, sorted `by` device or host time, in the width of `look`."""
     rows = tree.to_dicts()
     numbers = _numbers(rows, by)
     head = _heads(by, device=any(row["device_ns"] for row in rows))
@@ -51,7 +51,7 @@ def terminal(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str:
 
 
 def _heads(by: str, *, device: bool) -> list[tuple[str, str]]:
-    """The columns of numbers with their titles: what the tree is ordered by first."""
+    """Headings of the metric columns, the sort column first."""
     sides = [by, *(side for side in ("device", "host") if side != by)]
     found = []
     for side in sides:
@@ -61,7 +61,7 @@ def _heads(by: str, *, device: bool) -> list[tuple[str, str]]:
 
 
 def _numbers(rows: Sequence[Row], by: str) -> list[dict[str, str]]:
-    """The cells of numbers; a time that a node cannot have is empty."""
+    """Cells of the metric columns; empty where a node cannot have the time."""
     found = []
     for row in rows:
         on_device = row["kind"] in _DEVICE
@@ -74,10 +74,10 @@ def _numbers(rows: Sequence[Row], by: str) -> list[dict[str, str]]:
 
 
 def _guides(rows: Sequence[Row]) -> list[str]:
-    """The lines that lead to each node's name from those around it."""
+    """The tree guides (branch lines) before each node's name."""
     more: list[bool] = []
     found = []
-    for row in reversed(rows):  # from below, a node knows whether another one of its parent's follows
+    for row in reversed(rows):  # iterated from below, each node knows whether a sibling follows
         depth = row["depth"]
         more = [*more[: depth + 1], *[False] * (depth + 1 - len(more))]
         bars = "".join("│ " if more[level] else "  " for level in range(1, depth))
@@ -87,7 +87,7 @@ def _guides(rows: Sequence[Row]) -> list[str]:
 
 
 def _names(rows: Sequence[Row], guides: Sequence[str], room: int) -> list[tuple[str, str]]:
-    """Each node's guide and name, the name as long as the room behind the guide lets it be."""
+    """Each node's guide and name, the name shortened to the remaining width."""
     found: list[tuple[str, str]] = []
     order = sorted(range(len(rows)), key=lambda i: len(guides[i]))
     texts: dict[int, str] = {}
@@ -110,13 +110,13 @@ def _name(row: Row, width: int) -> str:
     text = outlets.line(row["name"] or "(no name)").replace(_ENGINE, _AUTOGRAD)
     if len(text) <= width:
         return text
-    if row["kind"] == "python":  # the end of a path and the function tell more than its beginning
+    if row["kind"] == "python":  # the end of a path and the function are more informative than its beginning
         return "…" + text[len(text) - width + 1 :]
     return text[: width - 1] + "…"
 
 
 def json(trees: dict[str | None, pl.DataFrame]) -> str:
-    """The nodes as objects that hold those in them, of one window, or of several by their names."""
+    """Renders the tree as nested JSON objects, of one window or of several by name."""
     found = {name: _nested(tree.to_dicts()) for name, tree in trees.items()}
     return outlets.json(found.get(None, found))
 

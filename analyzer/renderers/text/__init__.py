@@ -1,1 +1,1 @@
-"""Texts that all pages and tables use: grids, names, headings."""
+"""Text building blocks of pages and tables: grids, names, headings."""

@@ -1,4 +1,4 @@
-"""What of a report is in doubt, in one line: for commands that print figures, and not how far they can be trusted."""
+"""A one-line warning about unreliable data, for commands that print figures without health checks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kanalyze import units
 if TYPE_CHECKING:
     import polars as pl
 
-#: So many doubts are named, each in so many characters.
+#: Most doubts listed, and characters of each.
 _NAMED: Final = 6
 _WIDE: Final = 120
 
 
-#: What a tool itself says; of that there is no number.
+#: Doubts reported by the tool itself; they have no count.
 _SAID: Final = "nsys: "
 
 
 def render(file: str, doubts: pl.DataFrame) -> str:
-    """The line about the report in `file`, some of whose rows of the table `health` are in doubt; nothing for none."""
+    """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
     told = [_told(*row) for row in doubts.head(_NAMED).select("check", "count", "ns").iter_rows()]
     if not told:
         return ""
@@ -30,7 +30,7 @@ def render(file: str, doubts: pl.DataFrame) -> str:
 
 
 def command(file: str) -> str:
-    """The command that shows how far the report in `file` can be trusted."""
+    """The command that prints the full health checks of `file`."""
     return f"kanalyze show health {shlex.quote(file)}"
 
 

@@ -1,4 +1,4 @@
-"""Text tables: cells as wide as they need, aligned under their headings, kernel names in the last column."""
+"""Text grids: columns sized by content, aligned to headings, kernel names last."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _GAP: Final = "  "
 
 _ABBREVIATIONS: Final = ("CUDA", "NVTX")
 
-#: Columns marked `wide` are left out before the last column gets less room than this.
+#: Minimum width of the last column before columns marked `wide` are dropped.
 _ENOUGH_FOR_NAMES: Final = 32
 
-#: So many characters a kernel name gets, and a text that is cut keeps, however narrow the page.
+#: Minimum width of a kernel name, and of a text that is truncated.
 LEAST_NAME: Final = 20
 _LEAST_CUT: Final = 12
 
 
 class Head(NamedTuple):
-    """A column's heading; numbers stand right, words left.
+    """A column's heading; numbers are right-aligned, words left-aligned.
 
     `wide` ones are left out where space is short, `spare` ones, from right to left, where it is shorter still.
     """
@@ -38,7 +38,7 @@ class Head(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table of texts.
+    """A grid of texts.
 
     With `named` the last column holds whole kernel names, for a renderer to shorten; with `cut` it ends where the
     line does.
@@ -50,15 +50,15 @@ class Grid(NamedTuple):
     cut: bool = False
 
     def names(self) -> list[str]:
-        """The kernel names in the table."""
+        """The kernel names in the grid."""
         return [row[-1] for row in self.rows] if self.named else []
 
     def room_for_names(self, width: int) -> int:
-        """How many columns of `width` are left for kernel names."""
+        """The width left for kernel names."""
         return width - self._width(self._fitting(width)[:-1]) - len(_GAP)
 
     def lines(self, width: int, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
-        """The heading line and a line per row; kernel names as `names` shortens them."""
+        """The heading line and one line per row; kernel names replaced through `names`."""
         kept = self._fitting(width)
         heads = [self.heads[column] for column in kept]
         cells = [[outlets.line(row[column]) for column in kept] for row in self.rows]
@@ -73,7 +73,7 @@ class Grid(NamedTuple):
         return texts[0], texts[1:]
 
     def _fitting(self, width: int) -> list[int]:
-        """The columns that there is space for: all of them, or without `wide` and as many `spare` ones as need be."""
+        """Columns that fit: all; else without `wide` ones, and as many `spare` ones as possible."""
         kept = list(range(len(self.heads)))
         if self._fits(kept, width, _ENOUGH_FOR_NAMES):
             return kept
@@ -86,7 +86,7 @@ class Grid(NamedTuple):
         return kept
 
     def _fits(self, columns: Sequence[int], width: int, enough: int) -> bool:
-        """Whether columns fit, the last of them, where that can be shortened, with what is `enough` for it."""
+        """Whether columns fit, the last one, if it can be shortened, with at least `enough` characters."""
         last = self._width(columns[-1:])
         room = min(last, enough) if self.named or self.cut else last
         return self._width(columns[:-1]) + len(_GAP) + room <= width
@@ -97,7 +97,7 @@ class Grid(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A titled table, with a remark beside the title, and perhaps a line below."""
+    """A titled table, with a remark beside the title and optionally a line below."""
 
     title: str
     remark: str
@@ -106,19 +106,19 @@ class Section(NamedTuple):
 
     @property
     def plain_title(self) -> str:
-        """The title as it stands in a text: only its abbreviations in capitals."""
+        """The title in sentence case: only abbreviations keep capitals."""
         first, *others = (word if word in _ABBREVIATIONS else word.lower() for word in self.title.split())
         return " ".join([first[:1].upper() + first[1:], *others])
 
 
 def of(shown: int, total: int, remark: str = "") -> str:
-    """A remark that also says how many rows of the table are shown, where not all are."""
+    """A remark, with the number of rows shown if truncated."""
     part = f"{shown} of {total}" if shown < total else ""
     return "; ".join(text for text in (part, remark) if text)
 
 
 def telling_apart(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[str]:
-    """Those of `columns` without which rows of the same `names` could not be told apart, the first ones first."""
+    """The first of `columns` needed to distinguish rows of equal `names`."""
     needed: list[str] = []
     for column in columns:
         if table.select((pl.col(column).n_unique().over(*names, *needed) > 1).any()).item():
@@ -127,12 +127,12 @@ def telling_apart(table: pl.DataFrame, names: Sequence[str], columns: Iterable[s
 
 
 def number(value: int | None) -> str:
-    """An id of a process, thread or device; empty where it is not known."""
+    """Formats an id of a process, thread or device; empty if unknown."""
     return "" if value is None else str(value)
 
 
 def operation(name: str) -> str:
-    """A memory operation without the brackets that nsys puts around it."""
+    """A memory operation without nsys' brackets."""
     found = re.fullmatch(r"\[(?:CUDA|HIP) (.*)\]", name)
     return found[1] if found else name
 
@@ -149,14 +149,14 @@ def _joined(row: Sequence[str], heads: Sequence[Head], widths: Sequence[int]) ->
     return _GAP.join(aligned).rstrip()
 
 
-# A chapter of a page: what is said of one kernel, as texts without layout.
+# Chapters of a page: one kernel each, as texts without layout.
 
-#: What stands above the advice.
+#: Heading above the advice.
 LEGEND = "at most this part of the duration; in brackets: of one unit of the GPU"
 
 
 class Advice(NamedTuple):
-    """One piece of advice: what it is worth, what was found (and by whom), and what to do."""
+    """One advice: estimated gain, observation and its source, action."""
 
     worth: str
     sentence: str
@@ -164,7 +164,7 @@ class Advice(NamedTuple):
 
 
 class Chapter(NamedTuple):
-    """What is said of one kernel: its name, a line about its launch, a conclusion, facts by label, and advice."""
+    """The chapter of one kernel: name, launch line, conclusion, labelled facts, advice."""
 
     name: str
     launch: str

@@ -1,4 +1,4 @@
-"""Display names of CUDA kernels: shortened by meaning, never cut blindly, and never two alike.
+"""Shortens CUDA kernel names by meaning: never truncated blindly, never two alike.
 
 A demangled name is parsed into a tree: what tells of the kernel's qualified name, its template arguments, and theirs.
 Every word of the tree is weighed by what it tells (the ranks below). A name that is too long loses its return type,
@@ -21,16 +21,16 @@ from kanalyze.decoder.spelling import unmangled
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-NARROWEST = 12  # a narrower column is treated as this wide, in characters
+NARROWEST = 12  # minimum width, in characters
 
-# What a word tells, in the order in which words are left out.
+# Ranks of words, in the order in which they are dropped.
 (
     _SCOPE,  # the namespaces of the kernel
     _BOILERPLATE,  # std::array<char*, 3>, TensorListMetadata<2>, a policy of cub
-    _LAMBDA,  # which lambda of the function that tells: ::λ2::λ1(float)
-    _SHELL,  # a wrapper round what tells: ReduceOp<…>, Kernel2<…>
-    _NESTED,  # types and numbers beside something that tells: BinaryFunctor<float, MulFunctor<…>>
-    _MARK,  # the … that stand for arguments left out
+    _LAMBDA,  # index of a lambda within the informative function: ::λ2::λ1(float)
+    _SHELL,  # a wrapper of the informative part: ReduceOp<…>, Kernel2<…>
+    _NESTED,  # types and numbers beside the informative part: BinaryFunctor<float, MulFunctor<…>>
+    _MARK,  # the … in place of dropped arguments
     _FLAG,  # true and false among the kernel's own arguments
     _INNER,  # types and numbers of the innermost template: MulFunctor<float>
     _NOISE,  # Functor, _kernel_cuda, Impl in arguments
@@ -42,18 +42,18 @@ NARROWEST = 12  # a narrower column is treated as this wide, in characters
     _FILLER,  # stage3, warpsize2x2x1, execute: how a library names its builds
     _WORD,  # the other words of the kernel's own name
     _LAYOUT,  # tn, NNT, a second tile
-    _KEY,  # gemm, 128x64: what tells the kernels of a library apart
+    _KEY,  # gemm, 128x64: what distinguishes a library's kernels
     _HEAD,  # the first word of the kernel's own name
-    _TELLING_WORD,  # the other words of what tells
-    _TELLING,  # the first word of the functor, or of the function whose lambda is run
-    _DIFFERENCE,  # a word that tells two kernels apart
+    _TELLING_WORD,  # other words of the informative part
+    _TELLING,  # the first word of the functor, or of the lambda's enclosing function
+    _DIFFERENCE,  # a word that distinguishes two kernels
 ) = (rank << 32 for rank in range(22))
-_MOST = 1 << 12  # an order within a rank, and one within that order, are below this
-_DEEPEST = 40  # arguments nested deeper than this are one word
-_LONGEST = 1 << 14  # what stands behind this is not read
+_MOST = 1 << 12  # upper bound of an order within a rank, and of an order within that
+_DEEPEST = 40  # arguments nested deeper are one word
+_LONGEST = 1 << 14  # names are truncated here
 _GAP, _DIGITS = "…", "0123456789"
 
-# Patterns; they are compiled when first used, not on import.
+# Patterns; compiled on first use, not on import.
 _PIECE = (
     r"\s*(?:const(?=::))?((?:\w++::|\(anonymous namespace\)::|<unnamed>::)*+)"
     r"(operator ?(?:\(\)|[^\w\s(]+)|[\w$~.]++|::|->|<<(?!unnamed>)|\S|$)"
@@ -86,40 +86,40 @@ _FILLERS |= {"knob", "5x", "cga", "cublas", "f2f", "rf", "Dev"}
 
 
 class _Word:
-    """A piece of a name that is shown or left out as a whole; the lightest are left out first."""
+    """A part of a name that is shown or dropped as a whole, lightest first."""
 
     def __init__(self, text: str, weight: int, lead: str = "", *, silent: bool = False) -> None:
         self.text = text
-        self.weight = weight  # its rank, plus its order within the rank
-        self.lead = lead  # what stands between it and the word before: underscores, `::`, or nothing
-        self.silent = silent  # no … stands for it when it is left out
+        self.weight = weight  # rank plus order within the rank
+        self.lead = lead  # separator to the previous word: underscores, `::`, or none
+        self.silent = silent  # dropped without a …
 
 
 class _Node:
-    """A kernel or a template argument: what tells of its qualified name, and its own template arguments."""
+    """A kernel or template argument: the informative part of its qualified name, and its own template arguments."""
 
     def __init__(self) -> None:
         self.words: list[_Word] = []
         self.cast = ""
-        self.plain = False  # it is a number, a built-in type, or no qualified name
-        self.tells = False  # it says something of what the kernel does
-        self.acts = False  # it is a functor, or a function whose lambda is run
-        self.returns = False  # a return type stands before it
+        self.plain = False  # a number, built-in type, or not a qualified name
+        self.tells = False  # describes what the kernel does
+        self.acts = False  # a functor, or the enclosing function of the lambda
+        self.returns = False  # follows a return type
         self.begin()
 
     def begin(self) -> None:
-        """Expect a qualified name."""
+        """Start a qualified name."""
         self.scope = self.name = self.suffix = ""
         self.args: list[_Node] = []
         self.lambdas: list[_Word] = []
         self.joined = True  # the next word belongs to it
 
     def read(self, piece: str, scope: str) -> None:
-        """Read a word, with the namespaces before it, or a sign."""
+        """Consume a word, with the namespaces before it, or an operator sign."""
         if piece == "::":
             self.joined = True
         elif piece in "*&":
-            self.acts |= self.joined  # the address of a function
+            self.acts |= self.joined  # address-of a function
             self.suffix += "" if self.joined else piece
         elif piece == "-" and self.joined:
             self.cast += piece
@@ -134,11 +134,11 @@ class _Node:
                 self.begin()
                 self.returns = True
             self.scope += f"{self.name}::{scope}" if self.name else scope
-            self.args = self.args if piece in _GENERIC else []  # they are of the class around it
+            self.args = self.args if piece in _GENERIC else []  # they belong to the enclosing class
             self.name, self.lambdas, self.joined = piece, [], False
 
     def read_bracket(self, opener: str, inside: str) -> None:
-        """Read parameters, a cast, or a lambda."""
+        """Consume parameters, a cast, or a lambda."""
         if opener == "(" and self.joined:
             self.cast = inside
         elif self.joined and (opener == "<" or not self.name):
@@ -150,7 +150,7 @@ class _Node:
             self.joined = False
 
     def finish(self, written: str) -> _Node:
-        """End what was `written` so."""
+        """Finish the node, `written` being its source text."""
         if self.plain or not self.name:
             self.begin()
             self.name, self.plain = " ".join(written.split()), True
@@ -173,7 +173,7 @@ class _Node:
         return self
 
     def all_words(self) -> Iterator[_Word]:
-        """The words of the tree, in the order of writing."""
+        """All words of the tree, in source order."""
         yield from self.words
         for arg in self.args:
             yield from arg.all_words()
@@ -181,7 +181,7 @@ class _Node:
 
 
 class _Parser:
-    """A cursor over a name. Every step moves it onward, so that its work is linear in the name's length."""
+    """A cursor over a name; every step advances it, so that parsing is linear."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -189,7 +189,7 @@ class _Parser:
         self.match = re.compile(_PIECE).match
 
     def skip(self, opener: str) -> str:
-        """What stands up to the bracket that closes `opener`; the cursor goes behind it."""
+        """Skip to the bracket that closes `opener`; returns the text between."""
         start, depth = self.at, 1
         while depth and (end := self.text.find(_CLOSERS[opener], self.at) + 1):
             depth += self.text.count(opener, self.at, end) - 1
@@ -198,7 +198,7 @@ class _Parser:
         return self.text[start : self.at - (not depth)]
 
     def arguments(self, depth: int) -> list[_Node]:
-        """The template arguments up to the closing bracket."""
+        """Parses template arguments up to the closing bracket."""
         args = [self.node(depth)]
         while self.text.startswith(",", self.at):
             self.at += 1
@@ -207,7 +207,7 @@ class _Parser:
         return [arg for arg in args if arg.name]
 
     def node(self, depth: int = 0) -> _Node:
-        """One template argument up to its comma or bracket, or at depth 0 the whole name."""
+        """Parses one template argument, or at depth 0 the whole name."""
         node, start = _Node(), self.at
         while match := self.match(self.text, self.at):
             scope, piece = match.groups()
@@ -229,7 +229,7 @@ class _Parser:
 
 
 def _parse(name: str) -> _Node:
-    """The tree of a kernel's name, weighed; signs that cannot be printed are question marks."""
+    """Parses a kernel name into a weighted tree; unprintable characters become question marks."""
     text = "".join(sign if sign.isprintable() else "?" for sign in unmangled(name))
     kernel = _Parser(text[:_LONGEST]).node()
     _weigh_kernel(kernel)
@@ -240,7 +240,7 @@ def _parse(name: str) -> _Node:
 
 
 def _weigh_kernel(kernel: _Node) -> None:
-    """Give every word of a kernel's name its weight."""
+    """Assign weights to the words of a kernel's name."""
     if kernel.name in _SHELLS and (told := [arg for arg in kernel.args if arg.tells]):
         _weigh_alike(kernel, _SHELL)
         _weigh_kernel(told[0])
@@ -256,7 +256,7 @@ def _weigh_kernel(kernel: _Node) -> None:
 
 
 def _weigh_argument(node: _Node, order: int, telling: int, plain: int) -> int:
-    """Weigh an argument (a plain one is as heavy as `plain`); return the rank of its most telling word."""
+    """Assign weights to an argument's words (`plain` if uninformative); returns the rank of the heaviest."""
     if not node.tells:
         _weigh_alike(node, plain if node.plain and not node.suffix else _BOILERPLATE)
         return _BOILERPLATE
@@ -285,7 +285,7 @@ def _weigh_alike(node: _Node, weight: int) -> None:
 
 
 def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> list[_Word]:
-    """The words of one identifier: of those of one rank the first weighs most, but for the very last."""
+    """Splits an identifier into weighted words: within a rank the first weighs most, except for the very last word."""
     words = [_Word(text, 0, lead) for lead, text in re.findall(_WORDS, name)] or [_Word(name, 0)]
     words[0].text, words[0].lead = words[0].lead + words[0].text, ""
     words[-1].text += name[len(name.rstrip("_")) :]
@@ -312,7 +312,7 @@ def _weigh_words(name: str, head: int, order: int, *, noisy: bool = True) -> lis
 
 
 def _render(node: _Node, cut: int) -> list[str]:
-    """The text of what weighs at least `cut`; where the name is left out, the texts of the arguments."""
+    """Renders words of weight `cut` or more; if the name itself is dropped, the texts of its arguments."""
     name = _render_words(node.words, cut)
     if not node.args and not node.lambdas:
         return [name + node.suffix] if name else []
@@ -340,7 +340,7 @@ def _render_words(words: Iterable[_Word], cut: int) -> str:
 
 
 def _fit(kernel: _Node, width: int) -> str:
-    """The text of the least elided stage that fits."""
+    """Renders the longest form that fits `width`."""
 
     def text(cut: int) -> str:
         return ", ".join(text for text in _render(kernel, cut) if text != _GAP)
@@ -352,7 +352,7 @@ def _fit(kernel: _Node, width: int) -> str:
 
 
 def _differences(kernels: Sequence[_Node], rivals: Sequence[_Node], width: int) -> list[_Word]:
-    """For each kernel the most telling word in which it differs from the others, as far as there is one."""
+    """The most informative word of each kernel that distinguishes it from the others, if there is one."""
     rows = [[word for word in node.all_words() if len(word.text) < width - 4] for node in (*kernels, *rivals)]
     if len({len(row) for row in rows}) == 1:
         columns = [words for words in zip(*rows, strict=True) if len({word.text for word in words}) > 1]
@@ -365,7 +365,7 @@ def _differences(kernels: Sequence[_Node], rivals: Sequence[_Node], width: int) 
 
 
 def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> None:
-    """Find each kernel a text that it owns: of kernels that come out alike the words that differ stay."""
+    """Assign each kernel a unique text: where texts collide, distinguishing words are kept."""
     pending = [(list(kernels), len(kernels) + 1)]
     while pending:
         names, before = pending.pop()
@@ -382,7 +382,7 @@ def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> No
                 pending.append((same, len(same)))
                 continue
             shared = set[str].intersection(*(set(re.findall(r"\w+", name)) for name in same))
-            for name in same:  # those that differ in their parameters alone show a word of them
+            for name in same:  # kernels that differ only in parameters show a word of them
                 own = [word for word in re.findall(r"\w+", name) if word not in shared and len(word) < width // 2]
                 marked = [f"{_fit(kernels[name], width - len(word) - 3)}({_GAP}{word})" for word in own[:1]]
                 numbered = (f"{_fit(kernels[name], width - len(str(n)) - 2)} #{n}" for n in count(2))
@@ -390,7 +390,7 @@ def _settle(kernels: dict[str, _Node], width: int, owners: dict[str, str]) -> No
 
 
 def shorten(names: Sequence[str], width: int) -> list[str]:
-    """For each name, in order, a text of at most `width` characters (`NARROWEST` at least); different names differ.
+    """Shortens names to unique texts of at most `width` characters (at least `NARROWEST`), in order.
 
     A name that fits is returned as it is.
     """

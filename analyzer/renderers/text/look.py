@@ -1,4 +1,4 @@
-"""How text may look where it is shown: its width, and whether it may be coloured."""
+"""Display options: width and colour."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Look(NamedTuple):
-    """How the page may look: its width in columns, and whether escape codes for colour are welcome."""
+    """Display options of text: width in columns, and whether ANSI colour codes are allowed."""
 
     width: int = 80
     colour: bool = False
 
     def paint(self, text: str, code: str) -> str:
-        """`text` in the colour of an SGR code, or as it is."""
+        """`text` in an SGR colour, or unchanged without colour."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
