@@ -156,6 +156,16 @@ def test_a_file_is_cut_off_wherever_a_block_is_not_whole(path, tmp_path):
         assert is_cut(part), length
 
 
+def test_a_file_whose_first_block_is_none_is_built_in_another_way(tmp_path):
+    """It is left to the module; one with a block behind which nothing makes sense is not."""
+    path = tmp_path / "k.ncu-rep"
+    path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + bytes(4))
+    assert is_sound(path)
+    assert not is_cut(path)
+    path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + b"\2\0\0\0\x28\0" + bytes(4))
+    assert not is_sound(path)
+
+
 @given(st.binary(max_size=60))
 def test_any_file_is_cut_off_or_not(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "k.ncu-rep"
