@@ -134,6 +134,11 @@ def test_a_name_with_a_null_byte(tmp_path):
         kanalyze.read(f"{tmp_path}/a\0b")
 
 
+def test_a_name_that_cannot_be_written():
+    with pytest.raises(kanalyze.KanalyzeError, match="no file has such a name"):
+        kanalyze.read("\ud800.sqlite")
+
+
 def test_a_file_that_went_away_since_it_was_opened(tmp_path):
     path = shutil.copytree(PARQUET, tmp_path / "report")
     report = kanalyze.read(path)

@@ -42,6 +42,8 @@ def readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+    except UnicodeEncodeError as error:
+        raise UnreadableReportError.because(path, "no file has such a name") from error
     except ValueError as error:
         if "null byte" not in str(error):
             raise

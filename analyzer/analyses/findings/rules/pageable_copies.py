@@ -45,7 +45,7 @@ def find(report: Report) -> list[Finding]:
         number = int(str(device))
         stake = gained_at_most(report, number, part.get_column("row"), part.select(start="spared", end="until"))
         if stake:
-            text = f"{_what(report, part)} {_WHEN[str(when)](part)}."
+            text = f"{_what(report, part)} {_WHEN[str(when)](report, part)}."
             recurs = Finding("pageable-copy", number, stake, text, _PIN, "copies")
             once = Finding("pageable-copy-once", number, stake, text, _ONCE, "copies")
             found.append(once if when == "once" else recurs)
@@ -65,7 +65,7 @@ def _what(report: Report, copies: pl.DataFrame) -> str:
     return f"{plural(copies.height, 'asynchronous copy')} of pageable memory, {moved}:"
 
 
-def _recurring(copies: pl.DataFrame) -> str:
+def _recurring(report: Report, copies: pl.DataFrame) -> str:
     """What recurs: of the rounds of the name that has most of it, and of a round in the median."""
     names = copies.group_by("round_name").agg(took().sum().alias("took"), pl.col("instances").first())
     top = names.sort("took", "round_name", descending=[True, False]).row(0, named=True)
@@ -75,21 +75,23 @@ def _recurring(copies: pl.DataFrame) -> str:
     others = f", and in {plural(names.height - 1, 'other range')}" if names.height > 1 else ""
     name = top["round_name"] if len(top["round_name"]) <= _LONGEST else f"{top['round_name'][:_LONGEST]}…"
     every = plural(top["instances"], "step") if name == STEP else f"{count(top['instances'])} rounds of {literal(name)}"
-    of = f"{every}{others}"
+    # rounds are counted in the whole report, copies in the window
+    of = f"{every}{others}" if report.scope.window is None else f"the report's {every}{others}"
+    here = "" if report.scope.window is None else "here "
     return (
-        f"they recur, in {count(each.height)} of {of}; in the median {median_of(each, 'copies'):.3g} in each, "
+        f"they recur, {here}in {count(each.height)} of {of}; in the median {median_of(each, 'copies'):.3g} in each, "
         f"whose calls block the host for {time(median_of(each, 'blocked'))}: at most "
         f"{time(median_of(each, 'covered'))} in each can be gained"
     )
 
 
-def _once(copies: pl.DataFrame) -> str:
+def _once(_: Report, copies: pl.DataFrame) -> str:
     return (
         f"they do not recur as the program's rounds do. Their calls blocked the host for {time(_called(copies))} in all"
     )
 
 
-def _unknown(copies: pl.DataFrame) -> str:
+def _unknown(_: Report, copies: pl.DataFrame) -> str:
     return (
         f"their calls blocked the host for {time(_called(copies))}. The report has no steps and no range that occurs "
         "often, which would tell whether they recur"

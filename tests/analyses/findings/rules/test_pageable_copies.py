@@ -147,3 +147,9 @@ def test_copies_on_a_busy_device_are_not_all_to_be_gained():
     whole = kernel(0, 10_000, correlation=50, stream=9)
     copies = [event for number in range(5) for event in a_copy(1000 * number, 100, number + 1)]
     assert found([call("cudaLaunchKernel", 0, 5, correlation=50), whole, *copies]) == {}
+
+
+def test_of_a_window_it_is_said_that_rounds_are_the_report_s():
+    read = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite")
+    (seen,) = find(read.narrow(window="step#20"))
+    assert "they recur, here in 1 of the report's 42 steps; in the median 2 in each" in seen.text
