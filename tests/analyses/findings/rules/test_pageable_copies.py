@@ -139,7 +139,7 @@ def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
         (pageable_copies(naive)["call_end"] - pageable_copies(naive)["call_start"]).sum()
     )
     assert seen.at_stake_ns >= blocked.item()
-    assert "in 20 of 42 steps; in the median 2 in each" in seen.text
+    assert "here in 20 of the report's 42 steps; in the median 2 in each" in seen.text
 
 
 def test_copies_on_a_busy_device_are_not_all_to_be_gained():
