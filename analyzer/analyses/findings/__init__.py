@@ -1,1 +1,1 @@
-"""What is worth knowing, ranked, and what is doubtful about a report."""
+"""Findings ranked by the time at stake, and doubts about a report."""

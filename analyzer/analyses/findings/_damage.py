@@ -1,6 +1,6 @@
-"""What in the events makes no sense: times, ids, sizes and shapes that cannot be, calls that stand twice.
+"""Checks for impossible events: times, ids, sizes and launch shapes that cannot be, duplicate calls.
 
-Each is a row of the table `health` (docs/definitions.md, section 6). Nothing is left out or mended because of it.
+Each is a row of the table `health` (docs/definitions.md, section 6). No event is dropped or repaired because of it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 
     Check = tuple[str, int, int | None, str]
 
-#: The kinds on the host that have a duration. Python functions are left to their reader, which need not link them.
+#: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
 HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
 
-#: Tools whose reader notes by itself which events on the host end before they start.
+#: Tools whose reader already notes host events that end before they start.
 _NOTED: Final = ("torch.profiler",)
 
-#: The kinds with a size in a side table.
+#: The kinds of events whose size is in a side table, by that table.
 _SIZED: Final = {"copy_detail": ("memcpy", "memset"), "memory_detail": ("memory",)}
 
-#: Nothing is larger, and nothing is moved faster: sixteen TiB, and 64 TB/s for all that takes a microsecond or more.
+#: Upper limits of plausibility: 16 TiB, and 64 TB/s for anything that takes a microsecond or more.
 _LARGEST_BYTES: Final = 1 << 44
 _FASTEST_BYTES_PER_NS: Final = 64_000
 _LEAST_NS: Final = 1_000
 
-#: What CUDA and HIP launch at most; a grid may be as long in x as its type is.
+#: The limits of CUDA and HIP on a launch; a grid's x dimension is limited only by its type.
 _MOST_BLOCKS: Final = 1 << 16
 _MOST_THREADS: Final = 1024
 _MOST_REGISTERS: Final = 1024
@@ -48,18 +48,18 @@ _MOST_SHARED_BYTES: Final = 1 << 24
 
 _SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
-#: Calls that wait for a stream or an event, or let a stream wait: the profiler records each of those waits, too.
+#: Calls that wait for a stream or event, or make a stream wait; the profiler records a synchronisation for each.
 _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamWaitEvent)")
 
 
 def host_times(report: Report, kinds: Sequence[str]) -> list[Check]:
-    """Of events of these kinds on the host: which end before they start, and which lie outside the recording."""
+    """Host events of these kinds that end before they start, or lie outside the recording."""
     end = report.meta.end_ns
     limit, first = (recorded_until(report), None) if end is None else (end, 0)
     backwards, outside = [], []
     for kind in kinds:
         events = report.kind(kind).select("start_ns", "dur_ns")
-        if kind != "api" and report.meta.tool not in _NOTED:  # a call counts among the negative durations
+        if kind != "api" and report.meta.tool not in _NOTED:  # negative durations of calls are counted elsewhere
             backwards.append(_sum(events.filter(pl.col("dur_ns") < 0)))
         early = pl.lit(value=False) if first is None else pl.col("start_ns") < first
         late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
@@ -73,7 +73,7 @@ def host_times(report: Report, kinds: Sequence[str]) -> list[Check]:
 
 
 def operation_times(report: Report) -> list[Check]:
-    """Of the operations: which started before the call that launched them."""
+    """Device operations that started before the call that launched them."""
     calls = gathered(report.kind("api").get_column("start_ns"), launch_rows(report))
     early = operations(report).select(ns=calls - pl.col("began")).filter(pl.col("ns") > 0)
     effect = "wrong times, or clocks that disagree: what is told of launches, and of idle time before these, is wrong"
@@ -81,7 +81,7 @@ def operation_times(report: Report) -> list[Check]:
 
 
 def unplaced(report: Report) -> list[Check]:
-    """Operations of no device or stream, other than unified-memory copies, and calls of no thread."""
+    """Operations without device or stream, other than unified-memory copies, and calls without thread."""
     found = []
     for kind in DEVICE_KINDS:
         events = report.kind(kind).filter(pl.col("device").is_null() | pl.col("stream").is_null())
@@ -96,7 +96,7 @@ def unplaced(report: Report) -> list[Check]:
 
 
 def repetitions(report: Report) -> list[Check]:
-    """Calls and operations that stand twice, the same in all that was recorded of them."""
+    """Duplicate calls and operations: the same in every recorded field."""
     found = []
     for kind in (*DEVICE_KINDS, "api"):
         events = report.kind(kind)
@@ -107,7 +107,7 @@ def repetitions(report: Report) -> list[Check]:
 
 
 def lost_waits(report: Report) -> list[Check]:
-    """Calls that waited for a stream or an event, without the record of that wait; where waits are recorded."""
+    """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
     if report.meta.tool != "nsys":
         return []
     waiting = names_that(report, _WAITING.match)
@@ -119,7 +119,7 @@ def lost_waits(report: Report) -> list[Check]:
 
 
 def sizes(report: Report) -> list[Check]:
-    """Copies, memsets and allocations of a size that is missing or cannot be."""
+    """Copies, memsets and allocations whose size is missing or impossible."""
     found = []
     for table, kinds in _SIZED.items():
         present = [kind for kind in kinds if kind in report.kinds]
@@ -139,7 +139,7 @@ def sizes(report: Report) -> list[Check]:
 
 
 def shapes(report: Report) -> list[Check]:
-    """Kernels that cannot have been launched so; those of which no shape is known are none of them."""
+    """Kernels with an impossible launch shape; an unknown shape does not count as one."""
     launches = report.kernel_config
     sides = pl.col(*_SHAPE)
     known = pl.any_horizontal(sides != 0)
@@ -155,7 +155,7 @@ def shapes(report: Report) -> list[Check]:
 
 
 def _sum(events: pl.DataFrame) -> tuple[int, int]:
-    """How many events there are, and how long they last."""
+    """The number of events, and their total duration in ns."""
     return events.height, total(events, "dur_ns")
 
 

@@ -1,6 +1,6 @@
-"""What of a report is in doubt as far as its events tell it, without an analysis of them.
+"""Doubts about a report that its events show without any analysis.
 
-Apart from the table `health` itself, since every command looks here before it ends.
+Kept apart from the table `health`, since every command checks for doubts before it ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Check = tuple[str, int, int | None, str]
 
-#: Facts that are no fault of the report.
+#: Checks whose result is no fault of the report.
 _USUAL: Final = (
     "unified-memory copies",
     "launches captured into graphs",
@@ -63,10 +63,10 @@ TABLE: Final = Table(
 
 
 def doubts(report: Report, *, everything: bool) -> pl.DataFrame:
-    """The rows of :func:`health` that are doubts, but for what its analyses could not tell, which these say themselves.
+    """The doubtful rows of :func:`health`, without those on what its analyses could not tell, which say so themselves.
 
-    With `everything` of the whole report, else of the events that were read before and of what the reader noted of
-    them: that takes no time worth mentioning.
+    With `everything`, checks the whole report; else only the event tables that are already loaded, and the reader's
+    notes on them, which takes no noticeable time.
     """
     whole = report.whole
     notes = whole.table("notes") if everything else whole.notes_of_read()
@@ -78,7 +78,7 @@ def doubts(report: Report, *, everything: bool) -> pl.DataFrame:
 
 
 def told(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] = ()) -> pl.DataFrame:
-    """The table of these checks and notes, of which `usual` ones are no doubt, beside those that never are."""
+    """The table of these checks and notes; `usual` ones and those of :data:`_USUAL` are no doubts."""
     schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
     found = pl.DataFrame(checks, schema=schema, orient="row")
     every = pl.concat([found, notes.with_columns(pl.col("count").fill_null(1))])
@@ -121,7 +121,7 @@ def pairing(report: Report) -> list[Check]:
 
 
 def unused_launches(report: Report) -> pl.DataFrame:
-    """The launching calls that no operation names: columns dur_ns and captured (their thread was capturing a graph)."""
+    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread)."""
     calls = report.kind("api").select("name", "process_id", "thread_id", "start_ns", "dur_ns")
     launching = names_that(report, is_launch_name)
     lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
@@ -163,7 +163,7 @@ def _times(report: Report) -> list[Check]:
 
 
 def _overlap_in_streams(report: Report) -> tuple[int, int]:
-    """How many kernels start before the one before them in their stream ends, and by how much in all."""
+    """The number of kernels that start before the previous one in their stream ends, and the total overlap in ns."""
     kernels = report.kind("kernel").select("process_id", "device", "context_id", "stream", "start_ns", "dur_ns")
     line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -197,7 +197,7 @@ def _host_times(report: Report) -> list[Check]:
     return host_times(report, [kind for kind in HOST_KINDS if kind in report.kinds])
 
 
-#: The checks of the events themselves, in the table's order, each with the kinds of events that it looks at.
+#: The checks on the events alone, in the table's order, each with the kinds of events that it reads.
 CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[Report], list[Check]]], ...]] = (
     ((*DEVICE_KINDS, "api"), pairing),
     ((*DEVICE_KINDS, "api"), _times),

@@ -1,4 +1,4 @@
-"""What is worth knowing, ranked by the time at stake."""
+"""Findings ranked by the time at stake."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ TABLE: Final = Table(
 
 @once_per_report
 def ranked(report: Report) -> list[rules.Finding]:
-    """All findings that touch enough of their device's window, the costliest first.
+    """All findings with enough time at stake in their device's window, the costliest first.
 
-    That is at least :func:`least_worth_saying`; of what is paid once, that part of the whole window.
+    Enough is at least :func:`least_worth_saying`; for one-time costs, the same share of the whole window.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    culprits(report)  # some ask for them; found first, their walk serves the ledger, which many ask for, too
+    culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
     modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
     found = [finding for some in side_by_side(report, [module.find for module in modules]) for finding in some]
     least, lengths = least_worth_saying(report), {device: end - low for device, low, end in windows(report).iter_rows()}
@@ -64,10 +64,10 @@ def ranked(report: Report) -> list[rules.Finding]:
 
 @analysis
 def findings(report: Report) -> pl.DataFrame:
-    """What is worth knowing about the report, the costliest first; kernel names are whole.
+    """All findings about the report, the costliest first; kernel names are not shortened.
 
     Returns:
-        :data:`TABLE`; empty where there is nothing to say.
+        :data:`TABLE`; empty if there are none.
 
     Raises:
         CannotTellError: The report records no device operations.

@@ -1,4 +1,4 @@
-"""How far the report can be trusted: what it could not tell, and what in it makes no sense."""
+"""Checks how far the report can be trusted: missing information and impossible events."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TABLE", "health"]
 
-#: Usual where a program is recorded in mid-run; a doubt where it hides as much as a finding takes.
+#: Usual when recording a running program; a doubt if it hides as much time as a finding needs.
 _MID_RUN: Final = "processes at work before the recording"
 
 
 @analysis
 def health(report: Report) -> pl.DataFrame:
-    """What is wrong or unknown in the report, whole, whatever the window.
+    """All checks of the whole report, whatever the window.
 
     Returns:
-        :data:`TABLE`: every check that the report allows, also those that found nothing, then the reader's notes.
+        :data:`TABLE`: every check that the report allows, also those without a hit, then the reader's notes.
 
     Columns:
         check, count, ns, effect, doubt.

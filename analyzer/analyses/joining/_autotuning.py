@@ -1,4 +1,4 @@
-"""Operations that a program did while it compiled or tried variants of its kernels: how many depends on the run."""
+"""Operations launched while the program compiled or autotuned, whose number differs from run to run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def tuned(report: Report) -> list[str]:
-    """Names of kernels of which Triton compiled several variants, as its autotuner does; none where nobody looked."""
+    """Names of the kernels that Triton compiled in several variants, as its autotuner does; empty if not recorded."""
     try:
         compiled = report.table(COMPILED_KERNELS.name)
     except CannotTellError:
@@ -34,7 +34,7 @@ def tuned(report: Report) -> list[str]:
 def compiled_meanwhile(report: Report) -> pl.DataFrame:
     """Every operation in scope: columns event_id, kind, name, stream, start and compiling.
 
-    `compiling`: it was launched while torch.compile compiled, or measured what it had compiled.
+    `compiling`: it was launched while torch.compile compiled, or benchmarked what it had compiled.
     """
     work = exclusive_operations(report).select("event_id", "row", "kind", "name", "start")
     calls = calls_of(report, work.get_column("row"), "call_start").get_column("call_start")
@@ -44,9 +44,9 @@ def compiled_meanwhile(report: Report) -> pl.DataFrame:
 
 
 def tried(report: Report, names: list[str]) -> pl.DataFrame:
-    """:func:`compiled_meanwhile` with `trial`: a launch of a kernel in `names`, or what came right before one.
+    """:func:`compiled_meanwhile` with `trial`: a launch of a kernel in `names`, or the operation right before one.
 
-    Triton's autotuner empties the cache before each trial.
+    Triton's autotuner flushes the cache before each trial.
     """
     work = compiled_meanwhile(report).sort("start", "event_id")
     own = pl.col("name").is_in(names).fill_null(value=False)
@@ -54,14 +54,14 @@ def tried(report: Report, names: list[str]) -> pl.DataFrame:
 
 
 def trials_of_kernels(report: Report, names: list[str]) -> pl.DataFrame:
-    """Launches by group of kernels: the columns that tell a group, compiling, trial (how many are)."""
+    """Counts of trial launches by kernel group: :data:`GROUP_KEYS`, compiling, trial."""
     own = tried(report, names).filter(pl.col("kind") == "kernel").select("event_id", "compiling", "trial")
     kernels = kernels_in(report).join(own, on="event_id")
     return kernels.group_by(GROUP_KEYS).agg(pl.col("compiling", "trial").sum().cast(pl.Float64))
 
 
 def trials_of_copies(report: Report, names: list[str]) -> pl.DataFrame:
-    """Copies and memsets by operation: columns name, and compiling, trial, compiling_bytes, trial_bytes."""
+    """Counts and bytes of trial copies and memsets: columns name, compiling, trial, compiling_bytes, trial_bytes."""
     sizes = report.table("copy_detail").select("event_id", "size_bytes")
     own = tried(report, names).filter(pl.col("kind").is_in(["memcpy", "memset"])).join(sizes, on="event_id", how="left")
     count = pl.col("compiling", "trial").sum().cast(pl.Float64)

@@ -1,4 +1,4 @@
-"""What is given twice counts once: a file by two paths, alone and in its capture, a report and its pages."""
+"""Removes duplicates from the given reports: one file twice, a file and its capture, an ncu report and its pages."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: The units from which on ncu's page of details prints a duration in them, in ns.
+#: The units of durations on ncu's details page, in ns; a duration is printed in the largest one not above it.
 _UNITS_NS: Final = (1_000, 1_000_000, 1_000_000_000)
 
 
 def different_files(reports: Sequence[Report]) -> list[Report]:
-    """The `reports`, each file once: the one in its capture, which says more of it, or else the first."""
+    """Removes repeated files from `reports`: keeps the one in a capture, which says more, else the first."""
     found: dict[object, Report] = {}
     for number, one in enumerate(reports):
         path = _file(one)
@@ -33,9 +33,9 @@ def different_files(reports: Sequence[Report]) -> list[Report]:
 
 
 def different(reports: Sequence[Report]) -> list[Report]:
-    """The `reports`, which are of one tool, each measurement once; of traces each, at whatever path a copy of it is.
+    """Removes repeated measurements from `reports` of one tool: files, copies of traces, parts of an ncu report.
 
-    A run of ncu that is part of a capture is that of the capture.
+    Of reports with the same kernels the one that belongs to a capture is kept.
     """
     files = different_files(reports)
     larger = sorted(
@@ -53,7 +53,7 @@ def _file(report: Report) -> Path:
 
 
 def _same_trace(report: Report, other: Report) -> bool:
-    """Whether two traces tell the same kernels at the same times; those of one capture are of its ranks and cycles."""
+    """Whether two traces have the same kernels at the same times; never for ranks and cycles of one capture."""
     if report.meta.timeless or other.meta.timeless:
         return False
     if report.meta.capture == other.meta.capture is not None or report.meta.rank != other.meta.rank:
@@ -63,15 +63,15 @@ def _same_trace(report: Report, other: Report) -> bool:
 
 
 def _part_of(report: Report, other: Report) -> bool:
-    """Whether a report of ncu is a run that another one holds; one may have names cut short and durations rounded."""
+    """Whether an ncu report is contained in another; one of them may have shortened names and rounded durations."""
     if not (report.meta.timeless and other.meta.timeless):
         return False
     run, held = _launches(report), _launches(other).rename(lambda name: f"{name}_other")
     if run.is_empty() or run.height > held.height or run.get_column("dur_ns").has_nulls():
         return False
     places = held.head(held.height - run.height + 1).with_row_index("at").join(run.head(1), how="cross")
-    begins = places.filter(_alike()).get_column("at")
-    return any(_one_by_one(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
+    begins = places.filter(_same_but_names()).get_column("at")
+    return any(_same_launches(pl.concat([run, held.slice(at, run.height)], how="horizontal")) for at in begins)
 
 
 def _launches(report: Report) -> pl.DataFrame:
@@ -79,23 +79,23 @@ def _launches(report: Report) -> pl.DataFrame:
     return kernels_in(report).join(processes, on="event_id", maintain_order="left")
 
 
-def _one_by_one(both: pl.DataFrame) -> bool:
-    """Whether the launches of one report are those of the other, which stand beside them."""
-    if not both.select(_alike().all()).item():
+def _same_launches(both: pl.DataFrame) -> bool:
+    """Whether the launches paired in each row are the same, names included."""
+    if not both.select(_same_but_names().all()).item():
         return False
     names = both.select(pl.col("name", "name_other").fill_null("")).iter_rows()
     return all(shortened(a, b) or shortened(b, a) for a, b in names)
 
 
-def _alike() -> pl.Expr:
-    """Whether a launch can be the one beside it: all but their names."""
+def _same_but_names() -> pl.Expr:
+    """Whether the two launches of a row agree in all but their names: shape, process and duration."""
     same = [pl.col(name).eq_missing(pl.col(f"{name}_other")) for name in SHAPE]
     process = (pl.col("process_id") == pl.col("process_id_other")).fill_null(value=True)
     return pl.all_horizontal(*same, process, _same_duration("dur_ns", "dur_ns_other"))
 
 
 def _same_duration(first: str, second: str) -> pl.Expr:
-    """Whether two durations are equal, or one is the other as a page prints it: in hundredths of its unit."""
+    """Whether two durations are equal, or one is the other rounded as ncu prints it: to hundredths of its unit."""
     one, other = pl.col(first), pl.col(second)
     longer = pl.max_horizontal(one, other)
     step = pl.lit(1)

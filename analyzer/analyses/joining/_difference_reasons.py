@@ -1,4 +1,4 @@
-"""Why two tools that record everything tell different figures of one program, as far as their reports show it.
+"""Why two tools that record every launch report different figures for one program.
 
 Definitions: docs/counters.md, One kernel, three tools.
 """
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
     Row = dict[str, Any]
-    #: The reason, one of :data:`EXPLANATIONS`, and what shows it.
+    #: The reason, a key of :data:`EXPLANATIONS`, and the evidence for it.
     Explained = tuple[str, str]
 
-#: What explains a difference.
+#: The reasons for a difference, and what each means.
 EXPLANATIONS: Final = {
     "spread": "as far apart as launches of one kernel are in one run",
     "compile": "launched while torch.compile compiled and measured variants, in one of both runs or in both",
@@ -41,22 +41,22 @@ EXPLANATIONS: Final = {
     "replay": "ncu runs a kernel alone, with empty caches and maybe at other clocks; how much that is was not measured",
 }
 
-#: Where no kernel was launched twice, launches of one kernel are taken to be as far apart as in the median of the 76
-#: kernels that the sample captures launch several times: as a part of their mean, and at least in nanoseconds.
+#: The spread assumed where no kernel was launched twice: the median of the 76 kernels that the sample captures launch
+#: several times, as a part of their mean, and at least in nanoseconds.
 _SEEN_SHARE: Final = 0.08
 _SEEN_NS: Final = 370.0
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How far launches of one kernel are apart, in the median of kernels: as a part of their mean, and in ns."""
+    """The usual spread of the launches of one kernel, the median over kernels: as a part of the mean, and in ns."""
 
     share: float
     ns: float
 
     @classmethod
     def of(cls, reports: Sequence[Report]) -> Spread:
-        """That of the kernels that these reports have several launches of."""
+        """The spread over all kernels that these reports launched several times."""
         groups = pl.concat(groups_with_config(one).select("count", "duration", "low", "high") for one in reports)
         apart = pl.col("high") - pl.col("low")
         several = groups.filter((pl.col("count") > 1) & (pl.col("duration") > 0))
@@ -64,10 +64,10 @@ class Spread:
         return cls(_SEEN_SHARE, _SEEN_NS) if share is None else cls(share, ns)
 
     def around(self, row: Row, suffix: str = "") -> tuple[float, float]:
-        """From where to where launches of a kernel may take: nine in ten do, and half the usual spread around these.
+        """The least and the greatest duration to expect of a launch: nine in ten of those seen, and half the spread.
 
-        Two runs of one program are apart by more than launches of one run are: a kernel launched once shows no spread,
-        and data lies elsewhere.
+        Two runs of one program differ by more than launches within one run do: a kernel launched once shows no spread,
+        and buffers lie at other addresses.
         """
         low, high = row[f"low{suffix}"], row[f"high{suffix}"]
         half = max(self.share * high, self.ns) / 2
@@ -76,14 +76,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reasons:
-    """What explains a row of two tools that record everything.
+    """Explains differences between two tools that record every launch.
 
     Attributes:
-        tools: Both.
-        spread: Of launches of one kernel.
-        tuned: Kernels that Triton's autotuner chose a variant of.
-        steps: Numbers of the steps that the second one is of, where it is of some.
-        shared: The steps that both have; None where there are none.
+        tools: Names of both tools.
+        spread: The usual spread of launches of one kernel.
+        tuned: Kernels that Triton's autotuner tried variants of.
+        steps: Numbers of the steps that the second report was recorded in; empty for none.
+        shared: The steps of each report that both have; None where there are none.
     """
 
     tools: tuple[str, str]
@@ -94,12 +94,12 @@ class Reasons:
 
     @classmethod
     def between(cls, base: Report, other: Report, shared: tuple[Steps, Steps] | None) -> Reasons:
-        """Those that the two reports show, which have the steps `shared`."""
+        """Collects what explains differences between the two reports; `shared` are the steps that both have."""
         steps = other.steps().sort("start").get_column("step").unique(maintain_order=True).to_list()
         return cls((base.meta.tool, other.meta.tool), Spread.of([base, other]), tuned(base), steps, shared)
 
     def of(self, row: Row) -> Explained | None:
-        """What explains this row; None where nothing does."""
+        """The reason why this row's figures differ; None if unknown."""
         if row["figure"] == "duration":
             return self._duration(row)
         return self._count(row) if row["figure"] in COUNTED else None
@@ -127,7 +127,7 @@ class Reasons:
         return None
 
     def _by_step(self, row: Row, first: Steps, second: Steps) -> Explained | None:
-        """What the steps of both explain: that each has as many."""
+        """The reason `steps`: both reports have the same number per step, but recorded different numbers of steps."""
         ours, theirs = (
             {name: (None if row[side] is None else row[f"{name}{suffix}"]) or NOTHING[name] for name in COUNTS}
             for side, suffix in (("first", ""), ("second", "_other"))
@@ -148,5 +148,5 @@ class Reasons:
         )
 
 
-#: Figures that count something.
+#: Figures that are counts or sums of bytes.
 COUNTED: Final = ("launches", "copies", "bytes copied")

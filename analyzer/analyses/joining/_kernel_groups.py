@@ -1,4 +1,4 @@
-"""The kernels of a report as groups that other tools see, too: one name, launch shape and GPU, all launches."""
+"""Groups of kernel launches that can be joined across tools: same name, launch shape and GPU."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: What a group is told by, in the report itself.
+#: The columns that identify a group within its report.
 GROUP_KEYS: Final = ("name", "device", *SHAPE)
 
 
 @once_per_report
 def kernel_groups(report: Report) -> pl.DataFrame:
-    """The groups of kernels in scope, the longest in sum first.
+    """The kernel groups in scope, the longest total time first.
 
-    Columns: group (a number), name (as the tool writes it), same_name and loose_name (what they are compared by, with
-    and without types of parameters), device (the process' own number), those of the launch shape (null where the tool
-    does not say), count, total_ns, exclusive_ns (0 where kernels have no place in time).
+    Columns: group (a number), name (as the tool writes it), same_name and loose_name (normalised names to join by, with
+    and without parameter types), device (the process' own number), those of the launch shape (null where the tool does
+    not record it), count, total_ns, exclusive_ns (0 where kernels have no timestamps).
     """
     sums = (
         kernels_in(report)
@@ -60,8 +60,7 @@ def kernel_groups(report: Report) -> pl.DataFrame:
 def kernels_in(report: Report) -> pl.DataFrame:
     """The kernels in scope: columns event_id, name, device, those of the launch shape, dur_ns, exclusive_ns.
 
-    The device is the number that the process itself has for it, where the report tells one for all processes: other
-    tools know no other.
+    The device is the process' own ordinal, where the report has one for all processes: other tools know no other.
     """
     if report.meta.timeless:
         found = report.seen("kernel").with_columns(pl.col("device").fill_null(0), exclusive_ns=pl.lit(0, pl.Int64))
@@ -73,7 +72,7 @@ def kernels_in(report: Report) -> pl.DataFrame:
 
 
 def _ordinals(report: Report) -> dict[int, int]:
-    """What processes call each GPU, if all of them call it the same and no two GPUs alike."""
+    """The processes' ordinal of each GPU, if all processes agree on it and no two GPUs share one; else empty."""
     told = report.processes.select("device", "cuda_ordinal").drop_nulls().unique()
     if (
         told.is_empty()
@@ -85,10 +84,10 @@ def _ordinals(report: Report) -> dict[int, int]:
 
 @once_per_report
 def makers_of_groups(report: Report) -> pl.DataFrame:
-    """Who launched the kernels of each group: the operator and the nn.Module that launched most of its time.
+    """The operator and nn.Module that launched most of the time of each kernel group.
 
-    Columns: those that a group is told by; operator, operators (how many different ones), path (those around it),
-    module (with those around it); null where there is none.
+    Columns: :data:`GROUP_KEYS`; operator, operators (how many different ones), path (enclosing operators), module (with
+    enclosing modules); null where there is none.
     """
     rows = host_tree(report).rows
     operators = rows.select(pl.col("kind") == "op").to_series()
@@ -122,7 +121,7 @@ _LEAST, _MOST = 0.05, 0.95
 
 @once_per_report
 def groups_with_config(report: Report) -> pl.DataFrame:
-    """The groups of kernels with registers (of a thread), shared (bytes of a block), duration (mean, in ns), low, high.
+    """The kernel groups with registers per thread, shared bytes per block, mean duration in ns, low and high.
 
     Nine in ten launches take from `low` to `high`. Registers and shared memory are null where launches of a group
     differ in them.

@@ -1,4 +1,4 @@
-"""Which groups of kernels of two reports are the same, and how sure that is.
+"""Matches the kernel groups of two reports, and rates how sure each match is.
 
 Definitions: docs/definitions.md, section 9.
 """
@@ -19,10 +19,9 @@ from kanalyze.window import Scope
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: From the surest on. `exact`: same name and shape, and it is known which launches are the same: as many, so that each
-#: has its own partner, or those whose numbers ncu's command tells.
-#: `shape`: same name and shape. `name`: the name alone, or one that a tool cut short, and only one that it can be.
-#: `none`: nothing that it can be, or several.
+#: From the surest on. `exact`: same name and shape, and the launches are known to be the same: equally many, so that
+#: each has its partner, or identified by the launch numbers in ncu's command. `shape`: same name and shape. `name`:
+#: only the name matches, or a name that a tool shortened, and there is one candidate. `none`: no candidate, or several.
 QUALITIES: Final = ("exact", "shape", "name", "none")
 
 _PAIRS: Final[dict[str, type[pl.DataType]]] = {"left": pl.Int64, "right": pl.Int64, "match": pl.String}
@@ -32,13 +31,13 @@ _COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE,
 
 @once_together
 def same_kernels(left: Report, right: Report) -> pl.DataFrame:
-    """The groups of `left` that are the same kernels as groups of `right`.
+    """Matches the kernel groups of `left` with those of `right`.
 
     Returns:
-        Columns left and right (the numbers of groups, each at most once), match (one of :data:`QUALITIES` but none).
+        Columns left and right (numbers of groups, each at most once), match (one of :data:`QUALITIES` except none).
         Groups that are in no row have no partner.
     """
-    whole, one_gpu = _whole(left, right), _has_one_gpu(left) and _has_one_gpu(right)
+    whole, one_gpu = _has_every_launch(left, right), _has_one_gpu(left) and _has_one_gpu(right)
     if not right.meta.timeless:
         return matched(kernel_groups(left), kernel_groups(right), whole=whole, one_gpu=one_gpu)
     names = whole_names(left, right)
@@ -53,7 +52,7 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
 
 
 def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
-    """`pairs`, with what is known of single launches: it makes a match sure, or takes that away."""
+    """Raises matches to `exact`, or lowers them to `shape`, by the launches that ncu's command identifies."""
     known = same_launches(left, right)
     if known.is_empty():
         return pairs
@@ -80,28 +79,28 @@ def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFra
 
 
 def matched(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None, one_gpu: bool) -> pl.DataFrame:
-    """:func:`same_kernels` of two tables of groups.
+    """:func:`same_kernels` for two tables of groups.
 
     Args:
         left: Groups as of :func:`kernel_groups`.
         right: The same.
-        whole: `left` has every launch of the program; False where it may lack some, None where `right` can tell.
-        one_gpu: Each report has but one GPU, whatever its number.
+        whole: Whether `left` has every launch of the program; None if unknown, so that `right` decides.
+        one_gpu: Whether each report has only one GPU, whatever its number.
     """
     first, second = left.select(_COLUMNS), right.select(_COLUMNS)
     if one_gpu and first.height:
         second = second.with_columns(device=pl.lit(first.item(0, "device"), dtype=first.schema["device"]))
-    pairs = _sure(first, second, whole=whole)
-    for find in (_of_one_name, _but_for_parameters, _cut_short):
+    pairs = _by_name_and_shape(first, second, whole=whole)
+    for find in (_by_name, _by_loose_name, _by_shortened_name):
         rest = second.join(pairs, left_on="group", right_on="right", how="anti")
         pairs = pl.concat([pairs, find(first, rest, pairs).select(_PAIRS.keys())])
     return pairs.sort("left")
 
 
-def _whole(left: Report, right: Report) -> bool | None:
-    """Whether `left` tells every launch of the program: nsys', and not a part of it; None where `right` can tell.
+def _has_every_launch(left: Report, right: Report) -> bool | None:
+    """Whether `left` has every launch of the program: a complete nsys report; None if unknown, so that `right` decides.
 
-    That ncu measured as much as nsys recorded of a part of the run does not say that it was the same part.
+    Equal counts in ncu's report and in a part of nsys' do not show that it was the same part.
     """
     if left.scope != Scope():
         return False
@@ -113,31 +112,31 @@ def _whole(left: Report, right: Report) -> bool | None:
 
 
 def _has_one_gpu(report: Report) -> bool:
-    """Whether kernels ran on one GPU, in scope or not: of several, each is told by its number."""
+    """Whether all kernels of the report, in scope or not, ran on one GPU; several GPUs are matched by number."""
     return report.whole.kind("kernel").get_column("device").fill_null(0).n_unique() == 1
 
 
-def _sure(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None) -> pl.DataFrame:
-    """Same name, shape and GPU; the launches are the same ones if they are as many, and one report has all."""
+def _by_name_and_shape(left: pl.DataFrame, right: pl.DataFrame, *, whole: bool | None) -> pl.DataFrame:
+    """Matches groups by name, shape and GPU; `exact` if equally many launches, and one report has all of them."""
     keys = ["same_name", "device", *SHAPE]
-    both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
-    all_alike = both.height == left.height == right.height and both.filter(_as_many()).height == both.height
-    exact = _as_many() if whole or (all_alike and whole is None) else pl.lit(value=False)
+    both = _unique_groups(left, keys).join(_unique_groups(right, keys), on=keys, suffix="_right")
+    all_alike = both.height == left.height == right.height and both.filter(_equal_counts()).height == both.height
+    exact = _equal_counts() if whole or (all_alike and whole is None) else pl.lit(value=False)
     match = pl.when(exact).then(pl.lit("exact")).otherwise(pl.lit("shape"))
     return both.select(left="group", right="group_right", match=match).select(_TYPED)
 
 
-def _as_many() -> pl.Expr:
+def _equal_counts() -> pl.Expr:
     return pl.col("count") == pl.col("count_right")
 
 
-def _alone(groups: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Those of `groups` that nothing else in their report looks like."""
+def _unique_groups(groups: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The groups whose `keys` no other group of their report has."""
     return groups.filter(pl.len().over(keys) == 1)
 
 
 def _paired(left: pl.DataFrame, right: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    both = _alone(left, keys).join(_alone(right, keys), on=keys, suffix="_right")
+    both = _unique_groups(left, keys).join(_unique_groups(right, keys), on=keys, suffix="_right")
     return both.select(left="group", right="group_right", match=pl.lit("name")).select(_TYPED)
 
 
@@ -145,20 +144,20 @@ def _unpaired(left: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
     return left.join(pairs, left_on="group", right_on="left", how="anti")
 
 
-def _of_one_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """The same name in another shape, where only one group of each report is left that has it."""
+def _by_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Matches groups by name in spite of another shape, where one group of each report is left with that name."""
     return _paired(_unpaired(left, pairs), rest, ["same_name", "device"])
 
 
-def _but_for_parameters(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """The same shape, and the same name but for the types of parameters; not where there are such overloads."""
+def _by_loose_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Matches groups by shape and by name without parameter types, unless the report has several such overloads."""
     keys = ["loose_name", "device", *SHAPE]
     taken = left.join(pairs, left_on="group", right_on="left", how="semi").select(keys).unique()
     return _paired(_unpaired(left, pairs).join(taken, on=keys, how="anti"), rest, keys)
 
 
-def _cut_short(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """The same shape, and a name that is one of the other report with words left out: of one kernel only."""
+def _by_shortened_name(left: pl.DataFrame, rest: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """Matches groups by shape and a name that a tool shortened, where only one full name fits."""
     keys = ["device", *SHAPE]
     near = rest.join(left, on=keys, suffix="_left").drop_nulls(["name", "name_left"])
     names = near.select("name", "name_left").unique()

@@ -1,4 +1,4 @@
-"""Which launches of the program those are that ncu measured, where its command is known: launch for launch.
+"""Matches ncu's measurements with single launches of the program, by the launch numbers in ncu's command.
 
 Definitions: docs/counters.md, One kernel, three tools.
 """
@@ -25,21 +25,21 @@ _PAIRS: Final[dict[str, type[pl.DataType]]] = {"right": pl.Int64, "number": pl.I
 
 _TYPED: Final = [pl.col(name).cast(dtype) for name, dtype in _PAIRS.items()]
 
-#: What a function's launches have to have in common, so that their order is that of any run of the program.
-_OF_ONE: Final = ("process_id", "thread_id", "context_id", "device")
+#: What all launches of a function must have in common for their order to be the same in every run.
+_SAME_FOR_ALL: Final = ("process_id", "thread_id", "context_id", "device")
 
 
 @once_together
 def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
-    """The launches of `base` that ncu measured, as far as ncu's command says which of its function's launches they are.
+    """Matches the kernels that ncu measured with the launches of `base`, as far as ncu's command identifies them.
 
-    The n-th launch in one run of the program is the n-th in another where one thread makes all launches of a function
-    on one GPU, and `base` has them all, each by itself.
+    The n-th launch in one run of the program is the n-th in another if one thread makes all launches of a function on
+    one GPU, and `base` has every launch as an event of its own.
 
     Returns:
-        Columns right (event_id in `ncu`), number (which launch of its function), left (event_id in `base`; null where
-        that launch has another shape or is not there, so that one of both runs went another way). Kernels that are in
-        no row are those of which nothing is known.
+        Columns right (event_id in `ncu`), number (the launch's index among those of its function), left (event_id in
+        `base`; null where that launch has another shape or is missing, so that the two runs differ). Kernels in no row
+        could not be identified.
     """
     numbers = ncu.table("launch_numbers")
     if numbers.is_empty() or not _of_one_capture(base, ncu) or not complete(base):
@@ -58,7 +58,7 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
 
 
 def whole_names(base: Report, ncu: Report) -> dict[str, str]:
-    """Names that ncu's pages cut short, and that of the one function each can be, of those that its command names."""
+    """Full names by the shortened ones on ncu's pages, for those that only one function in ncu's command fits."""
     numbers, symbols = ncu.table("launch_numbers"), base.table("symbols")
     if numbers.is_empty() or not _of_one_capture(base, ncu):
         return {}
@@ -78,7 +78,7 @@ def _of_one_capture(base: Report, ncu: Report) -> bool:
 
 @once_per_report
 def complete(base: Report) -> bool:
-    """Whether every launch is there, each by itself."""
+    """Whether the report has every launch, each as an event of its own."""
     whole = base.whole
     if base.scope.process is not None or whole.kind("graph").height:
         return False
@@ -86,12 +86,12 @@ def complete(base: Report) -> bool:
 
 
 def _with_same_name(kernels: pl.DataFrame) -> pl.DataFrame:
-    """`kernels` with what their names are compared by; without those of names that two functions share."""
-    return kernels.join(_alone_in_their_names(kernels.get_column("name")), on="name")
+    """`kernels` with the normalised name to join by; without names that two functions share."""
+    return kernels.join(_unique_names(kernels.get_column("name")), on="name")
 
 
-def _alone_in_their_names(names: pl.Series) -> pl.DataFrame:
-    """Columns name and same_name of those of `names` that no other one looks like."""
+def _unique_names(names: pl.Series) -> pl.DataFrame:
+    """Columns name and same_name of the `names` whose normalised name is unique."""
     different = names.unique().cast(pl.String).drop_nulls().to_list()
     known = pl.DataFrame(
         {"name": different, "same_name": [normalised(name) for name in different]},
@@ -101,19 +101,19 @@ def _alone_in_their_names(names: pl.Series) -> pl.DataFrame:
 
 
 def _numbered(base: Report, wanted: pl.Series) -> pl.DataFrame:
-    """The launches of functions that have numbers: columns same_name, number, event_id, alone, those of launch shape.
+    """Numbers the launches of the `wanted` functions: same_name, number, event_id, alone, and the launch shape.
 
-    Not alone are launches of a function that one call made, nodes of a graph: which came first is not known.
+    `alone` is false for several launches of a function by one call (graph nodes): their order is unknown.
     """
     kernels = base.kind("kernel")
     doubled = base.table("symbols").filter(pl.len().over("name") > 1).select("name")
-    names = _alone_in_their_names(kernels.get_column("name")).join(doubled, on="name", how="anti")
+    names = _unique_names(kernels.get_column("name")).join(doubled, on="name", how="anti")
     asked = names.filter(pl.col("same_name").is_in(wanted.implode()))
     own = kernels.filter(pl.col("name").is_in(asked.get_column("name").to_list()))
     columns = ("event_id", "process_id", "context_id", "device")
     named = own.select(*columns, pl.col("name").cast(pl.String)).join(asked, on="name")
     launched = named.join(_calls(base, named), on="event_id", how="left")
-    in_order = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _OF_ONE)
+    in_order = pl.all_horizontal(pl.col(name).n_unique().over("same_name") == 1 for name in _SAME_FOR_ALL)
     known = pl.col("call_start").is_not_null().all().over("same_name")
     order = launched.filter(in_order & known).sort("call_start", "call_row", "event_id")
     numbered = order.with_columns(number=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("same_name"))

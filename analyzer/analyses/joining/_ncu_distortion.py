@@ -1,4 +1,4 @@
-"""What measuring with ncu does to the time of a kernel: other clocks, empty caches, nothing beside it.
+"""How profiling with ncu changes a kernel's duration: fixed clocks, flushed caches, serialised kernels.
 
 Definitions: docs/counters.md, One kernel, three tools.
 """
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-#: What warps wait for longer when caches are empty: data, instructions, constants.
+#: Stall reasons that grow when caches are cold: data, instructions, constants.
 _COLD: Final = ("long_scoreboard", "no_instruction", "imc_miss")
 
 
 @dataclass(frozen=True)
 class UnderNcu:
-    """What explains that ncu measured another duration than a recording of the program has.
+    """Explains why a duration measured by ncu differs from the one recorded by a tracing tool.
 
     Attributes:
-        tool: The one that recorded.
-        spread: Of launches of one kernel there.
-        clock_hz: The highest clock of the GPU.
-        l2_bytes: Its L2 cache.
-        dram_bytes_per_s: Its memory's bandwidth.
-        selective: Whether ncu was told to measure some launches only; None where its command is not known.
+        tool: The tracing tool.
+        spread: The usual spread of launches of one kernel in its recording.
+        clock_hz: The GPU's maximum clock rate.
+        l2_bytes: Size of the L2 cache.
+        dram_bytes_per_s: Bandwidth of the device memory.
+        selective: Whether ncu was told to measure only some launches; None if its command is unknown.
     """
 
     tool: str
@@ -51,7 +51,7 @@ class UnderNcu:
 
     @classmethod
     def of(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
-        """Of two reports of one program."""
+        """Collects it from two reports of one program."""
 
         def most(name: str) -> Any:  # noqa: ANN401 - a number, or None where neither report has one
             found = base.devices.get_column(name).max()
@@ -67,14 +67,14 @@ class UnderNcu:
         )
 
     def fewer(self, row: Row) -> Explained | None:
-        """What explains that ncu measured no more launches; None where it was told to measure all."""
+        """The reason why ncu measured fewer launches; None if it was told to measure all."""
         if self.selective is False:
             return None
         unknown = "; its command is not known" if self.selective is None else ""
         return "filter", f"{row['second']:,.0f} of {row['first']:,.0f}{unknown}"
 
     def duration(self, row: Row) -> Explained | None:
-        """What explains a row of durations; None where nothing does."""
+        """The reason why the durations of a row differ; None if unknown."""
         low, high = self.spread.around(row)
         found = row["second"]
         if low <= found <= high:
@@ -111,7 +111,7 @@ class UnderNcu:
 
 @once_per_report
 def measuring(ncu: Report) -> pl.DataFrame:
-    """By group of kernels that ncu measured: group, sm_clock_hz (least), cold_share and dram_bytes (most)."""
+    """Conditions of measuring by kernel group of ncu: group, sm_clock_hz (least), cold_share and dram_bytes (most)."""
     waits = pl.col("share").filter(pl.col("reason").is_in(_COLD))
     cold = stalls(ncu).group_by("event_id").agg(cold_share=waits.sum())
     facts = kernel_facts(ncu).select("event_id", "sm_clock_hz", "dram_bytes")
@@ -125,7 +125,7 @@ def measuring(ncu: Report) -> pl.DataFrame:
 
 @once_per_report
 def disturbed(base: Report) -> pl.DataFrame:
-    """By group of kernels in the program: group, faulted (memory moved meanwhile), crowded (others ran meanwhile)."""
+    """Disturbances by kernel group of the program: group, faulted (memory migrated meanwhile), crowded (others ran)."""
     work = operations(base)
     unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     moves = pl.concat([work.filter(unified).select("start", "end"), _faults(base)])

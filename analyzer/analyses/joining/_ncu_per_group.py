@@ -1,4 +1,4 @@
-"""What ncu says of each group of kernels: the counters of its longest launch, and the best advice for it."""
+"""What ncu measured of each kernel group: the counters of its longest launch, and its best advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: Columns of the tables `counters` and `roofline` that stand beside the time.
+#: Columns of the tables `counters` and `roofline` that are shown beside the time.
 _FACTS: Final = (
     ("registers_per_thread", pl.Int32, "Registers that a thread uses."),
     ("static_shared_bytes", pl.Int64, "Static shared memory of a block."),
@@ -56,9 +56,9 @@ RULES: Final = (
 
 @once_per_report
 def measured_groups(report: Report) -> pl.DataFrame:
-    """The groups of kernels that ncu measured.
+    """The kernel groups that ncu measured.
 
-    Columns: group and those that a group is told by, :data:`MEASURED`, :data:`RULES`.
+    Columns: group and :data:`GROUP_KEYS`, :data:`MEASURED`, :data:`RULES`.
     """
     launches = kernels_in(report).sort("dur_ns", "event_id", descending=[True, False], nulls_last=True)
     longest = launches.group_by(*GROUP_KEYS, maintain_order=True).agg(

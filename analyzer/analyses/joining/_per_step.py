@@ -1,4 +1,4 @@
-"""What each step of two recordings of one program launches: there are other steps, of which each launches as many."""
+"""Counts per step, to compare two recordings of one program that cover different steps."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: What a framework's profiler calls its steps, where they are told from ranges of the program's own.
+#: The name of the profiler's own steps, where steps are otherwise user ranges.
 PROFILER_STEPS: Final = "ProfilerStep"
 
-#: Where an operation was launched: in a step, between two of them, or before the first or after the last one.
+#: Where an operation was launched: in a step, between two steps, or outside: before the first or after the last.
 _PLACES: Final = ("in", "between", "beside")
 
 _SPANS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64, "name": pl.String}
 
-#: What is told of a count: the amounts that a step may come to, those of what lies between two, and the sum of what is
-#: in neither.
+#: The columns of a count: its distinct values per step, its distinct values between two steps, and its sum outside.
 COUNTS: Final[dict[str, PolarsDataType]] = {"in": pl.List(pl.Int64), "between": pl.List(pl.Int64), "beside": pl.Int64}
 
-#: Those of what does not occur.
+#: The values for something that does not occur.
 NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a recording that another one has, too.
+    """The steps of a recording that another recording has, too.
 
     Attributes:
-        name: What they are called.
-        spans: Them: process_id, start, end and until, the start of the next one (null for the last); by start.
+        name: Name of the steps.
+        spans: Columns process_id, start, end and until (start of the next step, null for the last); sorted by start.
     """
 
     name: str
@@ -52,10 +51,10 @@ class Steps:
 
 
 def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
-    """The steps of both: ranges or annotations of one name, those that take most of the other; None for none.
+    """The steps that both reports have: ranges of the common name that takes most time in `other`; None without any.
 
-    Where no name is in both, the rounds that each has, such as a profiler's steps and ranges. Of a window those count
-    that lie in it.
+    Without a common name, the most frequent rounds of each, such as a profiler's steps here and ranges there. Only
+    steps inside a report's window are taken.
     """
     ours, theirs = _named(base), _named(other)
     often = (pl.col("len") > 1) | (pl.col("len_other") > 1)
@@ -73,7 +72,7 @@ def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
 
 
 def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """Those of `spans` that lie in the window of a report."""
+    """The `spans` inside the window of a report."""
     window = report.scope.window
     low = BEFORE_ALL if window is None or window.start_ns is None else window.start_ns
     high = AFTER_ALL if window is None or window.end_ns is None else window.end_ns
@@ -81,7 +80,7 @@ def _inside(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _named(report: Report) -> pl.DataFrame:
-    """The closed ranges and the profiler's steps of a whole report, by their names."""
+    """The closed ranges and the profiler's steps of a whole report, with their names."""
     steps = report.whole.steps()
     found = [steps.select("process_id", "start", "end", name=pl.lit(PROFILER_STEPS))]
     if "range" in report.kinds:
@@ -93,7 +92,7 @@ def _named(report: Report) -> pl.DataFrame:
 
 
 def _steps(name: str, spans: pl.DataFrame) -> Steps:
-    """The steps of a name that do not lie in an earlier one."""
+    """The outermost spans with this name, as steps."""
     own = spans.filter(pl.col("name") == name).sort("process_id", "start", "end", descending=[False, False, True])
     reached = pl.col("end").cum_max().shift(1).over("process_id")
     outer = own.filter((pl.col("start") >= reached).fill_null(value=True))
@@ -102,13 +101,13 @@ def _steps(name: str, spans: pl.DataFrame) -> Steps:
 
 
 def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What the operations of a report come to by step: kernels by :data:`GROUP_KEYS`, and the others by name.
+    """Counts per step of the operations in scope: kernels by :data:`GROUP_KEYS`, copies and memsets by name.
 
-    Columns beside these keys: :data:`COUNTS`; of the others the same of bytes, ending in ``_bytes``.
+    Further columns: :data:`COUNTS`; for copies and memsets also in bytes, with the suffix ``_bytes``.
     """
     work = exclusive_operations(report).select("event_id", "row", "kind", "name", "process_id", "start")
     called = calls_of(report, work.get_column("row"), "call_start").get_column("call_start")
-    # what was launched before a recording began is in none of its steps, whenever it ran
+    # where no launch was recorded, the operation's own start decides
     at = work.get_column("start") if called.null_count() == len(called) else called
     placed = _placed(work.with_columns(at=at), steps)
     own = placed.select("event_id", "step", "place")
@@ -122,7 +121,7 @@ def per_step(report: Report, steps: Steps) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
-    """Operations (process_id, at) with their step and :data:`_PLACES`."""
+    """`work` (process_id, at) with the step that each operation was launched in, and its place (:data:`_PLACES`)."""
     numbered = steps.spans.with_row_index("step").rename({"start": "since"})
     line = work.sort("at")
     joined = line.join_asof(numbered, left_on="at", right_on="since", by="process_id", check_sortedness=False)
@@ -132,7 +131,7 @@ def _placed(work: pl.DataFrame, steps: Steps) -> pl.DataFrame:
 
 
 def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) -> pl.DataFrame:
-    """:data:`COUNTS` by `keys`; a step without any counts as 0."""
+    """:data:`COUNTS` by `keys`; steps without such an operation count as 0."""
     each = work.with_columns(amount=amount).group_by(*keys, "place", "step").agg(pl.col("amount").sum())
     found = work.select(keys).unique()
     for place, of in ((_PLACES[0], steps), (_PLACES[1], steps - 1)):
@@ -149,10 +148,10 @@ def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) 
 
 
 def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[int, int]) -> bool:
-    """Whether two recordings (:data:`COUNTS`) of so many steps each tell the same of a step.
+    """Whether two recordings (:data:`COUNTS`) with `numbers` of steps agree on the counts per step.
 
-    Each step of the one with fewer steps comes to what some step of the other does, and so does what lies between two;
-    beside its steps there is no more than the other has there, between two, and in a step that was cut.
+    Every value of the one with fewer steps, in and between steps, must occur in the other one. Its sum outside of steps
+    may be no larger than that of the other, plus the largest values between and in steps (for a step that was cut).
     """
     few, many = (first, second) if (numbers[0], first["beside"]) <= (numbers[1], second["beside"]) else (second, first)
     inside = all(set(few[place]) <= set(many[place]) for place in _PLACES[:2])

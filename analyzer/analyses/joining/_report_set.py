@@ -1,4 +1,4 @@
-"""Reports of one program by different tools: which of them gives the time, the operators, the counters."""
+"""Sorts the reports of one program by what they provide: the time, the operators, the counters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report, Where
     from kanalyze.schema import Table
 
-#: The tools that give the time, the better one first.
+#: The tools that provide the time, in order of preference.
 _TIMED: Final = ("nsys", "torch.profiler")
 
 REPORT: Final = Column("report", pl.String, "Path of the report that gives the time.")
@@ -26,13 +26,13 @@ REPORT: Final = Column("report", pl.String, "Path of the report that gives the t
 
 @dataclass(frozen=True)
 class Together:
-    """Reports of one program.
+    """The reports of one program, by what they provide.
 
     Attributes:
-        base: The one that gives the time: of nsys, or else of torch.profiler.
-        torch: That of torch.profiler, where it does not give the time; all of them as one.
-        ncu: That of ncu; all of them as one.
-        given: All of them, as they were given; what was given twice once.
+        base: The report that provides the time: of nsys, else of torch.profiler.
+        torch: The merged torch.profiler report, unless it is the base.
+        ncu: The merged ncu report.
+        given: All reports as they were given, without duplicates.
     """
 
     base: Report
@@ -42,25 +42,25 @@ class Together:
 
     @property
     def operators(self) -> Report | None:
-        """The one that knows operators."""
+        """The report that has operators."""
         return next((one for one in (self.torch, self.base) if one is not None and "op" in one.kinds), None)
 
     @property
     def reports(self) -> list[Report]:
-        """One of each tool."""
+        """The report of each tool."""
         return [one for one in (self.base, self.torch, self.ncu) if one is not None]
 
 
 def together(table: str, reports: Sequence[Report], where: Where) -> list[Together]:
-    """The reports by what they give, around each that gives the time; what `where` names narrows that one.
+    """Groups the given reports around each that provides the time; `where` narrows that one.
 
-    Several of nsys, or without any of nsys several of torch.profiler, are runs or ranks that each have a time of their
-    own. The others are added up: traces of ranks beside one report of nsys, measurements of ncu. As many traces as
-    reports of nsys belong to these one by one, in the order in which they are given. A report in the folder of a
-    capture belongs to those of that capture alone, where one of them gives time. What is given twice counts once.
+    Several nsys reports, or without any several of torch.profiler, are runs or ranks with a time of their own. All
+    others are merged: traces of ranks beside one nsys report, measurements of ncu. If there are as many traces as nsys
+    reports, they are paired in the order given. A report in a capture's folder belongs only to the reports of that
+    capture, if one of them provides the time. Duplicates are removed.
 
     Raises:
-        CannotTellError: None gives time.
+        CannotTellError: No report provides the time.
     """
     files = different_files(reports)
     by_tool = {tool: [one for one in files if one.meta.tool == tool] for tool in (*_TIMED, "ncu")}
@@ -82,13 +82,13 @@ def _around(  # noqa: PLR0913 - what is given, and which of it
 
 
 def several(table: Table) -> Table:
-    """The form of `table` where several reports give time, each its own."""
+    """The form of `table` for several reports that each provide a time, with a column `report`."""
     columns = (REPORT, *table.columns)
     return replace(table, columns=columns, when="where several reports give time, each its own", groupings=())
 
 
 def of_each(table: Table, found: Sequence[Together], make: Callable[[Together], pl.DataFrame]) -> pl.DataFrame:
-    """What `make` gives of each that has a time; of several one after the other, told apart by a column."""
+    """Concatenates the tables that `make` gives for each set of reports; of several sets, with the column `report`."""
     if len(found) == 1:
         return make(found[0])
     parts = [make(one).with_columns(pl.lit(str(one.base.meta.path)).alias(REPORT.name)) for one in found]

@@ -1,4 +1,4 @@
-"""The kernels of a roofline picture: where each stands under its roof, and how much time it takes."""
+"""The points of a roofline plot: where each kernel stands under its roof, and how much time it takes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _ROOF: Final = ("intensity_flop_per_byte", "achieved_flop_per_s", "precision", "
 
 @dataclass(frozen=True)
 class RoofPoints:
-    """What the picture shows.
+    """The data of a roofline plot.
 
     Attributes:
-        title: The report with the counters.
-        points: A row per kernel and launch shape that did floating-point work, the longest first: name, time_ns, those
+        title: Heading of the plot: the report with the counters, and where the time is from if that is ambiguous.
+        points: One row per kernel and launch shape that did floating-point work, the longest first: name, time_ns, and
             columns of `roofline`.
-        left_out: Kernels without work or bytes, which have no place on logarithmic axes.
-        time_from: The tool that gives the time.
+        left_out: Number of kernels without work or bytes, which have no place on logarithmic axes.
+        time_from: The tool that provides the time.
     """
 
     title: str
@@ -44,7 +44,7 @@ class RoofPoints:
 
 
 def counted_of(reports: Sequence[Report]) -> Report:
-    """Those of `reports` that have counters, as one.
+    """The reports with counters, merged into one.
 
     Raises:
         CannotTellError: None has.
@@ -56,7 +56,7 @@ def counted_of(reports: Sequence[Report]) -> Report:
 
 
 def roof_points(reports: Sequence[Report]) -> RoofPoints:
-    """The kernels of the reports with counters; sized by the time of another one, the first that gives it.
+    """The points of the reports with counters, sized by the time of the first other report that provides it.
 
     Raises:
         CannotTellError: No report has counters.

@@ -1,4 +1,4 @@
-"""Do the tools tell the same? Every figure that two of them have of one program, and why it differs where it does.
+"""Cross-checks the tools: every figure that two of them report of one program, and why they differ where they do.
 
 Definitions: docs/definitions.md, section 9.
 """
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from kanalyze.analyses.joining._per_step import Steps
     from kanalyze.report import Report, Where
 
-#: What explains a difference, and what that means.
+#: The reasons for a difference, and what each means.
 REASONS: Final = EXPLANATIONS
 
-#: What a comparison can end with.
+#: The possible results of a comparison.
 VERDICTS: Final = ("equal", "explained", "unexplained")
 
-#: What is compared of a kernel, with its unit.
+#: The figures that are compared per kernel, with their units.
 _FIGURES: Final = {"launches": "", "registers": "", "shared memory": "bytes", "duration": "ns"}
 
 TABLE: Final = Table(
@@ -71,10 +71,10 @@ TABLE: Final = Table(
 
 SEVERAL: Final = several(TABLE)
 
-#: What explains other counts: see :func:`kanalyze.analyses.joining._autotuning.tried`.
+#: Columns that explain different counts: see :func:`kanalyze.analyses.joining._autotuning.tried`.
 _TRIALS: Final = ("compiling", "trial")
 
-#: Columns that rows of only one tool, or of nothing but one tool's operations, do not have.
+#: Columns added as null where no row has them: those of the other tool, and those of kernels.
 _MAY_LACK: Final[dict[str, PolarsDataType]] = {
     **dict.fromkeys(("first", "second"), pl.Float64),
     **{f"{name}{side}": pl.Float64 for name in _TRIALS for side in ("", "_other")},
@@ -83,7 +83,7 @@ _MAY_LACK: Final[dict[str, PolarsDataType]] = {
 
 
 def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
-    """Every figure that two of the reports tell, those first that differ without a known reason.
+    """Compares every figure that two of the reports have; unexplained differences first.
 
     Args:
         reports: As :func:`kanalyze.joined` takes them.
@@ -93,7 +93,7 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: There is but one report, or none gives time or has kernels.
+        CannotTellError: There is only one report, or none has a time or kernels.
 
     Columns:
         figure, name, grid_x, grid_y, grid_z, block_x, block_y, block_z, first_tool, first, second_tool, second,
@@ -106,11 +106,11 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 
 def _agreement_of(found: Together) -> pl.DataFrame:
-    """The same of reports of which one gives the time."""
+    """:func:`agreement` for one report that provides the time, and the others."""
     require(found.base, TABLE.name, "kernel")
     rows, whole = _compared(found), found.base.whole
     if whole is not found.base:
-        rows = _of_part(rows, _compared(replace(found, base=whole)))
+        rows = _with_whole_base(rows, _compared(replace(found, base=whole)))
     order = pl.col("verdict").replace_strict(VERDICTS, range(len(VERDICTS)), return_dtype=pl.Int64)
     frame = rows.with_columns(difference=pl.col("second") - pl.col("first"))
     keys = ["figure", "name", *SHAPE, "second_tool"]
@@ -118,15 +118,15 @@ def _agreement_of(found: Together) -> pl.DataFrame:
 
 
 def _compared(found: Together) -> pl.DataFrame:
-    """Every figure with its verdict; `right` is the group of kernels of the second report."""
+    """Every figure with its verdict; `right` is the number of the kernel group in the second report."""
     parts = [_kernels(found.base, other) for other in found.reports[1:]]
     if found.torch is not None:
         parts.append(_copied(found.base, found.torch))
     return pl.concat(parts, how="diagonal_relaxed")
 
 
-def _of_part(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
-    """`rows` of a part of the base, which is held against all of the others: explained where it agrees as a `whole`."""
+def _with_whole_base(rows: pl.DataFrame, whole: pl.DataFrame) -> pl.DataFrame:
+    """Marks as explained the `rows` of a part of the base that agree with the others if the `whole` base is taken."""
     without_group = pl.concat_str("name", *SHAPE, separator=" ", ignore_nulls=True)  # copies, too
     told_by = pl.when(pl.col("right").is_null()).then(without_group)
     keys = ["figure", "second_tool", "right", "told_by"]
@@ -166,17 +166,17 @@ def _kernels(base: Report, other: Report) -> pl.DataFrame:
     other_shape = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_other")) for name in SHAPE)
     elsewhere = both.filter(other_shape)  # the first has that name in other shapes only
     as_there = [pl.col(f"{name}_other").alias(name) for name in ("launches", *SHAPE)]
-    rows.append(_alone(elsewhere.with_columns(as_there), "second"))
+    rows.append(_of_one_tool(elsewhere.with_columns(as_there), "second"))
     single = theirs.join(pairs, left_on="group", right_on="right", how="anti")
     told = (*_TRIALS, *(COUNTS if steps else ()))
-    rows.append(_alone(single.rename({"group": "right"} | {name: f"{name}_other" for name in told}), "second"))
+    rows.append(_of_one_tool(single.rename({"group": "right"} | {name: f"{name}_other" for name in told}), "second"))
     if not other.meta.timeless:  # ncu is told which kernels to measure
-        rows.append(_alone(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
-    return _judged(pl.concat(rows, how="diagonal_relaxed"), base, other, steps)
+        rows.append(_of_one_tool(ours.join(pairs, left_on="group", right_on="left", how="anti"), "first"))
+    return _with_verdicts(pl.concat(rows, how="diagonal_relaxed"), base, other, steps)
 
 
 def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFrame:
-    """The groups of kernels with the figures to compare, and what may explain that they differ."""
+    """The kernel groups with the figures to compare, and the columns that may explain a difference."""
     found = groups_with_config(report).rename({"shared": "shared memory"}).with_columns(launches="count")
     if report.meta.timeless:
         trials = pl.DataFrame(schema={**found.select(GROUP_KEYS).schema, **dict.fromkeys(_TRIALS, pl.Float64)})
@@ -190,7 +190,7 @@ def _figures(report: Report, names: list[str], steps: Steps | None) -> pl.DataFr
 
 
 def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
-    """`both` with what measuring did to each, and the time of the launches that ncu measured where these are known."""
+    """Adds how ncu disturbed each kernel of `both`, and the time of exactly the launches that it measured, if known."""
     known = same_launches(base, ncu).drop_nulls()
     times = kernels_in(base).select(left="event_id", own="dur_ns")
     groups = kernels_in(ncu).join(kernel_groups(ncu), on=GROUP_KEYS, nulls_equal=True)
@@ -206,13 +206,15 @@ def _of_launches(both: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:
     )
 
 
-def _alone(groups: pl.DataFrame, side: str) -> pl.DataFrame:
-    """What only one of both tools saw."""
+def _of_one_tool(groups: pl.DataFrame, side: str) -> pl.DataFrame:
+    """The rows for groups that only one of the tools has."""
     return groups.with_columns(figure=pl.lit("launches"), unit=pl.lit(""), **{side: pl.col("launches")})
 
 
-def _judged(frame: pl.DataFrame, base: Report, other: Report, steps: tuple[Steps, Steps] | None = None) -> pl.DataFrame:
-    """With verdict, reason and why."""
+def _with_verdicts(
+    frame: pl.DataFrame, base: Report, other: Report, steps: tuple[Steps, Steps] | None = None
+) -> pl.DataFrame:
+    """Adds verdict, reason and why."""
     new = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _MAY_LACK.items() if name not in frame.columns]
     rows = frame.with_columns(new)
     reasons = Reasons.between(base, other, steps)
@@ -242,7 +244,7 @@ def _under_ncu(under: UnderNcu, row: dict[str, Any]) -> Explained | None:
 
 
 def _copied(base: Report, other: Report) -> pl.DataFrame:
-    """Copies and memsets: how many, and how many bytes."""
+    """Compares copies and memsets: their number, and their bytes."""
     columns = {"copies": ("count", "", ""), "bytes copied": ("total_bytes", "bytes", "_bytes")}
     sums = [
         copies(one)
@@ -267,4 +269,4 @@ def _copied(base: Report, other: Report) -> pl.DataFrame:
         )
         for figure, (_, unit, ending) in columns.items()
     ]
-    return _judged(pl.concat(rows), base, other, steps)
+    return _with_verdicts(pl.concat(rows), base, other, steps)

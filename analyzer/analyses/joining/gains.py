@@ -1,4 +1,4 @@
-"""What to do first: advice about kernels, by what the program would gain from it."""
+"""Advice about kernels, ranked by what the whole program would gain."""
 
 from __future__ import annotations
 
@@ -54,18 +54,19 @@ SEVERAL: Final = several(TABLE)
 
 
 def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
-    """The advice about the longest launch of each kernel that ncu measured, what gains the program most first.
+    """Advice about the longest launch of each kernel that ncu measured, the largest gain for the program first.
 
     Args:
         reports: As :func:`kanalyze.joined` takes them.
         where: As there.
 
     Returns:
-        :data:`TABLE`. Estimates of the whole duration, no more than the roof leaves, times the kernel's share of the
-        window come first, then the estimates that no figure of the program follows from, by the kernel's share.
+        :data:`TABLE`. First the estimates for a kernel's whole duration: capped by its distance to the roof, times the
+        kernel's share of the window. Then those that do not translate into a gain of the program, by the kernel's
+        share.
 
     Raises:
-        CannotTellError: None of the reports gives time, or has counters.
+        CannotTellError: No report provides the time, or none has counters.
 
     Columns:
         name, device, grid_x, grid_y, grid_z, block_x, block_y, block_z, event_id, ncu_match, window_share,
@@ -82,7 +83,7 @@ def _gains_of(found: Together) -> pl.DataFrame:
 
 
 def gains_among(rows: pl.DataFrame, ncu: Report) -> pl.DataFrame:
-    """The same of the kernels in `rows`, of the table `joined`, which `ncu` measured."""
+    """:func:`gains` for the kernels in `rows` of the table `joined`, measured by `ncu`."""
     keys = ("name", "device", *SHAPE, "event_id", "ncu_match", "window_share", "exclusive_ns", "roof_share")
     kernels = rows.filter(pl.col("event_id").is_not_null()).select(keys)
     said = advice(ncu).drop("name", "device", "at_stake_ns", "kind")

@@ -1,4 +1,4 @@
-"""One kernel, several tools: the time that nsys or torch gives, the operator of torch, the counters of ncu.
+"""Joins kernels across tools: time of nsys or torch, operator of torch, counters of ncu.
 
 Definitions: docs/definitions.md, section 9.
 """
@@ -35,7 +35,7 @@ def _match(tool: str) -> Column:
     return Column(f"{tool}_match", pl.String, doc, nullable=True)
 
 
-#: The launch that ncu measured, where it is known which one that is.
+#: Columns for the launch that ncu measured, where it could be identified.
 _LAUNCH: Final = (
     Column("launch_number", pl.Int64, "Which launch of its function event_id is, from 1.", nullable=True),
     Column("launch_event_id", pl.Int64, "That launch in the report of the time.", nullable=True),
@@ -80,19 +80,19 @@ TABLE: Final = Table(
 
 
 def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
-    """The kernels of one program that several tools saw, the longest in sum first; last those without a time.
+    """Joins the kernels that several tools saw, the longest total time first; those without a time last.
 
     Args:
-        reports: Of nsys and torch.profiler the first gives the time, nsys before torch. Several of nsys, or without
-            nsys of torch.profiler, each have a time of their own; all others of one tool are added up.
+        reports: The first report of nsys, else of torch.profiler, provides the time. Several of nsys, or without nsys
+            of torch.profiler, each have a time of their own; all others of one tool are merged.
         where: A window, device or process of the reports that give the time.
 
     Returns:
-        :data:`TABLE`; :data:`SEVERAL` where several reports give time. Each kernel that any of the reports has is in it
-        once; where another tool did not see it, or only ones that it cannot be told apart from, the match is ``none``.
+        :data:`TABLE`; :data:`SEVERAL` where several reports provide a time. Every kernel of any report occurs once; the
+        match is ``none`` where another tool did not see it, or has several candidates that cannot be told apart.
 
     Raises:
-        CannotTellError: None of the reports gives time, or it has no kernels.
+        CannotTellError: No report provides the time, or it has no kernels.
 
     Columns:
         name, device, grid_x, grid_y, grid_z, block_x, block_y, block_z, time_from, count, total_ns, avg_ns,
@@ -107,14 +107,14 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 
 def joined_of(found: Together) -> pl.DataFrame:
-    """The same of reports of which one gives the time."""
+    """:func:`joined` for one report that provides the time, and the others."""
     require(found.base, TABLE.name, "kernel")
     frame = _timed(found.base)
     if found.torch is not None:
-        frame = _beside(frame, _of_torch(found.torch), found, "torch")
+        frame = _with_other_tool(frame, _of_torch(found.torch), found, "torch")
     if found.ncu is not None:
-        frame = _with_launch(_beside(frame, measured_groups(found.ncu), found, "ncu"), found.base, found.ncu)
-    frame = _named(frame, found)
+        frame = _with_launch(_with_other_tool(frame, measured_groups(found.ncu), found, "ncu"), found.base, found.ncu)
+    frame = _with_decoded_names(frame, found)
     if found.torch is None and found.operators is not None:
         frame = frame.join(makers_of_groups(found.operators), on=GROUP_KEYS, how="left", nulls_equal=True)
     missing = [pl.lit(None, dtype=column.dtype).alias(column.name) for column in TABLE.columns]
@@ -146,10 +146,10 @@ def _of_torch(report: Report) -> pl.DataFrame:
     return groups.join(makers_of_groups(report), on=GROUP_KEYS, how="left", nulls_equal=True)
 
 
-def _beside(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: str) -> pl.DataFrame:
-    """`frame` with what another tool says of each kernel, and the kernels that only that one has at the end."""
+def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, found: Together, tool: str) -> pl.DataFrame:
+    """Joins another tool's columns to `frame`, and appends the kernels that only that tool has."""
     report = found.torch if tool == "torch" else found.ncu
-    assert report is not None, "it was given"  # noqa: S101 - both callers have looked
+    assert report is not None, "it was given"  # noqa: S101 - both callers checked
     pairs = same_kernels(found.base, report).rename({"match": f"{tool}_match"})
     own = theirs.drop(GROUP_KEYS)
     both = pairs.join(own, left_on="right", right_on="group").drop("right")
@@ -176,8 +176,8 @@ def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame
     return placed.join(times, on="launch_event_id", how="left")
 
 
-def _named(frame: pl.DataFrame, found: Together) -> pl.DataFrame:
-    """`frame` with what the names say."""
+def _with_decoded_names(frame: pl.DataFrame, found: Together) -> pl.DataFrame:
+    """`frame` with what the kernel names tell: family, library and so on."""
     names = frame.select(pl.col("name").cast(pl.Categorical), event_id=pl.lit(-1, dtype=pl.Int64))
     said = decoded(found.base, names.unique("name"), *_SAID).with_columns(pl.col("name").cast(pl.String))
     return frame.join(said.drop("event_id"), on="name", how="left", nulls_equal=True).with_columns(

@@ -1,7 +1,7 @@
-"""One operation in several implementations, side by side: what each takes, and how well it uses the GPU.
+"""Compares implementations of one operation: the time of each, and how well it uses the GPU.
 
-Implementations are told by the program's own ranges: ranges of different names with a range of one name in each, such
-as ``timed`` in ``torch``, ``cuda`` and ``triton``.
+Implementations are identified by the program's own ranges: ranges of different names that each contain a range of one
+name, such as ``timed`` in ``torch``, ``cuda`` and ``triton``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report, Where
 
-#: What ncu tells of the heaviest kernel: name and meaning.
+#: ncu's columns about the heaviest kernel: name and meaning.
 _COUNTERS: Final = (
     ("ncu_dur_ns", pl.Int64, "Its duration alone, under replay."),
     ("occupancy_share", pl.Float64, "Theoretical Occupancy."),
@@ -66,7 +66,7 @@ SEVERAL: Final = several(TABLE)
 
 
 def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
-    """The implementations that the program ran, the fastest first; no rows where its ranges tell of none.
+    """The implementations that the program ran, the fastest first; empty if its ranges show none.
 
     Args:
         reports: As :func:`kanalyze.joined` takes them.
@@ -76,7 +76,7 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: None of the reports gives time, or it lacks ranges or kernels.
+        CannotTellError: No report provides the time, or it lacks ranges or kernels.
 
     Columns:
         variant, inside, repeats, avg_span_ns, avg_kernel_ns, slower, launches, kernels, measured_share, kernel,
@@ -87,7 +87,7 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 
 def _variants_of(found: Together) -> pl.DataFrame:
-    """The same of reports of which one gives the time."""
+    """:func:`variants` for one report that provides the time, and the others."""
     for needed in ("range", "kernel"):
         require(found.base, TABLE.name, needed)
     measured = _measured(found.base.whole, found.ncu)
@@ -100,7 +100,7 @@ def _variants_of(found: Together) -> pl.DataFrame:
 
 
 def _instances(report: Report) -> pl.DataFrame:
-    """The range to look at of each variant: columns variant, inside, start, end, repeats."""
+    """The range to analyse of each variant: columns variant, inside, start, end, repeats."""
     ranges = range_gpu(report, trace=True, graphs=True)
     outer = ranges.select(parent_id="event_id", variant="range", level="level")
     inner = ranges.join(outer, on="parent_id", suffix="_outer")
@@ -120,7 +120,7 @@ def _instances(report: Report) -> pl.DataFrame:
 
 
 def _measured(base: Report, ncu: Report | None) -> pl.DataFrame | None:
-    """What ncu tells of the groups of kernels of the whole report, by what a group is told by."""
+    """Measurements by ncu of the kernel groups of the whole report, by :data:`GROUP_KEYS`."""
     if ncu is None:
         return None
     pairs = same_kernels(base, ncu).rename({"match": "ncu_match"})

@@ -1,4 +1,4 @@
-"""First touch of unified memory: kernel runs that had to wait for memory that no kernel had on the device before."""
+"""First-touch costs: kernel runs that waited for unified memory which no kernel had used on the device before."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: Unified memory is managed in blocks of this size; a fault brings a part of one.
+#: Unified memory is managed in blocks of this size; a page fault migrates a part of one.
 _BLOCK_BYTES: Final = 1 << 21
 
-#: A migration to the device, as its direction says, and what it is not when the program asked for it.
+#: The direction of a migration to the device, and what marks one that the program requested.
 _TO_DEVICE: Final = "Unified Host-to-Device"
 _ASKED_FOR: Final = "User"
 
@@ -28,7 +28,7 @@ _RUN: Final = ("process_id", "device")
 
 
 def first_touch_costs(report: Report) -> pl.DataFrame:
-    """Runs of kernels during which blocks of unified memory came to the device for the first time."""
+    """Kernel runs during which blocks of unified memory migrated to the device for the first time."""
     moved = _migrations(report)
     if moved.is_empty():
         return costs(pl.DataFrame())
@@ -54,7 +54,7 @@ def first_touch_costs(report: Report) -> pl.DataFrame:
 
 
 def _migrations(report: Report) -> pl.DataFrame:
-    """Migrations to a device that no prefetch asked for: process_id, device, at, address, size_bytes."""
+    """Migrations to a device that no prefetch requested: process_id, device, at, address, size_bytes."""
     work = device_operations(report)
     told = work.filter((pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_DEVICE))
     known = beside(
@@ -64,7 +64,7 @@ def _migrations(report: Report) -> pl.DataFrame:
     return known.filter(~asked & pl.col("address").is_not_null()).drop("event_id", "migration_cause")
 
 
-#: What a kernel is, so that it has one first run: once per process and device.
+#: The identity of a kernel, for its first run: once per process and device.
 KERNEL: Final = ("process_id", "device", "name")
 
 
@@ -74,8 +74,8 @@ def kernel_starts(report: Report) -> pl.DataFrame:
 
     Columns: those of :data:`KERNEL`, count (runs), first_start (of the first run on the device), first_kernel_ns and
     warm_kernel_ns (the later runs' median), later (launches after the first that have a call of their own), call_start,
-    first_api_ns, launch_ns (what the device waited for it) and warm_api_ns. What is first is so in the whole process:
-    null where the first one is not in scope.
+    first_api_ns, launch_ns (the device's wait for it) and warm_api_ns. First means first in the whole process: null
+    where that one is not in scope.
     """
     work = device_operations(report).select("kind", "row", *KERNEL, "start", "dur_ns")
     runs = work.filter(pl.col("kind") == "kernel").sort("start", "row")

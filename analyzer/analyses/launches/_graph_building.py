@@ -1,8 +1,8 @@
-"""What making CUDA graphs costs the host: captures, instantiations and uploads, and which graph each was for.
+"""The host cost of building CUDA graphs: capture, instantiation and upload, attributed to each graph.
 
-No report says which call made which executable graph, but they are numbered in the order in which they are made. So a
-process that made as many as it launched, one after the other, has its calls matched in that order; elsewhere nothing
-is matched rather than guessed.
+No report says which call made which executable graph, but graphs are numbered in the order of their creation. So in a
+process that launched as many graphs as it made, calls and graphs are matched in that order; elsewhere they are left
+unmatched rather than guessed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _COSTS: Final = ("instantiate_ns", "capture_ns", "upload_ns")
 
 @once_per_report
 def making_costs(report: Report) -> pl.DataFrame:
-    """The host time of making each executable graph that was launched.
+    """The host time for building each executable graph that was launched.
 
-    Columns: process_id, graph_exec_id, instantiate_ns, capture_ns and upload_ns; null where the calls do not tell.
+    Columns: process_id, graph_exec_id, instantiate_ns, capture_ns and upload_ns; null where unknown.
     """
     made, steps = _instantiations(report), graph_steps(report)
     length = pl.col("end") - pl.col("start")
@@ -37,7 +37,7 @@ def making_costs(report: Report) -> pl.DataFrame:
 
 
 def _instantiations(report: Report) -> pl.DataFrame:
-    """The call that made each executable graph, where order tells: process_id, graph_exec_id, thread_id, start, end."""
+    """The call that instantiated each executable graph, if known: process_id, graph_exec_id, thread_id, start, end."""
     calls = graph_steps(report).filter(pl.col("step") == "instantiate")
     known = graph_launches(report).drop_nulls(["process_id", "graph_exec_id"])
     graphs = known.group_by("process_id", "graph_exec_id").agg(first=pl.col("call_start").min()).sort("graph_exec_id")
@@ -52,7 +52,7 @@ def _instantiations(report: Report) -> pl.DataFrame:
 
 
 def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """`made` with capture_ns: of the capture that ended on its thread before it, with no other graph made between."""
+    """`made` with capture_ns: the last capture on its thread before it, unless another graph was made in between."""
     others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
     last = made.sort("start").join_asof(
         others, left_on="start", right_on="last", by=THREAD, allow_exact_matches=False, check_sortedness=False
@@ -62,7 +62,7 @@ def _captured(made: pl.DataFrame, steps: pl.DataFrame, spans: pl.DataFrame) -> p
 
 
 def _uploaded(made: pl.DataFrame, uploads: pl.DataFrame) -> pl.DataFrame:
-    """`made` with upload_ns: of the upload that followed it, where each graph has one, or of all for an only graph."""
+    """`made` with upload_ns: the upload that followed it if each graph has one; all uploads for an only graph."""
     graph = ["process_id", "graph_exec_id"]
     followed = uploads.select("process_id", "start", ns=pl.col("end") - pl.col("start")).join_asof(
         made.sort("start").select(*graph, "start"), on="start", by="process_id", check_sortedness=False

@@ -1,9 +1,9 @@
-"""CUDA graphs as they ran: which operations belong to which launch of which graph.
+"""CUDA graphs at run time: which operations belong to which launch of which graph.
 
-An operation is of a graph if the report names its executable graph, if it is a whole-graph row, or if a call that
-launches graphs launched it (files of old versions name no graph). The operations of one launch share process and
-correlation id. Those in the body of a conditional node have no correlation id: they belong to the launch of their
-graph that began last before them, since launches of one executable graph never run at the same time.
+An operation belongs to a graph if the report names its executable graph, if it is a whole-graph row, or if a graph
+launch call launched it (old file versions name no graph). The operations of one launch share process and correlation
+id. Those in the body of a conditional node have no correlation id: they belong to the latest launch of their graph
+before them, since launches of one executable graph never overlap.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from kanalyze.model import DEVICE_KINDS
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Runtime and driver call that launch a graph, in all their forms.
+#: The part that runtime and driver calls which launch a graph have in their names.
 _LAUNCHES_GRAPH: Final = "GraphLaunch"
 
-#: What tells the launches of one device apart, and what tells its graphs apart (`mark` only where no id is known).
+#: Keys of the launches on one device, and of its graphs (`mark` only where no id is known).
 _LAUNCH: Final = ("process_id", "correlation_id", "device")
 _GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
 
-#: Sums of so large numbers do not overflow, however many operations a launch has.
+#: Hashes below this can be summed without overflow, however many operations a launch has.
 _HASHES: Final = 1 << 31
 
 _OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device", "process_id")
 
 
 def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
-    """Whether calls of these names launch a CUDA graph."""
+    """For each call name, whether it launches a CUDA graph."""
     graphs = names_that(report, lambda name: _LAUNCHES_GRAPH in name)
     if not graphs:
         return pl.Series([False]).new_from_index(0, len(names))
@@ -46,8 +46,8 @@ def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
 
 
 def has_graphs(report: Report) -> bool:
-    """Whether any operation is of a CUDA graph; cheaper to tell than which."""
-    return not _marked(report).is_empty()
+    """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
+    return not _with_graph_ids(report).is_empty()
 
 
 @once_per_report
@@ -55,11 +55,11 @@ def graph_operations(report: Report) -> pl.DataFrame:
     """The operations of CUDA graphs on any device and at any time.
 
     Columns: row (of `operations`), event_id, kind, name, start, end, device, process_id, graph_exec_id and graph_id
-    (null where the report does not tell), launch (of :func:`graph_launches`; null where none is known) and graph (a
-    number from 1, in the order of the first operations; without an executable graph's id, launches of the same kinds
-    and names of operations on one device of a process count as one graph).
+    (null where not recorded), launch (of :func:`graph_launches`; null if unknown) and graph (a number from 1, in the
+    order of the first operations; without an executable graph's id, launches with the same kinds and names of
+    operations on one device of a process count as one graph).
     """
-    marked = _marked(report)
+    marked = _with_graph_ids(report)
     known = marked.filter(pl.col("correlation_id").is_not_null())
     ids = [pl.col(name).min().over("process_id", "correlation_id") for name in ("graph_exec_id", "graph_id")]
     known = known.with_columns(ids)
@@ -69,7 +69,7 @@ def graph_operations(report: Report) -> pl.DataFrame:
     launches = launches.sort("start", *_LAUNCH).with_row_index("launch")
     launches = launches.with_columns(pl.when(pl.col("graph_exec_id").is_null()).then("mark"))
     known = known.join(launches.select(*_LAUNCH, "launch", "mark"), on=_LAUNCH, how="left", nulls_equal=True)
-    found = pl.concat([known, _within(marked.filter(pl.col("correlation_id").is_null()), launches)])
+    found = pl.concat([known, _of_conditional_bodies(marked.filter(pl.col("correlation_id").is_null()), launches)])
     graphs = found.group_by(_GRAPH).agg(pl.col("start").min(), pl.col("row").min()).sort("start", "row")
     graphs = graphs.with_row_index("graph", offset=1).select("graph", *_GRAPH)
     numbered = found.join(graphs, on=_GRAPH, how="left", nulls_equal=True).sort("row")
@@ -77,13 +77,13 @@ def graph_operations(report: Report) -> pl.DataFrame:
 
 
 def _composition() -> pl.Expr:
-    """A number that launches of the same kinds and names of operations share, in whatever order these ran."""
+    """A hash of the kinds and names of a launch's operations, independent of their order."""
     name = pl.col("name").to_physical().cast(pl.Int64).fill_null(-1)
     return ((name * len(DEVICE_KINDS) + pl.col("kind").to_physical()).hash() % _HASHES).cast(pl.Int64).sum()
 
 
-def _within(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
-    """Operations without correlation id, with the launch of their graph that began last before them."""
+def _of_conditional_bodies(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
+    """Assigns operations without correlation id to the latest launch of their graph before them."""
     own = ["process_id", "device", "graph_exec_id"]
     begun = launches.drop_nulls("graph_exec_id").select(*own, "start", "launch")
     found = orphans.sort("start").join_asof(begun, on="start", by=own, check_sortedness=False)
@@ -91,8 +91,8 @@ def _within(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
 
 
 @once_per_report
-def _marked(report: Report) -> pl.DataFrame:
-    """The operations of graphs with graph_exec_id, graph_id and correlation_id."""
+def _with_graph_ids(report: Report) -> pl.DataFrame:
+    """The operations of graphs, with graph_exec_id, graph_id and correlation_id."""
     work, told = operations(report).select(_OPERATION), told_graphs(report)
     calls = report.kind("api").get_column("name")
     by_call = gathered(launches_graphs(report, calls), launch_rows(report)).fill_null(value=False)
@@ -117,12 +117,12 @@ def told_graphs(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def graph_launches(report: Report) -> pl.DataFrame:
-    """The launches of CUDA graphs, one row per launch and device that it ran on, in the order of their first starts.
+    """The launches of CUDA graphs, one row per launch and device that it ran on, by first start.
 
-    Columns: launch, graph, process_id, device, graph_exec_id, start and end (first start to last end), busy_ns (its
-    own operations, overlaps once), idle_ns (the device ran nothing at all), kernels, copies, memsets, whole (its
-    nodes are not known), launch_ns (what the device waited for it), call_row, thread_id, call_start, call_ns and
-    charged (whether the call's time is charged here: the device where its first operation ran).
+    Columns: launch, graph, process_id, device, graph_exec_id, start and end (first start to last end), busy_ns (union
+    of its own operations), idle_ns (the device ran nothing at all), kernels, copies, memsets, whole (its nodes were not
+    recorded), launch_ns (the device's wait for it), call_row, thread_id, call_start, call_ns and charged (whether the
+    call's time is charged here: the device where its first operation ran).
     """
     own = graph_operations(report).drop_nulls("launch").sort("launch", "start", "row")
     own = own.with_columns(pl.max_horizontal("start", "end").alias("end"), launch_ns=_waits(report, own))
@@ -148,8 +148,8 @@ def _waits(report: Report, own: pl.DataFrame) -> pl.Series:
 
 
 def _busy(own: pl.DataFrame, sums: pl.DataFrame) -> pl.Series:
-    """How long each launch kept its device busy, with `own` sorted by launch and start."""
-    # put one behind the other, so that no launch covers time of another
+    """The time for which each launch kept its device busy; `own` is sorted by launch and start."""
+    # shifts launches apart, so that none overlaps another
     length = sums.get_column("end") - sums.get_column("start")
     shift = length.cum_sum() - length - sums.get_column("start")
     moved = own.select("launch", "start", "end").join(sums.select("launch", shift=shift), on="launch")
@@ -160,7 +160,7 @@ def _busy(own: pl.DataFrame, sums: pl.DataFrame) -> pl.Series:
 
 
 def _idle(report: Report, sums: pl.DataFrame) -> pl.Series:
-    """How long the device of each launch ran nothing between the launch's first start and last end."""
+    """The time in which each launch's device ran nothing between the launch's first start and last end."""
     found = pl.zeros(sums.height, dtype=pl.Int64, eager=True).alias("idle_ns")
     numbered = sums.select("device", "start", "end").with_row_index("at")
     for (device,), part in numbered.partition_by("device", as_dict=True).items():

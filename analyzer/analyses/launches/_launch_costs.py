@@ -1,4 +1,4 @@
-"""What launching kernels costs: the first time, and where it takes longer than they run."""
+"""Launch costs: first launches, and launch-bound kernels."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 _FIRST: Final = ("process_id", "name", "call_start", "api_ns", "launch_ns")
 
-#: A first launch counts as cold when it takes this many times the median of the launches that are not first.
+#: A first launch is cold if it takes this many times the median of the later launches.
 COLD_FACTOR: Final = 3
 
 
 @dataclass(frozen=True)
 class FirstLaunches:
-    """The first launch of each kernel on one device in the recording, against the launches that are not first.
+    """The first launch of each kernel on one device in the recording, compared with later launches.
 
     Attributes:
-        kernels: How many kernels there are.
-        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, where the
-            report shows that they were the kernel's first in the process; columns process_id, name, call_start, api_ns
-            (the call), launch_ns (what the device waited).
-        unsure: Those of which it does not show that: the process began before the recording.
-        usual_ns: The median of the calls of launches that are not first.
-        stake_ns: What the device waited for cold launches beyond what it usually waits for one.
+        kernels: Number of kernels.
+        cold: The first launches that took :data:`COLD_FACTOR` times as long as usual, the longest first, if the report
+            shows that they were the kernel's first in the process; columns process_id, name, call_start, api_ns (the
+            call), launch_ns (the device's wait).
+        unsure: The same for processes that began before the recording, where that is unknown.
+        usual_ns: The median call duration of later launches.
+        stake_ns: The device's wait for cold launches beyond its usual wait for a launch.
     """
 
     kernels: int
@@ -49,14 +49,14 @@ class FirstLaunches:
 
 @dataclass(frozen=True)
 class LaunchCosts:
-    """What launching costs.
+    """What launches cost.
 
     Attributes:
-        bound: The launch-bound kernels of each device, those first for which it waited longest; columns device, name,
-            count (launches that are not first), api_ns, kernel_ns (medians), launch_ns (what the device waited).
-            A kernel is launch-bound if the median of its launching calls is longer than the median of its runs, first
-            launches left out. Kernels of CUDA graphs are not: their launch is shared.
-        first: First launches by device; a device whose kernels were all launched once is not in it.
+        bound: The launch-bound kernels of each device, the longest wait of the device first; columns device, name,
+            count (launches after the first), api_ns, kernel_ns (medians), launch_ns (the device's wait). A kernel is
+            launch-bound if the median of its launching calls is longer than the median of its runs, first launches
+            excluded. Kernels of CUDA graphs are not, since their launch is shared.
+        first: First launches by device; without devices whose kernels were all launched only once.
     """
 
     bound: pl.DataFrame
@@ -65,7 +65,7 @@ class LaunchCosts:
 
 @once_per_report
 def launch_costs(report: Report) -> LaunchCosts:
-    """What launching the kernels in scope costs."""
+    """The launch costs of the kernels in scope."""
     launched = launched_kernels(report)
     own = launched.select("device", "name", "api_ns", "kernel_ns", "launch_ns").filter(~launched.get_column("first"))
     sums = own.group_by("device", "name").agg(
@@ -98,10 +98,10 @@ def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | N
 
 
 def launched_kernels(report: Report) -> pl.DataFrame:
-    """The kernels in scope that have a launch of their own, in the order of their launches.
+    """The kernels in scope that were launched by a call of their own, in the order of the calls.
 
-    Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns (the call's time), launch_ns (what the
-    device waited for this launch), first (the process's first launch of this kernel on this device in the recording).
+    Columns: row (of `operations`), name, device, process_id, kernel_ns, api_ns (the call's duration), launch_ns (the
+    device's wait for this launch), first (the process's first launch of this kernel on this device in the recording).
     """
     launched = _own_launches(report)
     waited = of_rows(launch_waits(report), "launch_ns", launched.get_column("row")).fill_null(0)
@@ -112,10 +112,10 @@ def launched_kernels(report: Report) -> pl.DataFrame:
 
 
 def _own_launches(report: Report) -> pl.DataFrame:
-    """The kernels on the devices in scope whose call launched nothing else, in the order of these calls.
+    """The kernels on the devices in scope whose call launched nothing else, in the order of the calls.
 
-    Columns: row, name, device, process_id, kernel_ns, first and api_ns. Most reports lose no row in any of the
-    steps, and a large one has no room for a copy after each.
+    Columns: row, name, device, process_id, kernel_ns, first and api_ns. Most reports lose no row in any of the steps,
+    and a copy after each would not fit into memory for large ones.
     """
     needed = ("row", "name", "device", "process_id", pl.col("dur_ns").alias("kernel_ns"))
     work = device_operations(report)
@@ -135,7 +135,7 @@ def _own_launches(report: Report) -> pl.DataFrame:
 
 
 def _identity(work: pl.DataFrame) -> pl.Expr:
-    """One number per process, device and kernel, whatever their own numbers are."""
+    """A number that identifies process, device and kernel."""
     keys = ("process_id", "device", "name")
     number, size = numbered(work, keys)
     return number if size < LARGEST else mixed(keys)

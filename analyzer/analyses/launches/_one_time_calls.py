@@ -1,6 +1,6 @@
-"""Calls that cost something once: making contexts, loading, building graphs, and first calls that take long.
+"""Calls with one-time costs: context creation, loading, graph building, and slow first calls.
 
-Every function gives rows of :data:`COST`; what they mean is in definitions.md, section "Cold and warm".
+Every function returns rows of :data:`COST`, defined in definitions.md, section "Cold and warm".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kanalyze.analyses.launches._launch_costs import COLD_FACTOR
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: One cost: who paid it, what it was, when, how long, and how long the same takes once warm.
+#: One cost: process, kind, time, duration, and the duration of the same once warm.
 COST: Final = {
     "process_id": pl.Int64,
     "device": pl.Int64,
@@ -33,24 +33,24 @@ COST: Final = {
     "evidence": pl.String,
 }
 
-#: What a loading call does, by a part of its name; the first that fits counts, and what fits none loads a module.
+#: The kinds of loading calls, by a part of the name; the first match counts, and without a match it is a module.
 _LOADING: Final = {"jit": "cuLink|nvrtc|nvJitLink", "library": "Library", "context": "Ctx", "module": ""}
 
-#: Looking up what is loaded takes long only the first time, when it loads as well.
+#: Looking up something loaded is slow only the first time, when it loads as well.
 _LOOKUP: Final = "Get"
 
-#: A first call that takes less than this more than the later ones may do so by chance.
+#: A first call that exceeds later ones by less than this may do so by chance.
 _WORTH_A_ROW_NS: Final = 1_000
 
 
 def costs(frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` as rows of :data:`COST`; what it does not have is null."""
+    """`frame` as rows of :data:`COST`; missing columns are null."""
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in COST.items() if name not in frame.columns]
     return frame.with_columns(missing).select([pl.col(name).cast(dtype) for name, dtype in COST.items()])
 
 
 def context_costs(report: Report) -> pl.DataFrame:
-    """The making of contexts, in recorded calls or outside of all of them."""
+    """Context creation, in recorded calls or outside of them."""
     calls, made = report.kind("api"), context_calls(report)
     named = made.select("process_id", "name").unique()
     others = calls.join(named, on=["process_id", "name"], how="semi").join(made, on="event_id", how="anti")
@@ -104,7 +104,7 @@ def loading_costs(report: Report) -> pl.DataFrame:
 
 
 def graph_costs(report: Report) -> pl.DataFrame:
-    """Captures, instantiations and uploads of CUDA graphs, and first launches of graphs that took long."""
+    """Captures, instantiations and uploads of CUDA graphs, and slow first launches of graphs."""
     steps = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))
     spans = captures(report).with_columns(step=pl.lit("capture"))
     kept = ("process_id", "name", "start", "end", "step")
@@ -138,9 +138,9 @@ def _first_graph_launches(report: Report) -> pl.DataFrame:
 
 
 def first_call_costs(report: Report) -> pl.DataFrame:
-    """First calls of a process by name that took much longer than the later ones.
+    """First calls of a process, by name, that took much longer than later ones.
 
-    Left out are calls that launch or were captured, block, load, or make graphs: how long they take has other reasons.
+    Excludes calls that launch, were captured, block, load or build graphs: their duration has other causes.
     """
     own = pl.concat([_of_bucket(report, bucket).with_columns(bucket=pl.lit(bucket)) for bucket in _FIRST])
     launching, made = report.kind("api").get_column("event_id").gather(launching_rows(report)), context_calls(report)
@@ -149,7 +149,7 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     launch = names.filter(pl.Series([is_launch_name(name) for name in names.cast(pl.String)], dtype=pl.Boolean))
     reasons = pl.col("event_id").is_in(left_out.implode()) | pl.col("name").is_in(launch.implode())
     calls = own.filter(~reasons).join(made.select("event_id", "made_ns", "end_ns"), on="event_id", how="left")
-    # what is left of a call that made a context, from then on
+    # a call that created a context counts only for the time after that
     calls = calls.with_columns(
         pl.coalesce("made_ns", "start_ns").alias("start_ns"),
         pl.coalesce(pl.col("end_ns") - pl.col("made_ns"), "dur_ns").alias("dur_ns"),
@@ -174,11 +174,11 @@ def first_call_costs(report: Report) -> pl.DataFrame:
     )
 
 
-#: The buckets whose first calls are looked at, and what such a call counts as.
+#: The buckets whose first calls are examined, and the kind of such a cost.
 _FIRST: Final = {"allocation": "allocation", "api": "first call"}
 
 
 def _of_bucket(report: Report, bucket: str) -> pl.DataFrame:
-    """The calls of one bucket, in the whole report."""
+    """The calls of one bucket in the whole report."""
     calls = report.kind("api").select("event_id", "process_id", "name", "start_ns", "dur_ns")
     return calls.filter(pl.col("name").is_in(names_that(report, lambda name: bucket_of(name) == bucket)))

@@ -1,7 +1,7 @@
-"""Periods of series of codes: where a stretch of operations is the same as itself, shifted.
+"""Detects periods in series of codes: stretches that equal themselves when shifted by a period.
 
-Nothing here goes over all pairs: the periods that are tried are the distances at which short runs of codes come
-again, those first that would explain most of the series; each is then tried on the whole series in one comparison.
+No step compares all pairs: candidate periods are the distances at which short n-grams of codes recur, best first; each
+candidate is then tested on the whole series in one comparison.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import Final
 
 import polars as pl
 
-#: Runs of so many codes are looked at. In a stretch of period p every run of at least p codes comes again after p, and
-#: of shorter runs those do that come once in a period.
+#: Lengths of the n-grams. In a stretch of period p every n-gram of at least p codes recurs after p, and of shorter ones
+#: those that occur once per period.
 _RUNS: Final = (1, 4, 16, 64)
 
-#: So many distances of each size of run are tried, and so many periods found in one series.
+#: Maximum number of candidate distances per n-gram length, and of periods found in one series.
 _TRIED: Final = 6
 _ROUNDS: Final = 8
 
-#: Of the periods that are tried, so many that agree with most operations are looked at more closely.
+#: Number of candidate periods, those with most matching operations, that are examined closely.
 _LIKELY: Final = 4
 
-#: Periods are looked for in so many slices of a long series, each of so many operations.
+#: A long series is sampled in so many slices, each of so many operations.
 _SLICES: Final = 8
 _SLICE: Final = 1 << 16
 
-#: What spreads numbers over all 64 bits.
+#: Multiplier of a hash that spreads numbers over 64 bits.
 _MULTIPLIER: Final = 6364136223846793005
 
 _FOUND: Final = {"place": pl.UInt32, "sequence": pl.Int64, "unit": pl.Int64}
@@ -33,19 +33,19 @@ _UNITS: Final = {"place": pl.UInt32, "unit": pl.Int64, "length": pl.Int64}
 
 
 def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
-    """The places of `line` (columns place, series, stretch, code) that are part of something that repeats.
+    """The places of `line` (columns place, series, stretch, code) that belong to something periodic.
 
-    A period counts where a stretch has at least `fewest` of it and twice `nodes` operations. One repetition
-    (`unit`) is a period, or, if that is shorter than `nodes`, as many periods as reach that.
+    A period counts if a stretch has at least `fewest` repetitions of it and twice `nodes` operations. One repetition
+    (`unit`) is a period, or, if that is shorter than `nodes`, as many periods as reach that length.
 
     Returns:
-        Columns place, sequence (a number for each series and unit that consists of the same codes) and unit.
+        Columns place, sequence (a number for each series and unit with the same codes) and unit.
     """
     found = [pl.DataFrame(schema=_UNITS)]
     for part in line.partition_by("series"):
         if part.height >= 2 * nodes:
             found += _of_series(part.select("place", "stretch", "code"), fewest, nodes)
-    # a unit may begin anywhere within the period: units of the same codes in another turn are the same sequence
+    # units of the same codes in rotated order are one sequence, since a unit may begin anywhere in the period
     units = pl.concat(found).join(line.select("place", "series", "code"), on="place")
     mixed = (pl.col("code").hash() % (1 << 31)).cast(pl.Int64).sum()
     words = units.group_by("unit").agg(pl.col("series", "length").first(), word=mixed)
@@ -56,7 +56,7 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
 
 
 def _of_series(part: pl.DataFrame, fewest: int, nodes: int) -> list[pl.DataFrame]:
-    """The units of one series, by the period that explains most of it, then by that which explains most of the rest."""
+    """The units of one series, greedily: of the period that covers most of it, then of the best one for the rest."""
     tried, found, free = _distances(part, fewest), [], part
     for _ in range(_ROUNDS):
         agree = {period: _agreeing(free, period) for period in tried}
@@ -67,19 +67,19 @@ def _of_series(part: pl.DataFrame, fewest: int, nodes: int) -> list[pl.DataFrame
             break
         found.append(best)
         taken = pl.col("place").is_in(best.get_column("place").implode())
-        # what is taken parts what is left: a run of the rest does not go across it
+        # the operations taken split the rest: no run continues across them
         free = free.with_columns(stretch=pl.struct("stretch", taken).rle_id()).filter(~taken)
     return found
 
 
 def _agreeing(line: pl.DataFrame, period: int) -> int:
-    """How many operations are the same as those a period before them, in the same stretch."""
+    """The number of operations equal to the operation one period before in the same stretch."""
     same = [pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch")]
     return int(line.select((same[0] & same[1]).sum()).item())
 
 
 def _distances(part: pl.DataFrame, fewest: int) -> list[int]:
-    """Periods worth trying, the shorter ones first: distances at which runs of codes come again in one stretch."""
+    """Candidate periods, ascending: distances at which n-grams of codes recur in one stretch."""
     line = _sample(part).with_row_index("at")
     chosen: set[int] = set()
     size = 1
@@ -96,7 +96,7 @@ def _distances(part: pl.DataFrame, fewest: int) -> list[int]:
 
 
 def _sample(part: pl.DataFrame) -> pl.DataFrame:
-    """The stretches and codes (as `gram`) of a series; of a long one, of slices of it that lie far apart."""
+    """The stretches and codes (as `gram`) of a series; for a long one, of slices spread over it."""
     line = part.select("stretch", gram=pl.col("code"))
     if line.height <= _SLICES * _SLICE:
         return line
@@ -107,7 +107,7 @@ def _sample(part: pl.DataFrame) -> pl.DataFrame:
 
 
 def _common_distances(line: pl.DataFrame, longest: int) -> list[int]:
-    """The distances between one gram and the same one after it that would explain most of the series."""
+    """The distances between successive occurrences of an n-gram that would explain most of the series."""
     last = [pl.col(name).shift(1).over("gram").alias(f"last_{name}") for name in ("at", "stretch")]
     near = line.with_columns(last).filter(pl.col("last_stretch") == pl.col("stretch"))
     counts = near.select(distance=(pl.col("at") - pl.col("last_at")).cast(pl.Int64)).filter(
@@ -119,7 +119,7 @@ def _common_distances(line: pl.DataFrame, longest: int) -> list[int]:
 
 
 def _units(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataFrame:
-    """What `free` has of one period: columns place, unit (the place of its first operation) and length."""
+    """The units of one period in `free`: columns place, unit (the place of its first operation) and length."""
     length = period * -(-nodes // period)
     same = [pl.col(name) == pl.col(name).shift(period) for name in ("code", "stretch")]
     runs = free.select(again=(same[0] & same[1]).fill_null(value=False)).with_row_index("at")
@@ -127,7 +127,7 @@ def _units(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataF
     spans = runs.group_by("run").agg(start=pl.col("at").min().cast(pl.Int64) - period, end=pl.col("at").max() + 1)
     least = max(fewest * period, 2 * nodes)
     spans = spans.filter(pl.col("end") - pl.col("start") >= least).sort("start")
-    # two runs may share what lies between them: it belongs to the first
+    # an overlap of two runs belongs to the first
     spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1)))
     count = ((pl.col("end") - pl.col("start")) // length).alias("count")
     whole = spans.with_columns(count).filter(pl.col("count") > 1)

@@ -1,7 +1,7 @@
-"""Launches that repeat: the same operations launched again and again, which one CUDA graph could launch instead.
+"""Repeated sequences of launches, which one CUDA graph could replace.
 
-A sequence repeats if whole stretches of a series (:mod:`kanalyze.analyses.launches._series`) are the same, or if a
-stretch is the same as itself, shifted by some period (:mod:`kanalyze.analyses.launches._periods`).
+A sequence repeats if whole stretches of a series (:mod:`kanalyze.analyses.launches._series`) are equal, or if a stretch
+is periodic (:mod:`kanalyze.analyses.launches._periods`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: A graph has to be made first: a sequence that is launched less often is none worth making.
+#: Minimum number of repetitions: building a graph for fewer does not pay.
 FEWEST: Final = 5
 
-#: A graph of fewer operations is not worth making either.
+#: Minimum number of operations: a smaller graph does not pay either.
 SHORTEST: Final = 3
 
-#: A shorter period is taken several times, so that one graph has at least so many operations.
+#: Minimum number of operations in a graph of a periodic sequence: shorter periods are unrolled.
 NODES: Final = 32
 
-#: What spreads the places in a stretch over all 64 bits, and what parts those so that sums do not overflow.
+#: Multiplier that spreads places over 64 bits, and the divisor that splits hashes so that sums do not overflow.
 _SPREAD: Final = 2862933555777941757
 _HALF: Final = 1 << 31
 
-#: What operations waited for: their launches, and what was in front of them.
+#: The waits of operations: for their launches, and for queued work before them.
 _Waits = tuple[pl.DataFrame, pl.DataFrame]
 
-#: What of an operation is summed up.
+#: The waits that are summed per repetition.
 _WAITS: Final = ("launch_ns", "queued_ns")
 _SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
 
@@ -89,21 +89,21 @@ CANDIDATES: Final = Table(
 
 
 def candidates(report: Report) -> pl.DataFrame:
-    """The sequences in scope that could be CUDA graphs, those first that save most; :data:`CANDIDATES`."""
-    return _found(report)[0]
+    """The sequences in scope that could be CUDA graphs, the largest saving first; :data:`CANDIDATES`."""
+    return _candidates_and_cuts(report)[0]
 
 
 def cut_launches(report: Report) -> pl.DataFrame:
-    """The launches that repeat too, but with a call between them that no capture allows: device, launches, launch_ns.
+    """Repeated launches split into too short stretches by calls that no capture allows: device, launches, launch_ns.
 
-    One row per device: what is in stretches that repeat and are too short for a graph.
+    One row per device: the launches in repeated stretches shorter than :data:`SHORTEST`.
     """
-    return _found(report)[1]
+    return _candidates_and_cuts(report)[1]
 
 
 @once_per_report
-def _found(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The answers of :func:`candidates` and :func:`cut_launches`; what they are made of is too large to be kept."""
+def _candidates_and_cuts(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The results of :func:`candidates` and :func:`cut_launches`; their intermediate tables are too large to cache."""
     line = launch_series(report)
     words = _words(line)
     short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
@@ -135,7 +135,7 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
 
 
 def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
-    """`sums` with what their first operations tell: process_id, thread_id, stream and name."""
+    """`sums` with columns of the first operation: process_id, thread_id, stream and name."""
     rows = sums.get_column("row")
     first = rows_at(operations(report).select("process_id", "name"), rows)
     stream = taken(streams(report), "stream", rows)
@@ -144,10 +144,10 @@ def _launched_by(report: Report, sums: pl.DataFrame) -> pl.DataFrame:
 
 
 def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The repetitions, and the median of the launching calls of each sequence (columns sequence, own).
+    """The repetitions, and the median launching call of each sequence (columns sequence, own).
 
-    A repetition has unit, sequence, row (of its first operation), device, operations, kernels, start_ns, api_total_ns,
-    launch_ns and queued_ns. The operations are looked at slice by slice, as there may be many.
+    Columns of a repetition: unit, sequence, row (of its first operation), device, operations, kernels, start_ns,
+    api_total_ns, launch_ns and queued_ns. Operations are processed in slices, since there may be many.
     """
     parts = (part.drop_nulls("sequence") for part in slices(line))
     sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
@@ -158,7 +158,7 @@ def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFr
 
 
 def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """What :func:`_units` sums up of some operations; and the launching call of each: columns sequence and call_ns."""
+    """The sums of :func:`_units` over a slice of operations, and their launching calls (columns sequence, call_ns)."""
     rows = part.get_column("row")
     kernel = taken(operations(report), "kind", rows) == "kernel"
     calls = calls_of(report, rows, "call_start", "call_ns")
@@ -175,9 +175,9 @@ def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.Dat
 
 
 def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
-    """What the device waited for these launches: launch_ns and queued_ns, both 0 for a kernel's first launch.
+    """The device's waits for these launches: launch_ns and queued_ns, both 0 for a kernel's first launch.
 
-    An operation that was launched in time waits for something else than its launch.
+    An operation that was launched in time waits for something other than its launch.
     """
     rows = part.get_column("row")
     found = [of_rows(within(of, "row", rows), name, rows).fill_null(0) for name, of in zip(_WAITS, waits, strict=True)]
@@ -193,7 +193,7 @@ def _cut(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
-    """The operations in series with the repetition (`unit`) of the sequence that each is part of, if any."""
+    """The operations with the repetition (`unit`) and sequence that each belongs to; null for none."""
     whole = (pl.col("alike") >= FEWEST) & (pl.col("length") >= SHORTEST)
     told = words.select(
         sequence=pl.when(whole).then("word"), unit=pl.when(whole).then(pl.int_range(pl.len()).cast(pl.UInt32))
@@ -211,7 +211,7 @@ def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
 
 
 def _words(line: pl.DataFrame) -> pl.DataFrame:
-    """The stretches: length, word (a number that the same words of a series share) and alike (how many those are)."""
+    """The stretches: length, word (equal for equal stretches of a series) and alike (number of equal ones)."""
     runs = line.get_column("stretch").rle().struct.unnest()
     length = runs.get_column("len")
     begin, end = length.cum_sum() - length, length.cum_sum() - 1
@@ -227,6 +227,6 @@ def _words(line: pl.DataFrame) -> pl.DataFrame:
 
 
 def _graph_costs(report: Report) -> pl.DataFrame:
-    """The median call that launched a graph on each device: device, cost."""
+    """The median duration of graph launch calls by device: device, cost."""
     launches = graph_launches(report).filter("charged")
     return launches.group_by("device").agg(cost=pl.col("call_ns").median())

@@ -1,4 +1,4 @@
-"""Series of launches: what one thread launched onto one stream, cut where it made a call that no capture allows."""
+"""Series of launches by one thread onto one stream, split at calls that a CUDA graph capture does not allow."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ if TYPE_CHECKING:
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")
 
-#: More than there are cuts.
-_APART: Final = 1 << 32
+#: More than the number of splits in any series.
+_MORE_THAN_SPLITS: Final = 1 << 32
 
-#: Calls that a capture does not allow, or that a replay would not repeat, beside those that block.
+#: Calls, besides blocking ones, that a capture does not allow or a replay would not repeat.
 _CUTS: Final = re.compile(r"(?:cuda|cu)(?:Event|Stream)Query|(?:cuda|cu)GraphLaunch|(?:cuda|cu)Stream(?:Begin|End)Cap")
 _ASYNC: Final = "Async"
 
-#: Streams of one context that wait for each other by themselves. While one is captured, the other must not be used.
+#: Stream types that synchronise implicitly within a context: while one is captured, the other must not be used.
 _ORDERED: Final = ("null", "blocking")
 
-#: Copies from or to such memory block the thread, also where their calls are asynchronous.
+#: Copies from or to such memory block the thread, even if their call is asynchronous.
 _PAGEABLE: Final = "Pageable"
 
 
 def launch_series(report: Report) -> pl.DataFrame:
-    """The operations in scope that had a launch of their own and that a capture allows, series after series.
+    """The operations in scope that a capture allows and that were launched by a call of their own, by series.
 
-    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch is what lies between two cuts), code
-    (the same for the same operation in the same shape), first (whether it is a kernel's first launch) and apart (from
-    the return of the launch before it in its stretch to its own; 0 for the first one).
+    Columns: row (of :func:`operations`), series and stretch (numbers; a stretch lies between two splits), code (equal
+    for the same operation with the same shape), first (whether it is a kernel's first launch) and apart (ns from
+    the return of the previous launch in the stretch to the return of its own; 0 for the first one).
     """
     line, cuts = _launched(report)
     line = in_order(_passed(line, cuts), "series")
-    stretch = pl.col("series").cast(pl.UInt64) * _APART + pl.col("passed")
+    stretch = pl.col("series").cast(pl.UInt64) * _MORE_THAN_SPLITS + pl.col("passed")
     line = line.with_columns(stretch=stretch.rle_id()).drop("passed")
     together = pl.col("stretch") == pl.col("stretch").shift(1)
     return line.with_columns(pl.when(together).then("apart").fill_null(0).clip(lower_bound=0).alias("apart"))
 
 
 def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
-    """The operations in scope that a capture allows, by call, with codes; and the cuts of :func:`_cut_times`.
+    """The operations in scope that a capture allows, by call, with codes; and the split times of :func:`_cut_times`.
 
-    Columns: row, series, code, first, apart (from the thread's launch before), call_start, and those of
+    Columns: row, series, code, first, apart (from the thread's previous launch), call_start, and those of
     :data:`THREAD` and of :func:`_implicit_order`.
     """
     line = in_order(_coded(report), "call_start")
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     line = _with_apart(report, line).drop("call_end")
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
-    line = line.with_columns(first=first).drop("kernel")  # before rows are left out, for which both are in memory
+    line = line.with_columns(first=first).drop("kernel")  # before filtering, which would hold both in memory
     line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
     if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
@@ -73,9 +73,9 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
-    """The context and the stream's type of each operation on the devices in scope, as `context` and `type`.
+    """The context and stream type of each operation on the devices in scope, as `context` and `type`.
 
-    Nothing where no context used both its default stream and blocking ones, which wait for each other.
+    Empty if no context used both its default stream and blocking ones, which synchronise implicitly.
     """
     known = used_streams(report).filter(pl.col("type").is_in(_ORDERED))
     if known.is_empty() or not known.select((pl.col("type").n_unique().over("group") > 1).any()).item():
@@ -86,10 +86,10 @@ def _implicit_order(report: Report) -> list[pl.Series]:
 
 
 def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    """Launches by the start of their calls, with the time since the thread's launch before returned, as `apart`."""
+    """Launches by call start, with `apart`: ns between the returns of the thread's previous launch and this one."""
     if report.scope.device is None:
         return line.with_columns(apart=_apart(line))
-    # the launch before may have been onto another device
+    # the previous launch may have been on another device
     work = operations(report).select("row", "process_id")
     calls = calls_of(report, work.get_column("row"), "thread_id", "call_start", "call_end")
     every = work.with_columns(calls.get_columns()).drop_nulls("call_start").sort("call_start", maintain_order=True)
@@ -103,24 +103,24 @@ def _apart(line: pl.DataFrame) -> pl.Series:
 
 
 def _coded(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope that have a call, in their order.
+    """The operations on the devices in scope that have a launching call, in their order.
 
-    Columns: row, series, code and kernel (a number each; null but for kernels that a capture allows), cut (none does),
-    call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Slice by slice: what the numbers
-    are made of takes more memory than they do.
+    Columns: row, series, code and kernel (hashes; kernel is null except for kernels that a capture allows), cut (not
+    allowed in a capture), call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Processed
+    in slices, since the hashed columns take more memory than the hashes.
     """
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
-    barred = names_that(report, _is_cut)
-    line = stacked(in_threads(partial(_told, report, barred), list(slices(work))))
+    barred = names_that(report, _splits_series)
+    line = stacked(in_threads(partial(_coded_slice, report, barred), list(slices(work))))
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
     return line.with_columns(numbers.alias("series"))
 
 
-def _told(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:
-    """What :func:`_coded` tells of some operations; `barred` are the names of calls that no capture allows."""
+def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:
+    """:func:`_coded` for a slice of operations; `barred` are the names of calls that a capture does not allow."""
     calls = calls_of(report, part.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
     part = part.with_columns(calls.get_columns()).drop_nulls("call_start")
     ids = part.get_column("event_id")
@@ -146,7 +146,7 @@ def _told(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame
 
 
 def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl.DataFrame:
-    """`line` with how many cuts its thread has `passed`, and without what tells that."""
+    """`line` with `passed`, the number of splits before each launch on its thread, without the columns used for it."""
     needed = [name for name in (*THREAD, "call_start", *_ORDER) if name in line.columns]
 
     def passed(key: tuple[object, ...], part: pl.DataFrame) -> pl.Series:
@@ -158,7 +158,7 @@ def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl
 
 
 def _implicit_cuts(part: pl.DataFrame) -> pl.Series:
-    """How often, before each launch of a thread, it used the streams that wait for the launch's own by themselves."""
+    """For each launch of a thread, how often before it the thread switched to a stream that synchronises implicitly."""
     if "type" not in part.columns:
         return pl.zeros(part.height, dtype=pl.UInt32, eager=True)
     one, other = ((pl.col("type") == name).fill_null(value=False) for name in _ORDERED)
@@ -168,16 +168,16 @@ def _implicit_cuts(part: pl.DataFrame) -> pl.Series:
     ).to_series()
 
 
-def _is_cut(name: str) -> bool:
-    """Whether calls of this name cut a series."""
+def _splits_series(name: str) -> bool:
+    """Whether calls of this name split a series."""
     bucket = bucket_of(name)
     blocks = bucket == "sync" or (bucket == "allocation" and _ASYNC not in name)
     return blocks or _CUTS.match(name) is not None
 
 
 def _cut_times(report: Report, barred: pl.DataFrame) -> dict[tuple[object, ...], pl.Series]:
-    """When each thread cut its series, sorted, by process id and thread id; `barred` are cuts told by the operation."""
+    """The sorted split times of each thread, by process id and thread id; `barred` are splits caused by operations."""
     calls = report.kind("api").select("process_id", "thread_id", "name", "start_ns")
-    own = calls.filter(pl.col("name").is_in(names_that(report, _is_cut))).drop("name")
+    own = calls.filter(pl.col("name").is_in(names_that(report, _splits_series))).drop("name")
     parts = pl.concat([own, barred]).sort("start_ns").partition_by("process_id", "thread_id", as_dict=True)
     return {key: part.get_column("start_ns") for key, part in parts.items()}

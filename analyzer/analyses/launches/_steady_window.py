@@ -1,4 +1,4 @@
-"""The steady part of a device's window: where nothing was paid once, as far as the report shows.
+"""The steady part of a device's window: without one-time costs, as far as the report shows them.
 
 Definitions: definitions.md, section 5, "The steady part".
 """
@@ -20,13 +20,13 @@ from kanalyze.analyses.shared.cached import once_per_report
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: It holds at least this part of the time in which the device ran anything, and so many operations: else the program
-#: has no such part.
+#: The steady part needs at least this share of the device's busy time, and so many operations; otherwise the program
+#: has none.
 _MOST: Final = 0.5
 _FEWEST: Final = 3
 
 
-#: A finding that touches less than this part is not worth a sentence, nor one of less than this time.
+#: The minimum share of the time considered, and the minimum time, for a finding to be worth a sentence.
 WORTH_SAYING: Final = 0.001
 _LEAST_NS: Final = 1_000
 
@@ -37,7 +37,7 @@ class Steady(NamedTuple):
     Attributes:
         start: Start.
         end: End.
-        busy_ns: Time in it in which the device ran anything.
+        busy_ns: Busy time of the device within it, in ns.
     """
 
     start: int
@@ -46,7 +46,7 @@ class Steady(NamedTuple):
 
     @property
     def ns(self) -> int:
-        """Its length."""
+        """Its duration."""
         return self.end - self.start
 
 
@@ -54,12 +54,12 @@ class Steady(NamedTuple):
 def steady_parts(report: Report) -> dict[int, Steady]:
     """The steady part of each device that has one.
 
-    Between its first and its last operation in the window, the time between two one-time costs (contexts, loading, the
-    making of graphs, slow first launches) in which the device was busy most; only where that is most of its busy time,
-    and holds several operations. A process that was at work before the recording has no such costs.
+    Of the intervals between one-time costs (contexts, loading, graph building, slow first launches), from the device's
+    first to its last operation in the window, the one with most busy time; only if that is most of the device's busy
+    time, and it holds several operations. A process that was running before the recording has no such costs.
     """
     found = {}
-    for device, busy, parts in _apart(report):
+    for device, busy, parts in _between_one_time_costs(report):
         times = intervals.overlap(parts.get_column("start"), parts.get_column("end"), busy)
         most = times.arg_max()
         if most is None or times[most] < _MOST * intervals.length(busy):
@@ -73,13 +73,13 @@ def steady_parts(report: Report) -> dict[int, Steady]:
 
 @once_per_report
 def least_worth_saying(report: Report) -> dict[int, float]:
-    """What a finding has to touch of each device's window to be worth a sentence, in ns.
+    """The minimum time at stake for a finding on each device to be worth a sentence, in ns.
 
-    That is a part, :data:`WORTH_SAYING`, of what the device's findings are about: of its steady part, else of the time
-    between its first and its last operation without one-time costs, and of its window where the report shows no such
-    costs. At least a microsecond, where it is not that part of the window.
+    That is :data:`WORTH_SAYING` times the steady part; without one, times the interval from the device's first to its
+    last operation without one-time costs; and if the report shows no such costs, times the window. It is at least a
+    microsecond, but never more than that share of the window.
     """
-    lengths = {device: intervals.length(parts) for device, _, parts in _apart(report)}
+    lengths = {device: intervals.length(parts) for device, _, parts in _between_one_time_costs(report)}
     lengths |= {device: steady.ns for device, steady in steady_parts(report).items()}
     whole = {device: WORTH_SAYING * (end - start) for device, start, end in windows(report).iter_rows()}
     found = {device: max(WORTH_SAYING * ns, _LEAST_NS) for device, ns in lengths.items()}
@@ -87,14 +87,14 @@ def least_worth_saying(report: Report) -> dict[int, float]:
 
 
 def worth_saying(report: Report, ns: int) -> bool:
-    """Whether a finding that takes `ns` of a device's window could be worth a sentence, on any device."""
+    """Whether `ns` of a device's window could be enough for a finding, on any device."""
     return any(ns >= least for least in least_worth_saying(report).values())
 
 
 @once_per_report
-def _apart(report: Report) -> list[tuple[int, pl.DataFrame, pl.DataFrame]]:
-    """For each device with one-time costs in its window: when it was busy, and the time between them, as span sets."""
-    costs, found = _once(report), []
+def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.DataFrame]]:
+    """For each device with one-time costs in its window: its busy intervals, and the intervals between these costs."""
+    costs, found = _one_time_intervals(report), []
     for device, low, high in windows(report).iter_rows():
         own = used_devices(report).filter(pl.col("device") == device).select("process_id")
         mine = costs.join(own, on="process_id", how="semi", nulls_equal=True)
@@ -107,8 +107,8 @@ def _apart(report: Report) -> list[tuple[int, pl.DataFrame, pl.DataFrame]]:
     return found
 
 
-def _once(report: Report) -> pl.DataFrame:
-    """What is paid once: process_id, start and end, of processes that were not at work before the recording."""
+def _one_time_intervals(report: Report) -> pl.DataFrame:
+    """Intervals of one-time costs: process_id, start and end, for processes that began during the recording."""
     launches = [first.cold for first in launch_costs(report).first.values()]
     returned = pl.col("call_start") + pl.col("api_ns")
     making = graph_steps(report).filter(pl.col("step").is_in(["instantiate", "upload"]))

@@ -1,4 +1,4 @@
-"""Cold and warm: what is paid once, with the evidence, and each kernel's first run beside its steady state."""
+"""Cold and warm: one-time costs with their evidence, and each kernel's first run against its steady state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CATEGORIES: Final = (
     "first in recording",
 )
 
-#: What is said of what came first, and where the process began before the recording, what is said in its place.
+#: The kinds of first events, and their names where the process began before the recording.
 _FIRSTS: Final = ("first launch", "first touch", "allocation", "first call")
 _EARLIER: Final = "; what the process did before the recording is not known"
 
@@ -107,15 +107,15 @@ BY_KERNEL: Final = Table(
 
 
 def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """What was paid once, the costliest first; or each kernel's first run beside the later ones.
+    """One-time costs, the costliest first; or each kernel's first run compared with the later ones.
 
     Args:
-        report: Where to look; costs that overlap its window count. What is first is so in the whole recording.
-        by: ``kernel`` gives one row per kernel, those first whose first launch and run took longest beyond the usual.
+        report: Where to look; costs that overlap its window count. First means first in the whole recording.
+        by: ``kernel`` gives one row per kernel, the largest excess of the first launch and run over the usual first.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE` or :data:`BY_KERNEL`; empty where nothing was paid once.
+        :data:`TABLE` or :data:`BY_KERNEL`; empty if there were no one-time costs.
 
     Raises:
         CannotTellError: The report records no CUDA calls, or, by kernel, no kernels.
@@ -153,7 +153,7 @@ def _by_cost(report: Report) -> pl.DataFrame:
 
 
 def _as_recorded(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found`, in which first is what is first in the recording where the process began before that."""
+    """`found`, renaming first events to first in the recording where the process began before it."""
     warm = begun_before(report).get_column("process_id")
     earlier = pl.col("process_id").is_in(warm.implode(), nulls_equal=True) & pl.col("category").is_in(_FIRSTS)
     told = pl.col("evidence").str.replace("the process's", "the recording's", literal=True) + _EARLIER
@@ -164,7 +164,7 @@ def _as_recorded(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first_launches(report: Report) -> pl.DataFrame:
-    """First launches of kernels that took much longer than launches usually do, as the rule `first-launch` has them."""
+    """Cold first launches of kernels, as the rule `first-launch` defines them."""
     found = [
         own.with_columns(device=pl.lit(device, dtype=pl.Int64), unsure=pl.lit(unsure))
         for device, first in launch_costs(report).first.items()
@@ -190,7 +190,7 @@ def _first_launches(report: Report) -> pl.DataFrame:
 
 
 def _on_devices(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found` with the device of those processes that used only one."""
+    """`found` with the device, for processes that used only one."""
     used = used_devices(report.whole).select("process_id", only="device")
     single = used.filter(pl.len().over("process_id") == 1)
     both = found.join(single, on="process_id", how="left", nulls_equal=True)
@@ -198,7 +198,7 @@ def _on_devices(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """Those that overlap the window, of the processes that used the device."""
+    """The costs that overlap the window, of processes that used the device."""
     if report.scope.device is not None:
         own = used_devices(report).select("process_id").unique()
         mine = pl.col("device").is_null() | (pl.col("device") == report.scope.device)
@@ -212,7 +212,7 @@ def _in_scope(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _idle(report: Report, found: pl.DataFrame) -> pl.Series:
-    """How long the device of each cost ran nothing meanwhile; null for what ran on the device itself."""
+    """The device's idle time during each cost, in ns; null for costs on the device itself."""
     idle = pl.Series("idle_ns", [None], dtype=pl.Int64).new_from_index(0, found.height)
     numbered = found.with_row_index("at").filter((pl.col("category") != "first touch") & pl.col("dur_ns").is_not_null())
     for (device,), part in numbered.drop_nulls("device").partition_by("device", as_dict=True).items():

@@ -1,4 +1,4 @@
-"""CUDA graphs: what launching them costs the host, what they keep the device busy with, and what is inside."""
+"""CUDA graphs: launch cost on the host, busy time on the device, and their nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report, Where
 
-#: What names a graph, in both forms of the table.
+#: The columns that identify a graph, in both forms of the table.
 _KEYS: Final = (
     Column("graph", pl.Int64, "A number for the graph on this device within the report, from 1."),
     Column("process_id", pl.Int64, "Process that launched it; null where the report does not say.", nullable=True),
@@ -92,7 +92,7 @@ _NAMES: Final = tuple(column.name for column in _KEYS)
 
 
 def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """The CUDA graphs in scope, those first whose launches take longest on the device.
+    """The CUDA graphs in scope, the longest total device time first.
 
     Args:
         report: Where to look; launches of which anything overlaps its window count, whole.
@@ -121,7 +121,7 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
 
 
 def _seen(report: Report) -> pl.DataFrame:
-    """The operations of graphs in scope, those that overlap the window, with dur_ns and exclusive_ns."""
+    """The graph operations in scope that overlap the window, with dur_ns and exclusive_ns."""
     own = graph_operations(report).drop("event_id", "kind", "name", "start", "end", "device", "process_id")
     work = exclusive_operations(report).select(
         "row", "event_id", "kind", "name", "device", "process_id", "dur_ns", "exclusive_ns"
@@ -148,7 +148,7 @@ def _summed(report: Report) -> pl.DataFrame:
     return TABLE.select(whole.sort("span_total_ns", "graph", descending=[True, False]))
 
 
-#: What is 0, and not missing, for a graph of which no launch is known.
+#: Columns that are 0, not null, for a graph without known launches.
 _COUNTED: Final = ("launches", "api_total_ns", "launch_ns", "span_total_ns", "busy_ns")
 
 
@@ -173,7 +173,7 @@ _INSIDE: Final = ("kernels", "copies", "memsets")
 
 
 def _nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found`, a row per graph, with nodes and active_nodes, and the graph_id that the nodes tell."""
+    """`found`, a row per graph, with nodes, active_nodes, and the graph_id that the nodes have."""
     made_of = pl.col("graph_id").drop_nulls().first().alias("made_of")
     listed = (
         report.table("graph_nodes")

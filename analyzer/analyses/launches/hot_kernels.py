@@ -1,4 +1,4 @@
-"""The heaviest kernels as the page shows them: shares of window and busy time, launch shape, launch-bound or not."""
+"""The hottest kernels for the page: shares of window and busy time, launch shape, whether launch-bound."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TABLE: Final = Table(
 
 @analysis
 def hot_kernels(report: Report) -> pl.DataFrame:
-    """Kernels and whole graphs in scope, the heaviest first.
+    """Kernels and whole graphs in scope, the hottest first.
 
     Returns:
         :data:`TABLE`.
@@ -77,7 +77,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
     side_by_side(report, needed)
     everything = exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    # graphs are numbered by their process; a kernel of one name is the same function in all of them
+    # graph numbers are per process; a kernel name is the same function in all processes
     owner = pl.when(pl.col("kind") == "graph").then("process_id").alias("owner")
     sums = work.group_by("name", owner).agg(
         pl.col("exclusive_ns").sum(),
@@ -117,7 +117,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
 
 
 def _whose() -> pl.Expr:
-    """The name; that of a graph with its process, where graphs of several processes are called so."""
+    """The name; for graphs of several processes with the same name, with the process."""
     name, owner = pl.col("name").cast(pl.String), pl.col("owner")
     several = owner.n_unique().over("name") > 1
     return pl.when(several & owner.is_not_null()).then(pl.format("{} of process {}", name, owner)).otherwise(name)

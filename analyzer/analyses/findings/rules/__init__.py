@@ -1,39 +1,39 @@
-"""Rules: each looks for one kind of trouble and says what it costs, or nothing where there is none.
+"""Rules: each detects one kind of problem and estimates its cost.
 
 A rule is a module with a function ``find(report: Report) -> list[Finding]``; adding the file adds the rule
-(:mod:`kanalyze.analyses.findings.findings`). A rule claims only what the report's rows show, and never more nanoseconds
-than the ledger's buckets hold.
+(:mod:`kanalyze.analyses.findings.findings`). A rule claims only what the report's rows show, and never more time than
+the ledger's buckets hold.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-#: So much of a name of the program's own stands in a sentence.
+#: The maximum length of a user-chosen name in a sentence.
 _LONGEST: Final = 400
 
 
 def literal(text: str) -> str:
-    """`text` as part of a :class:`Finding`'s sentence: a program's own names may hold braces, which stand for names.
+    """Escapes `text` for a :class:`Finding`'s sentence, in which braces are placeholders for names.
 
-    Of one that no sentence has space for it is the beginning.
+    Longer texts are cut at the end.
     """
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     return text.replace("{", "{{").replace("}", "}}")
 
 
 class Finding(NamedTuple):
-    """One thing worth knowing, with its evidence.
+    """One finding, with its evidence.
 
     Attributes:
         rule: Stable name of the kind of finding.
-        device: The GPU whose window `at_stake_ns` is part of.
-        at_stake_ns: The time in that window that the trouble takes.
-        text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`; every other name of the
-            program is in it by :func:`literal`.
-        names: Kernel names in the sentence, whole; a renderer may shorten them.
+        device: The GPU to whose window `at_stake_ns` refers.
+        at_stake_ns: The time in that window that the problem takes, in ns.
+        text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`; all other names of the program are
+            escaped with :func:`literal`.
+        names: Full kernel names of the sentence; a renderer may shorten them.
         remedy: What to do about it, one sentence.
-        table: The table that holds the rows behind it, for ``kanalyze show``.
+        table: The table with the rows behind it, for ``kanalyze show``.
     """
 
     rule: str
@@ -46,5 +46,5 @@ class Finding(NamedTuple):
 
     @property
     def definition(self) -> str:
-        """Where it is written when this is found, and what its time at stake is."""
+        """Where the documentation defines the finding and its time at stake."""
         return f"docs/findings.md#{self.rule}"

@@ -1,4 +1,4 @@
-"""Memory that is taken and given back over and over between launches, while the device waits."""
+"""Memory that is allocated and freed repeatedly between launches while the device waits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kanalyze.units import plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: So many calls are named in the sentence.
+#: Maximum number of calls named in the sentence.
 _NAMED: Final = 3
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device that waited in such calls, for all of them."""
+    """One finding per device that waited in such calls, on all of them together."""
     looping = allocating_calls(report).filter(pl.col("round").is_not_null())
     if looping.is_empty():
         return []
@@ -48,10 +48,10 @@ def _in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _finding(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
-    """The finding on the looping `calls` of the processes that use a device which is `idle` in these spans.
+    """The finding on the allocating `calls` of the processes that use a device; `idle` are the device's idle intervals.
 
-    What other threads than the one that the device waited for did is not the device's loss: of each call, no more
-    than the ledger has for it is at stake.
+    Calls on threads that the device did not wait for cost it nothing: at stake is, of each call, no more than what the
+    ledger attributes to it.
     """
     exposed = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle)
     sums = (

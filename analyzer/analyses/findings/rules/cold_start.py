@@ -1,4 +1,4 @@
-"""One-time costs: context creation, loading of modules and libraries, and first launches."""
+"""One-time costs: context creation, loading of modules and libraries, first launches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from kanalyze.units import count, moment, plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What is found here: what is paid once.
+#: The one-time rules of this module.
 RULES: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch")
 
-#: So many contexts are named in the sentence.
+#: Maximum number of contexts named in the sentence.
 _NAMED: Final = 3
 
 
 def find(report: Report) -> list[Finding]:
-    """At most one finding per device for each of context creation, loading, and first launches."""
+    """At most one finding per device for each of context creation, loading and first launches."""
     found = []
     for device in ledger(report).get_column("device").unique(maintain_order=True):
         rows = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "loading"))
@@ -60,7 +60,7 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
 
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
-    """The time around a context's creation that no call covers, which the ledger therefore counts as host."""
+    """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
     stake = walked(report)[device].unrecorded_ns
     if not stake:
         return []
@@ -98,7 +98,7 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
 
 
 def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """The `calls` with what they took after the context was made that one of them may have made; none of nothing."""
+    """The `calls`, each without the time of a context creation inside it; those without any other time are dropped."""
     made = context_calls(report).select("event_id", until=pl.col("made_ns") - pl.col("start_ns"))
     found = calls.join(made, on="event_id", how="left", maintain_order="left")
     found = found.with_columns(dur_ns=pl.col("dur_ns") - pl.col("until").fill_null(0))
@@ -106,7 +106,7 @@ def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _first_launches(report: Report, device: int) -> list[Finding]:
-    """What the device waited for the first launch of each kernel beyond what it waits for a warm one."""
+    """The device's wait for the first launch of each kernel, beyond its wait for a warm launch."""
     found = launch_costs(report).first.get(device)
     if found is None or not found.stake_ns:
         return []
@@ -121,6 +121,6 @@ def _first_launches(report: Report, device: int) -> list[Finding]:
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
-    """The events of the processes that ran operations on a device."""
+    """The events of the processes that ran operations on the device."""
     used = used_devices(report).filter(pl.col("device") == device)
     return events.join(used.select("process_id"), on="process_id", how="semi", maintain_order="left")

@@ -1,4 +1,4 @@
-"""The legacy default stream: it and all blocking streams of its context wait for each other."""
+"""Serialisation by the legacy default stream: it and all blocking streams of its context wait for each other."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _REMEDY: Final = (
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device on which the default stream and blocking streams kept each other waiting."""
+    """One finding per device on which the default stream and blocking streams waited for each other."""
     found: list[Finding] = []
-    if not _could_wait(report):  # quick, and true of few programs
+    if not _could_wait(report):  # cheap, and false for most programs
         return found
     for (device,), waits in _serialised(report).partition_by("device", as_dict=True, maintain_order=True).items():
         stake = _at_stake_ns(waits)
@@ -46,7 +46,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _could_wait(report: Report) -> bool:
-    """Whether any context ran operations both on its default stream and on a blocking one."""
+    """Whether any context ran operations on both its default stream and a blocking stream."""
     types = (
         used_streams(report)
         .filter(pl.col("type").is_in(["null", "blocking"]))
@@ -57,10 +57,10 @@ def _could_wait(report: Report) -> bool:
 
 
 def _serialised(report: Report) -> pl.DataFrame:
-    """The operations that waited for the default stream, or of the default stream for a blocking one.
+    """Pairs of operations of which one waited for the other, one on the default stream and one on a blocking stream.
 
-    Columns: device, null and blocking (the two streams), held_ns, and of the operation and the one that it waited for
-    number, row, ns and behind_number, behind_row, behind_ns: their streams, rows and exclusive time.
+    Columns: device, null and blocking (numbers of the two streams), held_ns; number, row and ns (stream, row and
+    exclusive time of the operation that waited); behind_number, behind_row and behind_ns (those of the other one).
     """
     pairs = stream_pairs(report).filter("never_overlap")
     types = [pl.col("type") == "null", pl.col("other_type") == "null"]
@@ -88,10 +88,10 @@ def _serialised(report: Report) -> pl.DataFrame:
 
 
 def _at_stake_ns(waits: pl.DataFrame) -> int:
-    """What running them side by side can gain at most, on one device.
+    """The upper bound of the gain from running the operations of one device concurrently, in ns.
 
-    What waited can hide as long as the other ran, and no longer than it runs itself. Together they still take as long
-    as the busiest of their streams.
+    An operation that waited can overlap the other one for at most its own duration and the time that it was held.
+    Together they still take as long as the busiest of their streams.
     """
     hidden = waits.select(pl.min_horizontal("held_ns", "ns").sum()).item()
     involved = pl.concat(

@@ -1,4 +1,4 @@
-"""Chains of elementwise kernels, each reading what the one before wrote, where one kernel would read and write once."""
+"""Chains of elementwise kernels that one fused kernel could replace, with one read and one write."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kanalyze.units import plural, size, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Longer chains are told by so many operators at either end.
+#: Of longer chains, this many operators are named at either end.
 _ENDS: Final = 2
 
 _FOREACH: Final = "aten::_foreach_"
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device with chains that would save time."""
+    """One finding per device with chains whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
         return []
     ran = chains(report).group_by("device").agg(pl.col("exclusive_ns").sum())
@@ -44,7 +44,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _most(top: dict[str, Any]) -> str:
-    """The chain that would save the most, with its figures."""
+    """The chain with the largest saving, with its figures."""
     operators = top["chain"].split(ARROW)
     ends = operators if len(operators) <= 2 * _ENDS else [*operators[:_ENDS], "…", *operators[-_ENDS:]]
     moved = f" and moving {size(top['moved_bytes'])}" if top["moved_bytes"] is not None else ""

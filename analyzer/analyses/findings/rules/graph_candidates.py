@@ -1,4 +1,4 @@
-"""Sequences of launches that repeat, and that one CUDA graph could launch instead."""
+"""Repeated sequences of launches that one CUDA graph could replace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kanalyze.units import count, plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The buckets that a graph makes smaller.
+#: The ledger's buckets that a graph reduces.
 _BUCKETS: Final = ("launch", "queued")
 
-#: A graph has to be captured and instantiated: fewer launches than these do not pay for it.
+#: Fewer launches than these do not pay for the capture and instantiation of a graph.
 _FEWEST_LAUNCHES: Final = 100
 
-#: A device that waited for a smaller part of its window than this is not looked at: no finding could be worth saying.
+#: Devices that waited for less than this share of their window are skipped: no finding could be large enough.
 _WORTH_LOOKING: Final = 0.001
 
 
@@ -53,7 +53,7 @@ def _finding(report: Report, device: int, own: pl.DataFrame, most: int) -> Findi
         f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
         f"As CUDA graphs they would save at most {time(stake)} of that, if launching one takes "
         f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
-        f"{_cut(report, device)}"
+        f"{_not_capturable(report, device)}"
     )
     own_stream = " (on a stream of its own: the default stream cannot be captured)" if _on_default(report, own) else ""
     remedy = (
@@ -68,8 +68,8 @@ def _on_default(report: Report, own: pl.DataFrame) -> bool:
     return not own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).is_empty()
 
 
-def _cut(report: Report, device: int) -> str:
-    """What repeats too, but cannot be captured as it is."""
+def _not_capturable(report: Report, device: int) -> str:
+    """The sentence on repeated launches that cannot be captured as they are."""
     cut = cut_launches(report).filter(pl.col("device") == device)
     if not (launches := total(cut, "launches")):
         return ""

@@ -1,4 +1,4 @@
-"""The device idle because the host blocks in a call, where it has to."""
+"""Idle time of the device while the host blocks in a call that is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def find(report: Report) -> list[Finding]:
-    """At most one finding per device, on the blocking calls that :mod:`unneeded_sync` does not speak of."""
+    """At most one finding per device, on blocking calls other than those of :mod:`unneeded_sync`."""
     found = []
     for (device,), rows in (
         ledger(report)
@@ -31,7 +31,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _blocking(device: int, rows: pl.DataFrame, told: pl.DataFrame | None) -> list[Finding]:
-    """What is left of `rows`, the ledger's bucket, without the calls that are `told` elsewhere."""
+    """The finding on `rows` of the ledger's bucket, less the calls reported elsewhere (`told`)."""
     window = float(rows.get_column("ns").item(0)) / float(rows.get_column("share").item(0))
     if told is not None:
         own = told.group_by(shown(pl.col("name")).alias("detail")).agg(pl.col("sync_ns").sum())

@@ -1,7 +1,7 @@
-"""Host-bound phases: the device idles while the program runs its own code, by range or between which calls.
+"""Host-bound phases: the device is idle while the program runs its own code, by range or by the calls around it.
 
-Time in which contexts were made outside of recorded calls is no time of the program's own code:
-:mod:`cold_start <kanalyze.analyses.findings.rules.cold_start>` speaks of it.
+Excludes the time in which contexts were created outside of recorded calls, which :mod:`cold_start
+<kanalyze.analyses.findings.rules.cold_start>` reports.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kanalyze.units import moment, percent, plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: So many phases are named, where the next one is not much shorter than the first.
+#: Maximum number of phases named; the next ones only if not much shorter than the first.
 _NAMED: Final = 3
 _NOTABLE: Final = 0.1
 
 
 def find(report: Report) -> list[Finding]:
-    """At most one finding per device, with the phases that take most."""
+    """At most one finding per device, with its longest phases."""
     found = []
     for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
         stake = ns - walked(report)[device].unrecorded_ns
@@ -59,7 +59,7 @@ def _finding(report: Report, device: int, stake: int, share: float) -> Finding:
 
 
 def _faulting(report: Report, device: int) -> str:
-    """How often the host waited for memory meanwhile, which is not its own code either; nothing if it did not."""
+    """The sentence on CPU page faults meanwhile, which are not the program's code either; empty without any."""
     if "fault" not in report.kinds:
         return ""
     used = used_devices(report).filter(pl.col("device") == device)
@@ -70,9 +70,9 @@ def _faulting(report: Report, device: int) -> str:
 
 
 def _phases(report: Report, device: int) -> pl.DataFrame:
-    """The rows of :func:`culprits` on host time, the longest first, less the time in which contexts were made.
+    """The rows of :func:`culprits` on host time, the longest first, less the time of context creation.
 
-    What holds such time has no longest_ns, since it is not known how much of its longest gap was that.
+    Rows that held such time have no longest_ns: how much of their longest gap it was is unknown.
     """
     rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
     held = context_culprits(report).get(device)

@@ -1,4 +1,4 @@
-"""Kernels whose launch takes longer than they run, so that the device waits for the host to launch."""
+"""Launch-bound kernels: their launch takes longer than they run, so that the device waits for the host."""
 
 from __future__ import annotations
 

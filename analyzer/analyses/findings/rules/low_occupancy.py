@@ -1,4 +1,4 @@
-"""Kernels of which an SM can hold few warps at once, and what it is that keeps more of them out."""
+"""Kernels with low theoretical occupancy, and the resource that limits it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kanalyze.units import count, percent, plural, size, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Half of the warps are enough for most kernels; whether a kernel wants more is not in the report.
+#: Half of the warps suffice for most kernels; whether a kernel needs more is not in the report.
 _LOW: Final = 0.5
 
-#: Matrix products and attention of libraries hold their tiles in registers and shared memory, and want few warps.
+#: Library kernels for matrix products and attention, which keep tiles in registers and shared memory by design.
 _FEW_BY_DESIGN: Final = (
     r"(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gemm|gemv|flash_?(?:fwd|bwd|attn|attention)|fmha|wgmma|tensorop"
 )
@@ -34,9 +34,9 @@ _REMEDIES: Final = {
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device, on the launch shape with most at stake, with the sum over all of them.
+    """One finding per device: the launch shape with most at stake, and the sum over all.
 
-    What the last wave of such a kernel leaves idle is not counted here: it is `tail`'s.
+    The idle SMs in the last wave of such a kernel are not counted here, but by `tail`.
     """
     found = []
     for (device,), shapes in _low(report).partition_by("device", as_dict=True, maintain_order=True).items():
@@ -56,7 +56,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _low(report: Report) -> pl.DataFrame:
-    """Launch shapes of low occupancy with more blocks than run at once, by device, the costliest first."""
+    """Launch shapes with low occupancy and more than one wave of blocks, by device, the costliest first."""
     launches = launch_occupancy(report).filter(
         (pl.col("bucket") == "kernel") & (pl.col("occupancy_share") <= _LOW) & (pl.col("low_occupancy_ns") > 0)
     )
@@ -69,7 +69,7 @@ def _low(report: Report) -> pl.DataFrame:
 
 
 def _limit(top: dict[str, Any]) -> str:
-    """What keeps more warps out, and from where on one more block would find room."""
+    """The limiting resource, and from which amount on one more block would fit."""
     if top["limiter"] == "registers":
         now, then = top["registers_per_thread"], top["registers"]
         return f"registers ({now} per thread; with {then} one more block fits)"

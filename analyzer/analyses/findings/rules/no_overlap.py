@@ -1,4 +1,4 @@
-"""Copies of pinned memory that ran alone between kernels of their own stream, though submitted together with them."""
+"""Copies of pinned memory that could have overlapped kernels of their own stream, but ran alone."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def find(report: Report) -> list[Finding]:
     return found
 
 
-# Copies of pinned memory that ran alone, held from kernels of their own stream by nothing but the stream's order.
+# Copies of pinned memory that ran alone, serialised with kernels only by the order of their stream.
 #
-# A copy to the device that was submitted while a kernel before it in its stream still ran copies what the host had
-# ready by then. A copy to the host, behind which a kernel had been submitted before the copy ended, gives the host
-# nothing that this kernel could depend on. Either could run beside those kernels, into or out of a second buffer.
+# A copy to the device that was submitted while an earlier kernel of its stream still ran copies data that the host had
+# ready by then. A copy to the host, with a later kernel submitted before the copy ended, yields nothing that this
+# kernel could depend on. With double buffering, either could overlap those kernels.
 
 _PINNED: Final = "Pinned"
 _TO_DEVICE: Final = "Host-to-Device"
@@ -67,10 +67,10 @@ _SERIAL: Final = {
 
 @once_per_report
 def serial_copies(report: Report) -> pl.DataFrame:
-    """Such copies on the devices in scope, those that run alone at any time of the window.
+    """The serial copies on the devices in scope with any exclusive time in the window.
 
-    Columns: device, number (of the stream, as in `used_streams`), stream, size_bytes, exclusive_ns, low and high (the
-    time from the kernel that it could have run beside, or to it).
+    Columns: device, number (of the stream, as in `used_streams`), stream, size_bytes, exclusive_ns, low and high (start
+    and end of the time between the copy and the kernel that it could overlap, both included).
     """
     copies = _pinned_copies(report)
     if copies.is_empty():
@@ -90,9 +90,9 @@ def serial_copies(report: Report) -> pl.DataFrame:
 
 
 def hidden_at_most(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """What running `copies`, rows of :func:`serial_copies`, beside kernels can gain at most, by stream.
+    """The upper bound of the gain from overlapping `copies` (of :func:`serial_copies`) with kernels, by stream.
 
-    Columns: device, number, ns: their exclusive time, and no more than the kernels of the stream ran meanwhile.
+    Columns: device, number, ns: their exclusive time, but at most the run time of the stream's kernels meanwhile.
     """
     sums = copies.group_by("device", "number").agg(
         pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max()
@@ -107,7 +107,7 @@ def hidden_at_most(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pinned_copies(report: Report) -> pl.DataFrame:
-    """The asynchronous copies between pinned memory and the device with any exclusive time, outside CUDA graphs.
+    """The asynchronous copies between pinned memory and the device, outside CUDA graphs, with any exclusive time.
 
     Columns: row, device, detail, number, size_bytes, exclusive_ns, call_start, call_end.
     """
@@ -134,10 +134,10 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
 
 
 def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
-    """The kernels before and after each copy of the streams `numbers` in its stream, whatever lies between.
+    """The nearest kernels before and after each copy in its stream, for the streams `numbers`.
 
-    Columns: row, start, end (of the copy), before_start, before_end and before_call (of the last kernel before it and
-    its call), after_ready, after_end and after_call (of the next one; when the device surely had it).
+    Columns: row, start, end (of the copy), before_start, before_end and before_call (the previous kernel and its call),
+    after_ready, after_end and after_call (the next one; ready: when it was certainly submitted).
     """
     columns = ("row", "rank", "start", "end")
     work = pl.concat(

@@ -1,4 +1,4 @@
-"""Asynchronous copies of pageable memory: their calls block the host, and they overlap nothing of it."""
+"""Asynchronous copies of pageable memory, which block the host and overlap nothing."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: Pinned copies smaller than this say nothing of the bandwidth that pinning gives.
+#: Smaller pinned copies do not show the bandwidth of pinned memory.
 _COMPARABLE_BYTES: Final = 1 << 20
 
-#: So much of the name of a range is shown.
+#: Maximum length of a range's name in the sentence.
 _LONGEST: Final = 60
 
 _PIN: Final = "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch."
@@ -38,7 +38,7 @@ _ONCE: Final = "If it is a cost of starting up, as the upload of a model is, lea
 
 
 def find(report: Report) -> list[Finding]:
-    """Of each device a finding on the copies that recur, and one on those that do not."""
+    """Per device one finding on recurring copies, and one on those that happen once."""
     found = []
     copies = pageable_copies(report)
     for (device, when), part in copies.partition_by("device", "when", as_dict=True, maintain_order=True).items():
@@ -53,7 +53,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _what(report: Report, copies: pl.DataFrame) -> str:
-    """How many copies of how much memory, beside pinned ones of the same direction."""
+    """The number and bytes of the copies, compared with pinned ones of the same direction."""
     pinned = asynchronous_copies(report).filter(
         pl.col("device") == copies.item(0, "device"),
         pl.col("memory") == PINNED,
@@ -66,7 +66,7 @@ def _what(report: Report, copies: pl.DataFrame) -> str:
 
 
 def _recurring(report: Report, copies: pl.DataFrame) -> str:
-    """What recurs: of the rounds of the name that has most of it, and of a round in the median."""
+    """The recurring copies, per step: of the range name with most of them, in the median instance."""
     names = copies.group_by("round_name").agg(took().sum().alias("took"), pl.col("instances").first())
     top = names.sort("took", "round_name", descending=[True, False]).row(0, named=True)
     own = copies.filter(pl.col("round_name") == top["round_name"])
@@ -110,17 +110,17 @@ def _bandwidth(copies: pl.DataFrame) -> float:
 
 
 def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataFrame) -> int:
-    """How much shorter the window of a device can get, in ns, if some of its operations and their calls took no time.
+    """Upper bound on how much shorter a device's window gets if some operations and their calls took no time, in ns.
 
-    The longest way through what depends on each other is in one of them at each instant of what is gained, so that it
-    is no more than all of them cover together. Whatever else a stream ran it still runs, one after the other: the
-    window stays at least as long as the other work of its busiest stream.
+    The critical path passes through one of them at every instant that is gained, so that the gain is at most the union
+    of their intervals. Other operations of a stream still run one after the other: the window stays at least as long as
+    the other work of its busiest stream.
 
     Args:
-        report: Where to look, through its window.
-        device: Whose window.
+        report: The report; its window is respected.
+        device: The device whose window is meant.
         rows: The operations, by row of `operations`.
-        calls: Their calls, and whatever else of the host is done away with: columns start, end.
+        calls: Their calls, and other host intervals that would be saved: columns start, end.
     """
     window = windows(report).row(by_predicate=pl.col("device") == device, named=True)
     low, high = int(window["start"]), int(window["end"])
@@ -134,25 +134,25 @@ def gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataF
     return min(covered, high - low - busiest)
 
 
-# Asynchronous copies of pageable memory, which block their caller; and which of them recur with a program's rounds.
+# Asynchronous copies of pageable memory, which block their caller, and which of them recur with the program's steps.
 
 PAGEABLE: Final = "Pageable"
 PINNED: Final = "Pinned"
 _TO_HOST: Final = "Device-to-Host"
 
-#: Copies of so many rounds of a name recur.
+#: Copies in at least so many instances of a range recur.
 _RECURS: Final = 2
 
-#: What takes so many times as long as the copies of the median round is not all of what recurs.
+#: Copies of one instance that take more than this factor times the median are not all recurring.
 _ODD: Final = 3
 
-#: Whether a copy comes again with the rounds, comes once, or the report has no rounds to tell it by.
+#: Whether a copy recurs with the rounds (step or range instances), occurs once, or the report has no rounds.
 WHEN: Final = ("recurs", "once", "unknown")
 
 
 @once_per_report
 def asynchronous_copies(report: Report) -> pl.DataFrame:
-    """The copies in scope that an …Async call launched, with the host memory they read or write (`memory`).
+    """The copies in scope launched by an …Async call, with the host memory that they read or write (`memory`).
 
     Columns: those of `exclusive_operations`, call_name, call_start, call_end, thread_id, size_bytes, memory; by
     device.
@@ -169,7 +169,7 @@ def asynchronous_copies(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def _pageable(report: Report) -> pl.DataFrame:
-    """Those of :func:`asynchronous_copies` of pageable memory, with spared and until; see :func:`_spared`."""
+    """The pageable ones of :func:`asynchronous_copies`, with spared and until; see :func:`_spared`."""
     found = asynchronous_copies(report).filter(pl.col("memory") == PAGEABLE)
     if (found.get_column("detail") == _TO_HOST).any():
         return _spared(report, found)
@@ -177,11 +177,10 @@ def _pageable(report: Report) -> pl.DataFrame:
 
 
 def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """`copies` with `spared` and `until`: the call's start and end, or what is spared where the host waits anyway.
+    """`copies` with `spared` and `until`: the host interval that pinned memory would save, by default the call's.
 
-    It does so for a copy to the host, behind which its thread waits for the stream or the device before it launches
-    more: without the call it would wait there for what the stream had to do before the copy. What it does up to the end
-    of that wait could then be done meanwhile.
+    If the thread waits for the stream or device after a copy to the host, before it launches more, it would wait there
+    anyway for the stream's earlier work. What the host does up to the end of that wait could then overlap it.
     """
     by = ["process_id", "thread_id"]
     on = rows_at(streams(report), copies.get_column("row")).select("stream").to_series()
@@ -205,41 +204,41 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _work_before(report: Report) -> pl.DataFrame:
-    """For each operation, by row, when what its stream ran before it had ended (`before`); null for the first one."""
+    """For each operation, by row, when the previous work of its stream ended (`before`); null for the first one."""
     work = device_operations(report).select("row", "start", "end")
     line = work.with_columns(stream_numbers(report).select("number").get_columns()).sort("number", "start", "row")
     return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
 
 
 def _launches(report: Report) -> pl.DataFrame:
-    """The calls that launched anything: process_id, thread_id, launch (when), by time."""
+    """Launching calls by time: process_id, thread_id, launch (the call's start)."""
     calls = report.kind("api").select(*THREAD, launch="start_ns")
     return rows_at(calls, launching_rows(report)).drop_nulls().sort("launch")
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
-    """The copies of pageable memory in scope, with columns of :func:`_by_round` (when, round, …).
+    """The pageable copies in scope, with the columns of :func:`_by_round` (when, round, …).
 
-    Beside those of :func:`asynchronous_copies` they have spared and until: from when to when pinned memory could spare
-    the host something.
+    Besides the columns of :func:`asynchronous_copies`: spared and until, the host interval that pinned memory would
+    save.
     """
     found = _pageable(report)
     return found.join(_by_round(report.whole), on="row", how="left", maintain_order="left")
 
 
 def took() -> pl.Expr:
-    """The time that a copy covers, or what mending spares of its call."""
+    """The length of the union of a copy and the host interval that pinned memory would save, in ns."""
     both = pl.min_horizontal("until", "end") - pl.max_horizontal("spared", "start")
     return (pl.col("until") - pl.col("spared") + pl.col("end") - pl.col("start")) - both.clip(lower_bound=0)
 
 
 @once_per_process
 def _by_round(report: Report) -> pl.DataFrame:
-    """When the pageable copies of a whole report come: columns row, when (of :data:`WHEN`), and those of `rounds_at`.
+    """Classifies the pageable copies of a whole report: columns row, when (of :data:`WHEN`), and those of `rounds_at`.
 
-    A copy comes once where its call was in no round, or in one of a name of which no other has such a copy. Of a round
-    whose copies and calls take more than :data:`_ODD` times the median of the rounds of its name, the longest come
-    once, those that take it beyond that.
+    A copy occurs once if its call was in no round, or in the only round of its name with such a copy. Where the copies
+    and calls of a round take more than :data:`_ODD` times the median of the rounds of its name, the longest copies that
+    exceed it occur once.
     """
     found = _pageable(report)
     copies = found.select("row", took().alias("took"))

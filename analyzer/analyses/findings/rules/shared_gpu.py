@@ -1,4 +1,4 @@
-"""Several processes that run kernels on one GPU at the same time, or seem to."""
+"""Several processes with kernels on one GPU at the same time, really or apparently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per GPU on which kernels of several processes had begun and not ended at the same time."""
+    """One finding per GPU with simultaneously active kernels of several processes."""
     return [_finding(shared) for shared in shared_devices(report) if shared.together_ns]
 
 

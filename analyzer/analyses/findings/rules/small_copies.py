@@ -1,4 +1,4 @@
-"""Many small copies one after the other, where one copy of all of it would do."""
+"""Runs of small copies that one large copy could replace."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: The buckets in which a device waits for the calls that copy.
+#: The ledger's buckets in which a device waits for copying calls.
 _WAITS: Final = ("launch", "queued", "sync", "api")
 
-#: The range of a step of a profiler, as `named_ranges` names it.
+#: A profiler step's range, as `named_ranges` names it.
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device and direction of such copies."""
+    """One finding per device and direction of copy."""
     if not worth_saying(report, most_small_copies_take(report)):
         return []
     copies, found = small_copies(report), []
@@ -49,7 +49,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _finding(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding | None:
-    """The finding on the runs of one direction on one device; each run could be one copy."""
+    """The finding on runs of one direction on one device; one copy could replace each run."""
     waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), _free(report, device))
     large = _like(report, copies)
     speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
@@ -58,13 +58,13 @@ def _finding(report: Report, device: int, direction: str, copies: pl.DataFrame) 
         .group_by("run")
         .agg(pl.len().alias("count"), pl.col("exclusive_ns", "waited_ns", "size_bytes", "dur_ns").sum())
     )
-    # what one copy costs in place of them: at the bandwidth of large ones, but no less than one of these
+    # the cost of one copy for the whole run: at the bandwidth of large ones, but at least that of one small copy
     alone = pl.col("dur_ns") / pl.col("count")
     joined = pl.max_horizontal(alone, pl.col("size_bytes") / speed) if speed else alone
     moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
     calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
-    called_ns = min(called_ns, _held(report, device))
+    called_ns = min(called_ns, _waited_ns(report, device))
     if moved_ns + called_ns <= 0:
         return None
     count, bytes_moved, time_ns = copies.height, total(copies, "size_bytes"), total(copies, "dur_ns")
@@ -81,7 +81,7 @@ def _finding(report: Report, device: int, direction: str, copies: pl.DataFrame) 
 
 
 def _free(report: Report, device: int) -> pl.DataFrame:
-    """The idle time of a device but for the profiler's work, and where a context was made."""
+    """The idle intervals of a device, less the profiler's overhead and context creation."""
     idle = idle_spans(report)[device]
     end = pl.col("start_ns") + pl.col("dur_ns")
     other = [
@@ -92,20 +92,20 @@ def _free(report: Report, device: int) -> pl.DataFrame:
 
 
 def _like(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Large copies between the same kinds of memory, or at least in the same direction."""
+    """Large copies between the same kinds of memory, or if there are none, in the same direction."""
     large, alike = large_copies(report), copies.select(ALIKE).unique()
     same = large.join(alike, on=ALIKE, how="semi", nulls_equal=True)
     return same if same.height else large.join(alike, on=ALIKE[:2], how="semi")
 
 
-def _held(report: Report, device: int) -> int:
-    """What the ledger has in the buckets in which a device waits for such calls."""
+def _waited_ns(report: Report, device: int) -> int:
+    """The device's idle time in the ledger's buckets for such calls, in ns."""
     rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(_WAITS))
     return total(rows, "ns")
 
 
 def _caller(report: Report, copies: pl.DataFrame) -> str:
-    """The call that most of the copies are from, and the range that most of them were called in."""
+    """The call that issued most of the copies, and the range around most of them."""
     call = copies.group_by(call=shown(pl.col("call_name"))).len().sort("len", "call", descending=[True, False])
     text = f", by {literal(str(call.item(0, 'call')))}"
     if "range" not in report.kinds:
@@ -121,41 +121,41 @@ def _caller(report: Report, copies: pl.DataFrame) -> str:
     return f"{text}{'' if every else ', most often'} in the range {literal(plain(common.item(0, 'range')))}"
 
 
-# Runs of small copies: one after the other in a stream, in one direction, that one copy of all of it could replace.
+# Runs of small copies: consecutive in a stream, in one direction, so that one copy could replace them.
 #
-# One copy in place of them would begin with the first and end with the last. So nothing may lie between them that could
-# have written what a copy reads, or read what it wrote: no work that the process launched on that device, and no call
-# that orders streams; between copies to the host no wait either, after which the host may have looked at the data.
+# That copy would begin with the first and end with the last. So nothing in between may have written its source or read
+# its target: no other work launched by the process on that device, and no call that orders streams; between copies to
+# the host also no wait, after which the host may have read the data.
 
-#: A copy of no more than this is small: below, its time hardly depends on its size.
+#: Upper limit of a small copy; below it, the duration hardly depends on the size.
 SMALL_BYTES: Final = 64 << 10
 
-#: A copy of no less than this shows the bandwidth that large copies reach.
+#: Lower limit of a large copy, which reaches full bandwidth.
 LARGE_BYTES: Final = 1 << 20
 
-#: Fewer small copies in a row than this are not worth joining.
+#: Minimum number of consecutive small copies for a run.
 RUN: Final = 10
 
-#: Copies to the host, whose data it may look at once it has waited.
+#: Copies to the host, which may read the data after any wait.
 _TO_HOST: Final = "Device-to-Host"
 
 _STREAM: Final = ("process_id", "device", "context_id", "stream")
 
-#: What was sent where by whom: the same calls cut all runs of it.
+#: Keys by which runs are separated: the same calls end all runs of one key.
 _SENT: Final = ("process_id", "device", "detail")
 
-#: What a copy is, so that only like is compared with like.
+#: Keys of comparable copies.
 ALIKE: Final = ("device", "detail", "source_memory", "target_memory")
 
 
 @once_per_report
 def small_copies(report: Report) -> pl.DataFrame:
-    """The copies in scope that are in a run of at least :data:`RUN` small ones, in the order of stream and time.
+    """The small copies in scope that belong to a run of at least :data:`RUN`, by stream and time.
 
-    A run is copies of one direction, each of its own call, that follow one another in one stream without any other
-    operation of it between them. It begins anew where the process, between the calls of two of them, launched other
-    work than such copies on the device, or made a call of :func:`ordering_calls`; of copies to the host also where it
-    made a call that only waits. Copies without a call, such as those of unified memory, and of graphs are in none.
+    A run is a sequence of copies of one direction in one stream, each by its own call, with no other operation of the
+    stream between them. A new run begins where the process, between the calls of two copies, launched other work on the
+    device or made a call of :func:`ordering_calls`; for copies to the host also where it made a call that only waits.
+    Copies without a call, such as those of unified memory, and copies in graphs belong to none.
 
     Columns: run (its number), row (of `operations`), device, process_id, detail (the direction), source_memory,
     target_memory, size_bytes, dur_ns, exclusive_ns, thread_id, call_row, call_start, call_end, call_name.
@@ -176,14 +176,14 @@ def small_copies(report: Report) -> pl.DataFrame:
 
 
 def most_small_copies_take(report: Report) -> int:
-    """No less than what all small copies in scope and their calls take on one device: cheaper to tell than runs."""
+    """Upper bound of the time of all small copies in scope and their calls on one device; cheaper than finding runs."""
     took = pl.col("exclusive_ns").sum() + (pl.col("call_end") - pl.col("call_start")).sum()
     return longest(_called(report).group_by("device").agg(ns=took), "ns")
 
 
 @once_per_report
 def _called(report: Report) -> pl.DataFrame:
-    """The small copies in scope that have a call of their own."""
+    """The small copies in scope, each with a call of its own."""
     small = _copies(report).filter((pl.col("size_bytes") <= SMALL_BYTES) & pl.col("graph_node_id").is_null())
     calls = calls_of(report, small.get_column("row"), "call_row", "thread_id", "call_start", "call_end", "call_name")
     on = rows_at(streams(report), small.get_column("row"))
@@ -193,7 +193,7 @@ def _called(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def large_copies(report: Report) -> pl.DataFrame:
-    """The bandwidth of copies of at least :data:`LARGE_BYTES`: columns of :data:`ALIKE`, size_bytes, dur_ns (sums)."""
+    """Bytes and time of copies of at least :data:`LARGE_BYTES`: columns of :data:`ALIKE`, size_bytes, dur_ns (sums)."""
     large = _copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
     return large.group_by(ALIKE).agg(pl.col("size_bytes", "dur_ns").sum())
 
@@ -208,7 +208,7 @@ def _copies(report: Report) -> pl.DataFrame:
 
 
 def _begins(copies: pl.DataFrame, others: pl.DataFrame, cuts: pl.Series) -> pl.Series:
-    """Whether a run begins with each of the small copies of one stream and direction, in their order."""
+    """For the small copies of one stream and direction, in order: whether each begins a run."""
     here = others.filter(pl.col(key).eq_missing(copies.item(0, key)) for key in _STREAM)
     passed = here.get_column("start").sort().search_sorted(copies.get_column("began"))
     calls = copies.get_column("call_start")
@@ -219,9 +219,9 @@ def _begins(copies: pl.DataFrame, others: pl.DataFrame, cuts: pl.Series) -> pl.S
 
 
 def _without_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """The operations but for `copies` that :func:`_cutting_calls` does not tell of: start and :data:`_STREAM`.
+    """Operations other than `copies` that :func:`_cutting_calls` misses: columns start and :data:`_STREAM`.
 
-    They have no call, or are copies: those of the same direction may be large, or of one call that makes several.
+    They have no call, or are other copies, such as large ones of the same direction, or several by one call.
     """
     work = operations(report).select("row", "event_id", "kind", "process_id", "device", "start")
     untold = launch_rows(report).is_null() | work.select(pl.col("kind") == "memcpy").to_series()
@@ -231,7 +231,7 @@ def _without_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _cutting_calls(report: Report, process: object, device: int, direction: str) -> pl.Series:
-    """When a process called what ends a run of copies of one direction on a device, sorted."""
+    """The sorted times at which a process called something that ends runs of one direction on a device."""
     work = operations(report).select("device", "process_id", "detail", call=launch_rows(report)).drop_nulls("call")
     own = work.filter((pl.col("device") == device) & pl.col("process_id").eq_missing(process))
     other = own.filter(pl.col("detail").ne_missing(pl.lit(direction))).get_column("call")

@@ -1,4 +1,4 @@
-"""Kernels with fewer blocks than the GPU has multiprocessors: the rest of the GPU idles while they run."""
+"""Kernels with fewer blocks than the GPU has SMs, so that the remaining SMs idle."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device, on the launch shape that wastes most, with the sum over all of them.
+    """One finding per device: the launch shape that wastes most, and the sum over all.
 
-    A launch has either SMs without a block, or more blocks than run at once, which is when `tail` and `low-occupancy`
-    look at it.
+    A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
+    the latter.
     """
     found = []
     small = small_grids(report)
@@ -40,17 +40,17 @@ def find(report: Report) -> list[Finding]:
 
 
 def small_grids(report: Report) -> pl.DataFrame:
-    """Launch shapes with fewer blocks than SMs, by device, those first whose empty SMs cost most.
+    """Launch shapes with fewer blocks than SMs, by device, the most idle SM time first.
 
     Returns:
-        Columns device, name, those of the shape, blocks, threads (of a block), sm_count, max_threads_per_sm, alone_ns
-        (while no other kernel ran), and idle_sm_ns: alone_ns times the share of SMs without a block, the most that a
-        grid of full width can gain.
+        Columns device, name, those of the shape, blocks, threads (per block), sm_count, max_threads_per_sm, alone_ns
+        (time while no other kernel ran), and idle_sm_ns: alone_ns times the share of SMs without a block, the most that
+        a full grid can gain.
     """
     launches = launch_occupancy(report).filter((pl.col("bucket") == "kernel") & (pl.col("idle_sm_ns") > 0))
     fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
     shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
-    # one shape may have run under several settings of the SM's shared memory
+    # one shape may have run with several shared-memory configurations of the SM
     sums = launches.group_by(*shape, fit.alias("max_threads_per_sm")).agg(pl.col("alone_ns", "idle_sm_ns").sum())
     order = ("device", "idle_sm_ns", "name", *SHAPE)
     return sums.sort(order, descending=[False, True, *(False for _ in order[2:])])

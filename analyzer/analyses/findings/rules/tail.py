@@ -1,4 +1,4 @@
-"""Kernels whose last wave of blocks fills only a part of the GPU."""
+"""Tail effect: kernels whose last wave of blocks only partly fills the GPU."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kanalyze.units import count, percent, plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: A tail that can cost less of a kernel's time than this is drowned in how unequal blocks are.
+#: Smaller tail effects, as a share of a kernel's time, are below the variation between blocks.
 _WORTH: Final = 0.1
 
 
 def find(report: Report) -> list[Finding]:
-    """One finding per device, on the launch shape that can lose most, with the sum over all of them.
+    """One finding per device: the launch shape with the largest loss, and the sum over all.
 
-    The time is what an even last wave would save if every block took equally long, however full its SM is.
+    The loss is what an even last wave would save if all blocks took equally long, however full their SM.
     """
     found = []
     launches = launch_occupancy(report).filter(

@@ -1,4 +1,4 @@
-"""Unified memory that moves by page faults: the same pages back and forth, or in many small pieces."""
+"""Unified memory migrated by page faults: thrashing pages, or many small migrations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kanalyze.units import plural, rate, size, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Memory that goes there and back once is used on both sides; from so many round trips on it thrashes.
+#: One round trip is normal use on both sides; from so many on, memory thrashes.
 _ROUND_TRIPS: Final = 2
 
-#: Fewer copies than this are not many.
+#: Minimum number of copies for a finding.
 _MANY: Final = 8
 
-#: Prefetched copies smaller than this say nothing of the bandwidth that prefetching gives.
+#: Smaller prefetches do not show the bandwidth of prefetching.
 _COMPARABLE_BYTES: Final = 1 << 20
 
 
@@ -43,7 +43,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
-    """Pages that went back and forth more than once, by page faults or because the device was full."""
+    """Pages that migrated back and forth more than once, by page faults or eviction."""
     unasked = moved.filter(pl.col("cause").is_in(list(UNASKED)))
     again, trips = (
         total(unasked, "again_bytes"),
@@ -68,7 +68,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
 
 
 def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
-    """Many copies by page faults that one prefetch would do."""
+    """Many migrations by page fault that one prefetch would replace."""
     faulted = moved.filter(pl.col("cause").is_in(list(FAULT_CAUSES)))
     if faulted.height < _MANY:
         return None
@@ -94,7 +94,7 @@ def _bandwidth(moved: pl.DataFrame) -> float:
 
 
 def _groups(report: Report, device: int) -> pl.DataFrame:
-    """The fault groups of a device: start, end, and again (whether the page had begun to move to a device before)."""
+    """The fault groups of a device: start, end, and again (whether the page had started to move to a device before)."""
     if "fault" not in report.kinds:
         return pl.DataFrame(schema={**intervals.SPANS, "again": pl.Boolean})
     seen = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
@@ -107,7 +107,7 @@ def _groups(report: Report, device: int) -> pl.DataFrame:
 
 
 def _stalled(report: Report, device: int, groups: pl.DataFrame) -> int:
-    """How long kernels ran on a device while any of `groups` was handled: the most that they waited for it."""
+    """The time in which kernels ran on a device during any of `groups`: an upper bound of their stall, in ns."""
     if groups.is_empty():
         return 0
     work = of_device(exclusive_operations(report).select("device", "start", "end", "bucket"), device)

@@ -1,4 +1,4 @@
-"""Blocking calls that nothing in the report needs: the host could have launched ahead instead."""
+"""Blocking calls that nothing in the report requires: the host could have launched ahead instead."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: A program may well wait once or twice, between its phases; from so many on it is a habit.
+#: A few waits between phases are normal; from so many on there is a finding.
 _FEWEST: Final = 3
 
-#: Where the ledger has the time at stake.
+#: The ledger's buckets that hold the time at stake.
 _BUCKETS: Final = ("sync", "launch")
 
 
 def find(report: Report) -> list[Finding]:
-    """At most one finding per device, on all such calls."""
+    """At most one finding per device, on all such calls together."""
     found = []
     for device, calls in unneeded(report).items():
         rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").is_in(_BUCKETS))
@@ -59,7 +59,7 @@ def find(report: Report) -> list[Finding]:
 
 
 def unneeded(report: Report) -> dict[int, pl.DataFrame]:
-    """The rows of :func:`avoidable` by device, where there are enough of them to speak of."""
+    """The rows of :func:`avoidable` by device, for devices with enough of them."""
     rows = ledger(report).filter(pl.col("bucket").is_in(_BUCKETS))
     if not any(worth_saying(report, ns) for ns in rows.group_by("device").agg(pl.col("ns").sum()).get_column("ns")):
         return {}
@@ -78,33 +78,34 @@ def _most(report: Report, calls: pl.DataFrame) -> str:
     return what if times == calls.height else f"{count(times)} of them {what}"
 
 
-# Blocking calls after which the host launched more work, although it got nothing back that the report can see.
+# Blocking calls after which the host launched more work without having received any data that the report can see.
 #
-# Without such a call the host would have launched ahead, and the device would not have waited for it to wake up and to
-# launch. What it waited for is at most what can be gained.
+# Without the call the host would have launched ahead, and the device would not have waited for it to wake up and
+# launch. That wait is the upper bound of the gain.
 
-#: Memory that the host may read or write without a copy: where a process has it, no wait is called unneeded.
+#: Memory that the host may access without a copy; in a process that has any, no wait is called unneeded.
 _SHARED_MEMORY: Final = re.compile(
     r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
 )
 
-#: What CUDA has read when the call returns, or what is not the host's; and where the host does not look.
+#: Copies that CUDA has read when the call returns, or that do not involve memory which the host accesses.
 _READ_AT_ONCE: Final = ("Pageable", "Device", "Device Static", "Array")
 _OUT_OF_SIGHT: Final = ("Device", "Device Static", "Array")
 
 
 @once_per_report
 def avoidable(report: Report) -> pl.DataFrame:
-    """The blocking calls in scope that nothing in the report needs, by what they made the device wait.
+    """The blocking calls in scope that nothing in the report requires, with the device's wait for each.
 
-    A call counts if its thread launched more work on the device after it, if since the last such wait no copy was
-    launched whose end the host has to know of (into host memory, or out of pinned memory), and if the process has no
-    memory that host and device share.
+    A call qualifies if its thread launched more work on the device after it, if no copy whose completion the host must
+    know of (into host memory, or out of pinned memory) was launched since the previous such wait, and if the process
+    has no memory that host and device share.
 
     Returns:
-        Columns call_row, name, process_id, thread_id, start, end, device, row (of the operation launched next; the
-        calls before one operation count together), sync_ns (of the device's idle time right before that operation, what
-        lies in the call) and gain_ns (that and what the device waited for the launch, no more than the call took).
+        Columns call_row, name, process_id, thread_id, start, end, device, row (the operation launched next; calls
+        before one operation are taken together), sync_ns (the part of the device's idle time right before that
+        operation that lies in the call) and gain_ns (sync_ns plus the device's wait for the launch, at most the call's
+        duration).
     """
     waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
     if waiting.is_empty():
@@ -116,7 +117,7 @@ def avoidable(report: Report) -> pl.DataFrame:
 
 
 def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
-    """Whether the host has to wait in each of `waiting`: for a copy, or since it shares memory with the device."""
+    """Whether the host needs each of the `waiting` calls: for a copy's completion, or because it shares memory."""
     copies, warm = _host_copies(report), begun_before(report).get_column("process_id").to_list()
     since = _since(waiting)
     needed = []
@@ -125,7 +126,7 @@ def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
         begun = at.search_sorted(part.get_column("start"), side="left")
         earlier = at.search_sorted(part.get_column("since"), side="left")
         earliest = part.get_column("since") == BEFORE_ALL
-        unknown = earliest & (process in warm)  # a copy from before the recording may be what it waits for
+        unknown = earliest & (process in warm)  # it may wait for a copy from before the recording
         needed.append(part.select("call_row", needed=(begun > earlier) | unknown))
     found = waiting.select("call_row", "process_id").join(
         pl.concat(needed), on="call_row", how="left", maintain_order="left"
@@ -135,20 +136,20 @@ def _needed(report: Report, waiting: pl.DataFrame) -> pl.Series:
 
 
 def _since(waiting: pl.DataFrame) -> pl.DataFrame:
-    """`waiting` with `since`: when its thread last waited for all that this call waits for, or before all time."""
+    """`waiting` with `since`: when its thread last waited for at least the same work; :data:`BEFORE_ALL` if never."""
     order = waiting.sort("start", "call_row")
     stream = [*THREAD, "scope", "context_id", "stream"]
     whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*THREAD, "device"])
-    # of two streams that are not known it cannot be told whether they are the same
+    # two unknown streams may or may not be the same
     known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
     same = pl.when(known).then(pl.col("start").shift(1).over(stream))
     return order.with_columns(since=pl.max_horizontal(whole, same).fill_null(BEFORE_ALL))
 
 
 def _host_copies(report: Report) -> pl.DataFrame:
-    """The copies whose end the host has to know of, and graphs that may hold some: process_id and `at`, of the call.
+    """Copies whose completion the host must know of, and graphs that may contain some: process_id and `at` (the call).
 
-    A copy whose call is not asynchronous has ended when that returns.
+    A copy by a call that is not asynchronous is complete when that returns.
     """
     work = operations(report).select("event_id", "kind", "process_id", call=launch_rows(report)).drop_nulls("call")
     blocking = blocking_calls(report).filter(pl.col("scope") == "copy")
@@ -165,7 +166,7 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
 
 def _sharing(report: Report) -> pl.Series:
-    """The processes that have memory which host and device share."""
+    """The processes that have memory shared by host and device."""
     calls = report.kind("api")
     wanted = names_that(report, _SHARED_MEMORY.match)
     made = calls.lazy().filter(pl.col("name").is_in(wanted)).select("process_id").unique().collect()
@@ -175,7 +176,7 @@ def _sharing(report: Report) -> pl.Series:
 
 
 def _followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
-    """`waiting` with the `row` of what its thread launched next on the device; those without are left out."""
+    """`waiting` with the `row` of what its thread launched next on the device; calls without one are dropped."""
     work = operations(report).select("row", "device", call=launch_rows(report)).drop_nulls("call")
     calls = rows_at(report.kind("api").select(*THREAD, at="start_ns"), work.get_column("call"))
     launches = pl.concat([work.select("row", "device"), calls], how="horizontal")
@@ -190,7 +191,7 @@ def _followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """`calls` inside the windows, with what each could gain; those that could gain nothing are left out."""
+    """The `calls` in the windows with the gain of each; calls without a gain are dropped."""
     times = {"sync_ns": pl.Int64, "gain_ns": pl.Int64}
     found = [calls.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in times.items()).clear()]
     starts, waits = operations(report).get_column("start"), launch_waits(report)
