@@ -1,4 +1,4 @@
-"""Collects profiles: builds the tools' commands, runs them, and keeps everything in one folder with a manifest.
+"""Collects profiles: builds the tools' commands, runs them, and saves everything in a capture folder with a manifest.
 
 One file per tool (of :mod:`~kanalyze.collectors.tools`, and :mod:`~kanalyze.collectors.base.nvcc`) knows that tool's
 flags and messages, and nothing else does. torch and triton are imported when they are used.

@@ -1,4 +1,4 @@
-"""Times a function on the GPU, and gives the distribution of its times rather than one number.
+"""Times a function on the GPU and returns the distribution of times.
 
 What makes such times wrong, and what is done about it here:
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 _LEAST_REPEATS: Final = 10
 _MOST_REPEATS: Final = 10_000
-#: Cycles of `torch.cuda._sleep` per nanosecond: no GPU's clock is much above 2 GHz, and sleeping longer is no harm.
+#: Cycles of `torch.cuda._sleep` per ns: no GPU clock is much above 2 GHz, and sleeping longer does no harm.
 _CYCLES_PER_NS: Final = 2
-#: The device sleeps so many times as long as the host takes to launch, so much more for what comes with each call, and
-#: never longer than this.
+#: Sleep per call: a multiple of the host's launch time, plus a constant for the overhead of a call, up to
+#: a maximum.
 _AHEAD: Final = 2
 _MORE_SLEEP_NS: Final = 20_000
 _LONGEST_SLEEP_NS: Final = 20_000_000
@@ -69,37 +69,37 @@ class Timing:
 
     @property
     def median_ns(self) -> float:
-        """Half of the calls took this long or less."""
+        """The median."""
         return statistics.median(self.times_ns)
 
     @property
     def mean_ns(self) -> float:
-        """The mean, which a few slow calls pull up."""
+        """The mean, sensitive to a few slow calls."""
         return statistics.fmean(self.times_ns)
 
     @property
     def min_ns(self) -> int:
-        """The shortest."""
+        """The minimum."""
         return min(self.times_ns)
 
     @property
     def max_ns(self) -> int:
-        """The longest."""
+        """The maximum."""
         return max(self.times_ns)
 
     @property
     def quartiles_ns(self) -> tuple[float, float]:
-        """A quarter of the calls lies below the first, a quarter above the second."""
+        """The first and third quartile."""
         return self.quantile_ns(0.25), self.quantile_ns(0.75)
 
     @property
     def spread(self) -> float:
-        """The distance between the quartiles as a share of the median: 0 for calls that all took the same."""
+        """The interquartile range as a share of the median: 0 if all calls took the same."""
         low, high = self.quartiles_ns
         return (high - low) / self.median_ns if self.median_ns else 0.0
 
     def quantile_ns(self, share: float) -> float:
-        """The time below which this `share` (0 to 1) of the calls lies, interpolated as numpy does it.
+        """The quantile at `share` (0 to 1), interpolated as numpy does.
 
         Raises:
             ValueError: `share` is not between 0 and 1.
@@ -113,7 +113,7 @@ class Timing:
         return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
     def __repr__(self) -> str:
-        """One line: the median, how far the others are from it, and how it was measured."""
+        """One line: median, spread, and how it was measured."""
         low, high = map(units.time, self.quartiles_ns)
         flushed = ", L2 flushed" if self.flushed_bytes else ""
         calls = units.plural(len(self.times_ns), "call")
@@ -124,7 +124,7 @@ class Timing:
         )
 
     def _repr_html_(self) -> str:
-        """The same as a table, with a histogram."""
+        """A table with a histogram."""
         low, high = map(units.time, self.quartiles_ns)
         cells = {
             "median": units.time(self.median_ns),
@@ -160,7 +160,7 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     flush_l2: bool = False,
     device: str | int | None = None,
 ) -> Timing:
-    """Time the calls of `function`, which takes nothing: give ``lambda: f(x)`` for one that does.
+    """Times calls of `function`, which takes no arguments: use ``lambda: f(x)`` if it does.
 
     Args:
         function: What is timed: the work that it gives to the current stream.
@@ -196,7 +196,7 @@ def _torch_with_gpu() -> Any:  # noqa: ANN401
 
 
 def _repeats(asked: int | None, budget_s: float, one_ns: float) -> int:
-    """How many calls fit into the budget, when one takes about so long with all that comes with it."""
+    """The number of calls that fit the budget, given the duration of one call with overhead."""
     if asked is not None:
         return asked
     return max(_LEAST_REPEATS, min(_MOST_REPEATS, int(budget_s * 1e9 / max(one_ns, 1))))
@@ -216,7 +216,7 @@ def _host_ns(function: Callable[[], object]) -> int:
 
 
 class _Gpu:
-    """One device, its events, and what goes before each call."""
+    """A device, its events, and the preparation of each call."""
 
     def __init__(self, torch: Any, *, flush_l2: bool) -> None:  # noqa: ANN401
         self.torch = torch
@@ -240,12 +240,12 @@ class _Gpu:
         return Timing(kept, first_ns, max(warmup, 1), self.properties.name, "cuda events", flushed)
 
     def _launch_ns(self, function: Callable[[], object]) -> int:
-        """What the host does of a call, the device being idle."""
+        """The host's launch time of a call on an idle device, in ns."""
         self.torch.cuda.synchronize()
         return _host_ns(function)
 
     def _whole_ns(self, function: Callable[[], object]) -> int:
-        """From the call until the device has nothing left to do, by the host's clock."""
+        """Time from the call until the device is idle, by the host clock, in ns."""
         self.torch.cuda.synchronize()
         return _host_ns(lambda: (function(), self.torch.cuda.synchronize()))
 
@@ -254,7 +254,7 @@ class _Gpu:
         function()
 
     def _prepare(self, launch_ns: int) -> None:
-        """Flush, and let the device sleep until the host has launched the call that follows."""
+        """Flush the cache, and let the device sleep until the host has launched the call."""
         if self.flushed is not None:
             self.torch.sum(self.flushed, dim=None, out=self.total)
         sleep = getattr(self.torch.cuda, "_sleep", None)

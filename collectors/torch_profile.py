@@ -1,4 +1,4 @@
-"""Profiles a region of one's own PyTorch code by a recipe, as a ``with`` block or a decorator."""
+"""Profiles a region of PyTorch code by a recipe, as a ``with`` block or a decorator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Changes(TypedDict, total=False):
-    """What of a recipe can be changed: see :class:`kanalyze.collectors.in_workload.recipes.Switches` and `Cycle`."""
+    """Overrides of a recipe: see :class:`kanalyze.collectors.in_workload.recipes.Switches` and `Cycle`."""
 
     record_shapes: bool
     profile_memory: bool
@@ -40,7 +40,7 @@ class Changes(TypedDict, total=False):
 
 
 class TorchCapture:
-    """What one region left: files in a folder, laid out as in a capture of ``kanalyze collect``.
+    """Results of one profiled region: files laid out as in a capture of ``kanalyze collect``.
 
     Attributes:
         folder: Where the files are once the region has ended; ends in ``-partial`` where it ended by an exception.
@@ -49,7 +49,7 @@ class TorchCapture:
     """
 
     def __init__(self, target: Path, running: Session, request: Request) -> None:
-        """Made by :func:`torch_profile`."""
+        """Created by :func:`torch_profile`."""
         self.folder = target
         self.traces: list[Path] = []
         self.notes: list[str] = []
@@ -57,12 +57,12 @@ class TorchCapture:
         self._request = request
 
     def step(self) -> None:
-        """A step of the program ended; recipes with steps need it at the end of each."""
+        """End a step; required after each one in recipes with steps."""
         self._session.step()
 
     @contextmanager
     def leave_out(self) -> Iterator[None]:
-        """The part of an iteration that a toggle recipe leaves out; nothing under the other recipes."""
+        """The part of an iteration that a toggle recipe leaves out; no effect in other recipes."""
         self._session.leave_out()
         try:
             yield
@@ -82,7 +82,7 @@ class TorchCapture:
         return self.traces[0]
 
     def key_averages(self, **options: Any) -> Any:  # noqa: ANN401 - torch's own type
-        """``torch.profiler``'s averages per operator, of the last cycle; takes its options.
+        """``torch.profiler``'s key averages of the last cycle, per operator; takes torch's options.
 
         Raises:
             CollectError: Nothing was recorded.
@@ -93,19 +93,19 @@ class TorchCapture:
         return last.key_averages(**options)
 
     def __repr__(self) -> str:
-        """Where it is, and how much of it."""
+        """Folder and number of traces."""
         return f"<TorchCapture {self.folder}: {len(self.traces)} trace{'' if len(self.traces) == 1 else 's'}>"
 
 
 class TorchProfile:
-    """A region that is profiled each time it is entered; see :func:`torch_profile`.
+    """A region that is profiled at each entry; see :func:`torch_profile`.
 
     Attributes:
         captures: Everything captured so far, in order.
     """
 
     def __init__(self, recipe: recipes.Recipe, out: Path | None, request_options: dict[str, Any], calls: int) -> None:
-        """Made by :func:`torch_profile`."""
+        """Created by :func:`torch_profile`."""
         self.captures: list[TorchCapture] = []
         self._recipe = recipe
         self._out = out
@@ -144,7 +144,7 @@ class TorchProfile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop, write what was recorded, and give the folder its name.
+        """Stop, write the results, and rename the folder.
 
         Raises:
             CollectError: Not everything could be written; what could is kept.
@@ -171,7 +171,7 @@ class TorchProfile:
             warnings.warn(f"kanalyze: {'; '.join(outcome.notes)}; call capture.step() at each step's end", stacklevel=2)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
-        """`function`, of which the first calls (`calls` of them) are profiled, each into a folder of its own.
+        """Wraps `function`: its first calls (`calls` of them) are profiled, each into a folder of its own.
 
         What was captured is in the attribute `captures` of the function that this gives.
         """
@@ -206,7 +206,7 @@ def torch_profile(
     calls: int = 1,
     **changes: Unpack[Changes],
 ) -> TorchProfile:
-    """Profile a region of one's own code, as a ``with`` block that gives a :class:`TorchCapture`, or as a decorator.
+    """Profiles a region of code, as a ``with`` block that gives a :class:`TorchCapture`, or as a decorator.
 
     The files are written under a hidden name beside the folder and appear under its own name once they are whole. Where
     the region ends by an exception, that goes on, and what was recorded until then is kept in ``FOLDER-partial``.
@@ -236,7 +236,7 @@ def torch_profile(
 
 
 def _start(running: Session, folder: Path) -> None:
-    """Start, and leave no folder where that is not possible."""
+    """Start the session; remove the folder on failure."""
     with ExitStack() as failed:
         failed.callback(folder.rmdir)
         running.start()
@@ -244,7 +244,7 @@ def _start(running: Session, folder: Path) -> None:
 
 
 def _free(wanted: str) -> Path:
-    """The path `wanted`, or the same with the first number behind it that is free."""
+    """`wanted`, or the same path with the first free number appended."""
     path, number = Path(wanted), 1
     while path.exists():
         number += 1

@@ -1,1 +1,1 @@
-"""What every pass needs: the workload, options, programs, processes, files."""
+"""Shared by all passes: workload, options, programs, processes, files."""

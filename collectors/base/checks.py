@@ -1,4 +1,4 @@
-"""What a program says of its own result: the check line."""
+"""Parses the check lines in which a program reports whether its result is correct."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(rb"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE)
 
-#: A single-precision result may be off by so much, and is right.
+#: Tolerance of a single-precision result.
 _TOLERANCE: Final = 1e-3
 
-#: So much of a log is looked at, from its end; a check is the last thing that a program says.
+#: Bytes at the end of a log that are searched, since a check is the last thing a program prints.
 _LOOKED_AT_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check line.
+    """A parsed check line.
 
     Attributes:
         line: The line as the program wrote it.
@@ -33,7 +33,7 @@ class Check:
 
 
 def checks(log: Path) -> list[Check]:
-    """The check lines in a log: ``check: ok …``, ``check: FAILED …`` and ``Max error: 0``, each once."""
+    """The distinct check lines in a log: ``check: ok …``, ``check: FAILED …`` and ``Max error: 0``."""
     with log.open("rb") as file:
         file.seek(max(file.seek(0, 2) - _LOOKED_AT_BYTES, 0))
         text = file.read().replace(b"\r", b"\n")

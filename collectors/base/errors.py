@@ -1,4 +1,4 @@
-"""What can go wrong with a run of the collectors alone; like :mod:`kanalyze.errors`, which has what others share.
+"""Errors of the collectors alone; shared ones are in :mod:`kanalyze.errors`.
 
 ``docs/errors.md`` explains every case.
 """
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class WorkloadError(KanalyzeError):
-    """There is no such program, or it is none that can be profiled."""
+    """The workload does not exist or cannot be profiled."""
 
     slug = "bad-workload"
 
     @classmethod
     def missing(cls, path: Path, beside: Iterable[str], references: Iterable[str]) -> WorkloadError:
-        """There is no file `path`, and neither a program on PATH nor a reference workload of that name."""
+        """Error: `path` is not a file, nor a program on PATH or a reference workload."""
         near = nearest(path.name, beside)
         hint = str(path.parent / near) if near else nearest(path.name, references)
         usual = "Give a .cu file, a Python script, an executable, or a name that `kanalyze workloads` lists."
@@ -32,12 +32,12 @@ class WorkloadError(KanalyzeError):
 
     @classmethod
     def folder(cls, path: Path) -> WorkloadError:
-        """`path` is a folder."""
+        """Error: `path` is a folder."""
         return cls(f"{path}: a folder, not a program.", "Give the .cu file, Python script or executable in it.")
 
     @classmethod
     def not_runnable(cls, path: Path) -> WorkloadError:
-        """`path` is a file that can neither be compiled nor run."""
+        """Error: `path` is a file that can neither be compiled nor run."""
         return cls(
             f"{path}: neither a .cu file nor a Python script, and not executable.",
             f"If it is a program, make it executable: `chmod +x {shlex.quote(str(path))}`.",
@@ -45,34 +45,34 @@ class WorkloadError(KanalyzeError):
 
     @classmethod
     def unreadable(cls, path: Path, reason: str) -> WorkloadError:
-        """Reading `path` failed with `reason`."""
+        """Error: reading `path` failed with `reason`."""
         return cls(f"{path}: cannot be read ({reason}).", "Check the file's permissions.")
 
 
 class BadOptionError(KanalyzeError):
-    """An option of a run has a value that cannot be."""
+    """An option has an invalid value."""
 
     slug = "bad-option"
 
     @classmethod
     def of(cls, option: str, value: object, wanted: str) -> BadOptionError:
-        """The `option` has the `value`, which is not what is `wanted`, a noun phrase."""
+        """Error: `option` has `value`, which is not the `wanted` one, a noun phrase."""
         return cls(f"{option} {str(value)!r}: not {wanted}.", f"`kanalyze collect --help` says what {option} takes.")
 
     @classmethod
     def together(cls, one: str, other: str) -> BadOptionError:
-        """The options `one` and `other` exclude each other."""
+        """Error: the options `one` and `other` exclude each other."""
         return cls(f"{one} and {other} exclude each other.", "Give one of them.")
 
 
 class CompileError(KanalyzeError):
-    """A CUDA source does not compile."""
+    """Compiling a CUDA source failed."""
 
     slug = "compile-failed"
 
     @classmethod
     def of(cls, path: Path, errors: Iterable[str], log: Iterable[str]) -> CompileError:
-        """Compiling `path` failed; the first of the `errors` stands first, and all that nvcc said is in `log`."""
+        """Error: compiling `path` failed; the first of `errors` leads the message, nvcc's output is in `log`."""
         lines, told = list(errors), list(log)
         first = lines[0] if lines else (told[-1].strip() if told else "nvcc said nothing")
         more = f" {plural(len(lines) - 1, 'error')} more came after it." if len(lines) > 1 else ""
@@ -84,7 +84,7 @@ class CompileError(KanalyzeError):
 
     @classmethod
     def without_nvcc(cls, path: Path, problem: str) -> CompileError:
-        """There is no nvcc to compile `path` with, because of `problem`."""
+        """Error: no usable nvcc to compile `path`, because of `problem`."""
         return cls(
             f"{path}: cannot be compiled: nvcc: {problem}.",
             "Install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads) and put its nvcc on PATH, or say "
@@ -93,27 +93,27 @@ class CompileError(KanalyzeError):
 
 
 class IncompleteError(KanalyzeError):
-    """A capture is there, but not all of it is as it should be."""
+    """A capture was saved, but is incomplete."""
 
     slug = "capture-incomplete"
     exit_status = 1
 
     @classmethod
     def because(cls, folder: Path, reasons: Iterable[str]) -> IncompleteError:
-        """The capture in `folder` lacks what the `reasons` say."""
+        """Error: the capture in `folder` is incomplete for these `reasons`."""
         return cls(
             f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {folder / 'logs'} has what the tools said."
         )
 
 
 class InterruptedCaptureError(KanalyzeError):
-    """The user stopped a run."""
+    """The user interrupted a run."""
 
     slug = "interrupted"
     exit_status = 130
 
     @classmethod
     def during(cls, name: str, folder: Path | None) -> InterruptedCaptureError:
-        """It was stopped in the pass `name`; `folder` has the passes before, None where there is none."""
+        """Error: interrupted in the pass `name`; `folder` holds the finished passes, None if there are none."""
         kept = f"What was finished before is in {folder}." if folder else "Nothing was finished, and nothing was kept."
         return cls(f"stopped during {name}.", kept)

@@ -1,4 +1,4 @@
-"""Where a capture goes: made under a name of its own, moved to its place when it is whole, and never over another."""
+"""Creates the capture folder: written under a temporary name, moved when complete, never overwriting another."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 _SQLITE: Final = b"SQLite format 3\0"
 
-#: What is said of a disk that is full.
+#: Message for a full disk.
 NO_SPACE: Final = "there is no space left on the disk"
 
-#: A disk with less than this is full for all that tools write.
+#: Bytes of free space below which a disk counts as full.
 _NOTHING_BYTES: Final = 1_000_000
 
-#: A capture of a longer program easily has this size.
+#: Bytes that a capture of a longer program easily reaches.
 ENOUGH_BYTES: Final = 2_000_000_000
 
-#: With less space than this nothing is begun.
+#: Bytes of free space below which no capture is started.
 _LEAST_BYTES: Final = 50_000_000
 
-#: Folders of captures that were killed are told apart by this.
+#: Marks the names of temporary folders, by which leftovers of killed runs are found.
 SCRATCH: Final = ".collecting-"
 
 
 def target(name: str, output: str | PathLike[str] | None) -> Path:
-    """The folder that a capture is to have.
+    """The folder to write a capture to.
 
     Raises:
         OutputError: There is something under that name already, or no folder to put it in.
@@ -50,7 +50,7 @@ def target(name: str, output: str | PathLike[str] | None) -> Path:
 
 
 def scratch(final: Path) -> Path:
-    """A new folder beside `final`, absolute.
+    """Creates a temporary folder beside `final`; absolute path.
 
     Raises:
         OutputError: It cannot be made, or there is no space for anything.
@@ -67,19 +67,19 @@ def scratch(final: Path) -> Path:
 
 
 def scarce(folder: Path) -> str:
-    """What to say of the disk that `folder` is on, where a longer program may fill it; empty where it may not."""
+    """A warning if the disk of `folder` may fill up during a longer program; else empty."""
     free = shutil.disk_usage(folder).free
     return f"{size(free)} are free; a longer program takes {size(ENOUGH_BYTES)}" if free < ENOUGH_BYTES else ""
 
 
 def vacant(final: Path) -> Path:
-    """`final`, or a name beside it where something has come there in the meantime."""
+    """`final`, or a free name beside it if it was taken meanwhile."""
     beside = (final.with_name(f"{final.name}-{number}") for number in itertools.count(2))
     return final if not os.path.lexists(final) else next(path for path in beside if not os.path.lexists(path))
 
 
 def settle(made: Path, final: Path) -> None:
-    """Move a finished capture to its place.
+    """Move a finished capture to its final place.
 
     Raises:
         OSError: The disk does not take it.
@@ -95,12 +95,12 @@ def _umask() -> int:
 
 
 def full(folder: Path) -> bool:
-    """Whether there is as good as no space left."""
+    """Whether the disk is practically full."""
     return shutil.disk_usage(folder).free < _NOTHING_BYTES
 
 
 def discard(paths: set[Path]) -> None:
-    """Remove files and folders, as far as possible."""
+    """Remove files and folders, ignoring errors."""
     for path in paths:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -109,17 +109,17 @@ def discard(paths: set[Path]) -> None:
 
 
 def entries(folder: Path) -> set[Path]:
-    """What is in a folder, the logs aside."""
+    """The entries of a folder except for logs."""
     return {entry for entry in folder.iterdir() if entry.name != "logs"}
 
 
 def sizes(folder: Path) -> dict[str, int]:
-    """Every file in a folder, by its path in there, with its size in bytes."""
+    """Sizes in bytes of all files in a folder, keyed by relative path."""
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def incomplete(path: Path) -> str:
-    """What is wrong with a file that a tool was to write; empty where it is there and whole, as far as one can see."""
+    """Why a tool's output file is missing or incomplete; empty if it seems complete."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -134,7 +134,7 @@ def incomplete(path: Path) -> str:
 
 
 def _sqlite_size(head: bytes) -> int | None:
-    """How long a database is that begins with `head`; None where it is none."""
+    """The size in bytes of a database according to its header; None if `head` is not one."""
     if not head.startswith(_SQLITE) or len(head) < 32:  # noqa: PLR2004 - up to the number of pages
         return None
     page = int.from_bytes(head[16:18], "big")

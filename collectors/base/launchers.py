@@ -1,4 +1,4 @@
-"""Finds the Python script behind the program that starts it: python, torchrun, accelerate, mpirun, env and the like.
+"""Finds the Python script behind a launcher: python, torchrun, accelerate, mpirun, env and the like.
 
 The torch pass puts its own runner in the script's place, so that it runs in each process that a launcher starts.
 """
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)*)?")
 
-#: Options of torchrun that take no value; each may be spelled with underscores. Every other one takes one.
+#: torchrun options without a value, also spelled with underscores; all others take one.
 _TORCHRUN_FLAGS: Final = frozenset({"--standalone", "--no-python", "--run-path", "--help", "-h"})
 
-#: Options of the Python interpreter that take a value of their own.
+#: Python interpreter options with a value.
 _PYTHON_VALUES: Final = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 
-#: Modules that are launchers, as ``python -m`` starts them.
+#: Launcher modules, as in ``python -m``.
 _LAUNCHER_MODULES: Final = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
 
-#: Programs that start a script in several processes; they are scripts of Python themselves.
+#: Launchers that are Python scripts themselves.
 LAUNCHERS: Final = frozenset({"torchrun", "accelerate", "deepspeed"})
 
-#: Programs that start the command in their arguments, in the place where they stand.
+#: Wrappers that run the command in their arguments, on this machine.
 WRAPPERS: Final = frozenset(
     (
         *("env", "nice", "ionice", "nohup", "setsid", "stdbuf", "time", "timeout", "numactl", "taskset", "chrt"),
@@ -39,16 +39,16 @@ WRAPPERS: Final = frozenset(
     )
 )
 
-#: Programs that start the command in their arguments several times, maybe on other machines.
+#: Launchers that run the command in their arguments several times, possibly on other machines.
 SPREADERS: Final = frozenset({"mpirun", "mpiexec", "orterun", "srun"})
 
-#: A Python, or what starts one, in a script of the shell.
+#: A Python, or a launcher of one, in a shell script.
 _STARTS_PYTHON: Final = re.compile(rb"(^|[\s/;&|])(python[\d.]*|torchrun|accelerate|deepspeed)\s")
 
 
 @dataclass(frozen=True)
 class Behind:
-    """A script, and what starts it.
+    """A script and its launcher.
 
     Attributes:
         launcher: The words that stand before it, the program first.
@@ -62,12 +62,12 @@ class Behind:
 
 
 def is_python(word: str) -> bool:
-    """Whether the program `word` is Python, by its name."""
+    """Whether the program `word` is a Python interpreter, by its name."""
     return _PYTHON.fullmatch(Path(word).name) is not None
 
 
 def behind(program: str, args: Sequence[str]) -> Behind | None:
-    """The script that ``program args…`` starts; None where there is none that can be told."""
+    """The script started by ``program args…``; None if it cannot be determined."""
     name, given = Path(program).name, list(args)
     if is_python(program):
         return _behind_python(program, given)
@@ -83,7 +83,7 @@ def behind(program: str, args: Sequence[str]) -> Behind | None:
 
 
 def starts_python(program: str, args: Sequence[str], head: bytes) -> bool:
-    """Whether ``program args…``, a file that begins with `head`, seems to start a Python of its own."""
+    """Whether ``program args…``, a file that begins with `head`, seems to start Python."""
     name = Path(program).name
     if name in LAUNCHERS:
         return True
@@ -103,7 +103,7 @@ def _reads_as_python_script(path: Path) -> bool:
 
 
 def _behind_python(program: str, args: list[str]) -> Behind | None:
-    """What stands among Python's own arguments; nothing for ``-c`` and standard input."""
+    """Parses a Python command line; None for ``-c`` and standard input."""
     at = 0
     while at < len(args):
         word = args[at]
@@ -130,7 +130,7 @@ def _module(before: tuple[str, ...], rest: list[str]) -> Behind | None:
 
 
 def _behind_torchrun(launcher: tuple[str, ...], args: list[str]) -> Behind | None:
-    """What stands among torchrun's own arguments; nothing where it starts no Python."""
+    """Parses a torchrun command line; None if it does not start Python."""
     at, ours, module = 0, list[str](), False
     while at < len(args):
         word = args[at].replace("_", "-") if args[at].startswith("--") else args[at]
@@ -147,7 +147,7 @@ def _behind_torchrun(launcher: tuple[str, ...], args: list[str]) -> Behind | Non
 
 
 def _first_script(launcher: tuple[str, ...], args: list[str]) -> Behind | None:
-    """The first word that is a script: which options take a value, only the launcher knows."""
+    """The first argument that is a script, since only the launcher knows which of its options take a value."""
     for at, word in enumerate(args):
         if word in ("-m", "--module", "--no_python", "--no-python"):
             return None
@@ -157,7 +157,7 @@ def _first_script(launcher: tuple[str, ...], args: list[str]) -> Behind | None:
 
 
 def _wrapped(program: str, args: list[str]) -> Behind | None:
-    """The script behind a command among the arguments, at the first word that starts one."""
+    """The script of a wrapped command, which starts at the first argument that is Python, a launcher or a wrapper."""
     for at, word in enumerate(args):
         if is_python(word) or Path(word).name in LAUNCHERS | WRAPPERS:
             found = behind(word, args[at + 1 :])

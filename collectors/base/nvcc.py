@@ -1,4 +1,4 @@
-"""nvcc: where it is, the commands that compile a workload, and what its messages say."""
+"""Finds nvcc, builds compile commands, and parses nvcc's messages."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ REMEDY: Final = (
     "is with --nvcc-path"
 )
 
-#: An error of nvcc, of the host's compiler, or of the linker.
+#: Errors of nvcc, the host compiler or the linker.
 _ERROR: Final = re.compile(
     r"^.*(?:\berror\b\s*(?:#\S+)?:|fatal error|undefined reference|: \*\*\* ).*$|^nvcc fatal.*$", re.MULTILINE
 )
 
-#: Variables that change what nvcc and the host's compiler make of the same command.
+#: Environment variables that affect the result of nvcc and the host compiler.
 ENVIRONMENT: Final = (
     *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"),
     *("LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"),
 )
 
-#: How a user says the architecture in flags of nvcc, which then takes no other.
+#: nvcc flags for the architecture; with one of the user's, ours are omitted.
 _ARCH_FLAGS: Final = ("-arch", "--gpu-architecture", "-gencode", "--generate-code")
 
-#: What nvcc is told where nobody knows the GPU: to look at the machine that it runs on.
+#: nvcc flag for an unknown GPU: detect those of the machine it runs on.
 NATIVE: Final = "-arch=native"
 
 
 def find_nvcc(options: Options) -> Program:
-    """The nvcc that the user names, or the one on PATH, or of a toolkit."""
+    """Finds nvcc: the user's choice, else on PATH, else in a toolkit."""
     return find("nvcc", "--nvcc-path", options.nvcc, _FOLDERS, REMEDY)
 
 
 def command(  # noqa: PLR0913 - all that goes into it
     nvcc: str, source: Path, binary: Path, arch: Sequence[str], flags: Sequence[str], depends: Path | None = None
 ) -> tuple[str, ...]:
-    """The command that compiles `source`; `depends` takes the list of the headers that went into it."""
+    """The command to compile `source`; `depends` is the dependency file to write (headers included)."""
     listed = ("-MD", "-MF", str(depends)) if depends else ()
     chosen = () if any(flag.startswith(_ARCH_FLAGS) for flag in flags) else arch_flags(arch)
     return (nvcc, "-lineinfo", *chosen, *flags, *listed, "-o", str(binary), str(source))
 
 
 def arch_flags(arch: Sequence[str]) -> tuple[str, ...]:
-    """What makes nvcc compile for each of `arch` (``sm_90``, ``90``, ``9.0``, ``90a``), into one fat binary.
+    """The flags of nvcc for a fat binary for `arch` (``sm_90``, ``90``, ``9.0``, ``90a``).
 
     PTX of the newest goes in too, so that GPUs to come can run it. Without any, the GPUs of the machine are asked.
     """
@@ -68,7 +68,7 @@ def arch_flags(arch: Sequence[str]) -> tuple[str, ...]:
 
 
 def known_arch(text: str) -> bool:
-    """Whether `text` says an architecture as :func:`arch_flags` takes it."""
+    """Whether :func:`arch_flags` accepts `text` as an architecture."""
     return re.fullmatch(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?", text) is not None
 
 
@@ -77,17 +77,17 @@ def _number(text: str) -> str:
 
 
 def supported(nvcc: Program) -> tuple[str, ...]:
-    """The architectures that this nvcc compiles for, such as ``90``; empty where it does not say."""
+    """Architectures that this nvcc supports, such as ``90``; empty if unknown."""
     ran = said(nvcc.path, "--list-gpu-arch") if nvcc.path else None
     return tuple(re.findall(r"compute_(\d+)", ran[1])) if ran and not ran[0] else ()
 
 
 def errors(said_lines: Iterable[str]) -> list[str]:
-    """The lines of what nvcc said that are errors, the first first."""
+    """The error lines in nvcc's output, in order."""
     return [line.strip() for line in _ERROR.findall("\n".join(said_lines))]
 
 
 def dependencies(text: str) -> list[str]:
-    """The files that a dependency file (``-MF``) lists, in order."""
+    """The files listed in a dependency file (``-MF``), in order."""
     _, _, listed = text.replace("\\\n", " ").partition(": ")
     return [word.replace("\\ ", " ").replace("$$", "$") for word in re.findall(r"(?:\\ |[^\s])+", listed)]

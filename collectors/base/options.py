@@ -1,4 +1,4 @@
-"""What a user can choose about a run; declared once, for the command line and for Python."""
+"""Options of a collection, declared once for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kanalyze.errors import UnknownNameError
 if TYPE_CHECKING:
     from os import PathLike
 
-#: Every pass, in the order in which they run.
+#: All passes, in the order of execution.
 PASSES: Final = ("nsys", "torch", "ncu")
 
 ClockControl = Literal["base", "none"]
@@ -22,7 +22,7 @@ ClockControl = Literal["base", "none"]
 
 @dataclass(frozen=True)
 class Options:
-    """How to collect.
+    """Options of a collection.
 
     Attributes:
         passes: Which of :data:`PASSES`; None is every one that suits the workload.
@@ -76,13 +76,13 @@ class Options:
 
     @property
     def partial(self) -> bool:
-        """Whether the nsys pass records a part of the run only, so that its launches are not all of the program's."""
+        """Whether the nsys pass records only a part of the run, so that its launches are not all of the program's."""
         recorded_in_part = (self.range_name, self.delay_s, self.duration_s)
         return self.cuda_profiler_api or any(value is not None for value in recorded_in_part)
 
 
 class Keywords(TypedDict, total=False):
-    """The attributes of :class:`Options` as keywords."""
+    """The attributes of :class:`Options` as keyword arguments."""
 
     passes: tuple[str, ...] | None
     output: str | PathLike[str] | None
@@ -110,7 +110,7 @@ class Keywords(TypedDict, total=False):
 
 
 def checked(options: Options) -> Options:
-    """Give `options` back if they can be.
+    """Validates `options` and returns them.
 
     Raises:
         BadOptionError: A value is out of bounds, or two options exclude each other.

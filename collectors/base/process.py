@@ -1,4 +1,4 @@
-"""Starts one command and leaves nothing behind: not of it, and not of what it started.
+"""Runs a command, and terminates it with all its descendants.
 
 A program may put its children into groups and sessions of their own (torchrun does), or let them outlive it. So every
 process of a step carries a mark in its environment, which children inherit, and all that carry it end with the step.
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import IO
 
-#: The variable that marks the processes of a step.
+#: Environment variable that marks the processes of a step.
 MARK: Final = "KANALYZE_STEP"
 
-#: What is asked to end gets so long before it is killed: tools finish their files then.
+#: Seconds between SIGTERM and SIGKILL, in which tools finish their files.
 _GRACE_S: Final = 5.0
 
 _POLL_S: Final = 0.05
 
-#: The last words are looked for in so much of the end of a log.
+#: Bytes at the end of a log that are searched for its last lines.
 _TAIL_BYTES: Final = 1 << 16
 
-#: Told the seconds since the start and the last line that was said.
+#: Progress callback: seconds since the start, last line printed.
 Tick = Callable[[float, str], object]
 
 
 class Process(Protocol):
-    """The part of :class:`subprocess.Popen` that is used."""
+    """The interface of :class:`subprocess.Popen` that is used."""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status when it has ended."""
+        """Wait for the end; returns the exit status."""
 
 
 Starter = Callable[..., Process]
@@ -52,7 +52,7 @@ Starter = Callable[..., Process]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended.
+    """Result of a command.
 
     Attributes:
         status: Its exit status, negative for a signal; None where it had to be stopped.
@@ -64,7 +64,7 @@ class Ended:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was stopped because its time was up."""
+        """Whether it was stopped at its time limit."""
         return self.status is None
 
 
@@ -78,7 +78,7 @@ def run(  # noqa: PLR0913 - all of them belong to one start
     stdout: Path | None = None,
     starter: Starter = subprocess.Popen,
 ) -> Ended:
-    """Run a command to its end, its output going to `log`.
+    """Runs a command to its end, with its output in `log`.
 
     Args:
         argv: The program and its arguments; no shell sees them.
@@ -113,7 +113,7 @@ def run(  # noqa: PLR0913 - all of them belong to one start
 
 
 def _wait(process: Process, began: float, timeout_s: float, tick: Callable[[], object]) -> int | None:
-    """The exit status; None when the time is up before."""
+    """The exit status; None at the time limit."""
     pause = _POLL_S
     while time.monotonic() - began < timeout_s:
         with suppress(subprocess.TimeoutExpired):
@@ -124,7 +124,7 @@ def _wait(process: Process, began: float, timeout_s: float, tick: Callable[[], o
 
 
 def _end_all(process: Process, mark: str) -> None:
-    """End every process of a step: ask first, and kill what is still there after a while, or at a second Ctrl-C."""
+    """Terminate all processes of a step; kill those left after a grace period, or at a second Ctrl-C."""
     try:
         deadline = time.monotonic() + _GRACE_S
         asked: set[int] = set()
@@ -139,7 +139,7 @@ def _end_all(process: Process, mark: str) -> None:
 
 
 def _alive(process: Process, mark: str) -> set[int]:
-    """The processes of a step that still run."""
+    """Ids of a step's running processes."""
     found = _marked(mark) | _in_session(process.pid)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0)
@@ -149,7 +149,7 @@ def _alive(process: Process, mark: str) -> set[int]:
 
 
 def _marked(mark: str) -> set[int]:
-    """The processes that carry `mark`; none where the system does not show environments."""
+    """Ids of processes with `mark` in their environment; empty where the system does not expose environments."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
@@ -160,7 +160,7 @@ def _marked(mark: str) -> set[int]:
 
 
 def _in_session(leader: int) -> set[int]:
-    """The processes of the session that the process `leader` was started in, zombies aside."""
+    """Ids of processes in the session of `leader`, without zombies."""
     found = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
@@ -177,7 +177,7 @@ def _signal(processes: set[int], number: signal.Signals) -> None:
 
 
 def tail(log: Path, lines: int) -> list[str]:
-    """The last lines of a log that are not empty; what a carriage return overwrote is gone as on a terminal."""
+    """The last non-empty lines of a log, with carriage returns applied as on a terminal."""
     try:
         with log.open("rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
@@ -189,5 +189,5 @@ def tail(log: Path, lines: int) -> list[str]:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty."""
+    """The last non-empty line of a log."""
     return next(iter(tail(log, 1)), "")

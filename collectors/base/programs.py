@@ -1,4 +1,4 @@
-"""Finds the tools: where the user says, on PATH, then where their installers put them."""
+"""Finds external tools: user's choice, PATH, then the usual installation folders."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
 
-#: A tool that does not say its version in this time is stuck.
+#: Seconds to wait for a tool's ``--version``.
 _PATIENCE_S: Final = 60
 
-#: A version in what ``--version`` prints: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
+#: A version number in the output of ``--version``: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
 _VERSION: Final = re.compile(r"V?(\d+\.\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True)
 class Program:
-    """One outside tool as it was found, or not.
+    """An external tool, found or not.
 
     Attributes:
         name: What it is called, such as ``nsys``.
@@ -43,17 +43,17 @@ class Program:
 
     @property
     def usable(self) -> bool:
-        """Whether it was found and nothing is known to be wrong with it."""
+        """Whether it was found without known problems."""
         return self.path is not None and not self.problem
 
     @property
     def command(self) -> str:
-        """How to call it; by its bare name where it was not found, for commands that run on another machine."""
+        """The command to call it; its bare name if not found, for commands to be run on another machine."""
         return str(self.path) if self.path else self.name
 
 
 def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
-    """The tool called `name`.
+    """Finds the tool `name`.
 
     Args:
         name: Its file's name.
@@ -74,7 +74,7 @@ def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Seq
 
 
 def runnable(option: str, asked: str | PathLike[str]) -> Path:
-    """The program that the user names with `option`: a file, or a name on PATH.
+    """Resolves the program given with `option`: a file, or a name on PATH.
 
     Raises:
         BadOptionError: There is none.
@@ -87,7 +87,7 @@ def runnable(option: str, asked: str | PathLike[str]) -> Path:
 
 
 def installed(name: str, folders: Sequence[str]) -> list[Path]:
-    """Every program called `name` in `folders`, patterns below ``/``; of versions the newest first."""
+    """All programs `name` in `folders` (patterns below ``/``), in that order, newest version first."""
     found: list[Path] = []
     for pattern in folders:
         places = sorted(Path("/").glob(pattern.lstrip("/")), key=_by_version, reverse=True)
@@ -113,14 +113,14 @@ def _asked_for_version(name: str, path: Path, remedy: str) -> Program:
 
 
 def version_of(*command: str) -> str | None:
-    """The version that a program says when it is asked; None where it does not."""
+    """The version printed by a command; None if it prints none."""
     ran = said(*command, "--version")
     found = _VERSION.search(ran[1]) if ran and not ran[0] else None
     return found.group(1) if found else None
 
 
 def said(*command: str | Path, patience_s: float = _PATIENCE_S) -> tuple[int, str] | None:
-    """The exit status and output of a short command; None where it cannot be started or does not end."""
+    """Exit status and output of a short command; None if it cannot be started or times out."""
     try:
         ended = subprocess.run(  # noqa: S603 - a list of arguments, no shell
             [str(word) for word in command],

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on; how it looks is the command line's matter."""
+"""Progress events of a run; the command line decides how to display them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Event:
-    """One thing to tell.
+    """A progress event.
 
     Attributes:
         kind: A step begins, goes on, or ended; or a remark.
@@ -28,5 +28,5 @@ Progress = Callable[[Event], object]
 
 
 def silent(event: Event) -> None:
-    """Tell nothing."""
+    """Ignores progress."""
     del event

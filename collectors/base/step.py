@@ -1,4 +1,4 @@
-"""One command of a run, as data: what the dry run prints and the runner starts."""
+"""A command of a run as data, for the dry run to print and the runner to execute."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-#: The short names of flags that are used here.
+#: Short forms of flags used here.
 _LONG: Final = {"-t": "--trace", "-s": "--sample", "-o": "--output", "-p": "--nvtx-capture", "-c": "--capture-range"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A command with all that it needs.
+    """A command with its environment, log and expected outputs.
 
     Attributes:
         name: What it is called in progress, in the manifest, and as the name of its log.
@@ -40,14 +40,14 @@ class Step:
 
     @property
     def shell(self) -> str:
-        """The command as a shell takes it, to copy and paste."""
+        """The command quoted for a shell, to copy and paste."""
         assigned = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         redirected = [f"> {shlex.quote(str(self.stdout))}"] if self.stdout else []
         return " ".join([*assigned, shlex.join(self.argv), *redirected])
 
 
 def with_flags(ours: Iterable[tuple[str, ...]], theirs: Sequence[str]) -> list[str]:
-    """Flags of ours, each with its value, and then those of the user, who replaces ours of the same name.
+    """Merges our flags with the user's, which override ours of the same name.
 
     Tools take no flag twice.
     """

@@ -1,4 +1,4 @@
-"""What is to be profiled: a CUDA source, a Python script, or an executable, with its arguments as they were given."""
+"""The workload to profile: CUDA source, Python script or executable, with its arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Workload:
 
 
 def resolve(text: str, args: Sequence[str] = ()) -> Workload:
-    """The workload that `text` names: a file, a reference workload, or a program on PATH.
+    """Resolves `text` to a workload: a file, a reference workload, or a program on PATH.
 
     Raises:
         WorkloadError: There is no such thing, or it can neither be compiled nor run.
@@ -97,13 +97,13 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
 
 
 def _interpreter(head: bytes) -> str:
-    """The Python that a script's first line names; with ``env``, the one on PATH."""
+    """The Python named in a script's shebang line; for ``env``, the one on PATH."""
     words = head.splitlines()[0][2:].decode(errors="replace").split()
     return shutil.which(words[-1]) or words[-1]
 
 
 def _behind_launcher(found: Behind) -> Workload:
-    """The script that a launcher starts."""
+    """The workload of a script behind a launcher."""
     if found.target[0] == "-m":
         name = _name(found.target[1].rpartition(".")[2])
         return Workload(name, "python", None, found.args, found.launcher, found.target)
@@ -114,5 +114,5 @@ def _behind_launcher(found: Behind) -> Workload:
 
 
 def _name(text: str) -> str:
-    """A name that is good in a file's name on every system."""
+    """`text` made safe for file names on every system."""
     return re.sub(r"[^\w.+-]+", "_", text).strip("-._") or "workload"

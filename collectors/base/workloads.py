@@ -1,4 +1,4 @@
-"""The reference workloads: what ships as ``kanalyze.kernels``, each file with what it teaches in its first comment."""
+"""The reference workloads, shipped as ``kanalyze.kernels``; each describes itself in its first comment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Beside the collectors, in a checkout as where it is installed; Python's import system finds it in the latter only.
+#: Beside the collectors, in a checkout and when installed; the import system finds the package only when installed.
 _FOLDER: Final = Path(__file__).parents[1].with_name("kernels")
 
 _SUFFIXES: Final = (".cu", ".py")
 
-#: The comment that a CUDA source begins with: ``/* … */`` or lines of ``//``.
+#: The leading comment of a CUDA source: ``/* … */`` or lines of ``//``.
 _COMMENT: Final = re.compile(r"\s*(?:/\*+(?P<block>.*?)\*/|(?P<lines>(?:[ \t]*//[^\n]*\n?)+))", re.DOTALL)
-#: The line that lists what ``--variant`` takes.
+#: The line that lists the values of ``--variant``.
 _VARIANTS: Final = re.compile(r"^Variants: (.+)$", re.MULTILINE)
 
 _MARGIN: Final = re.compile(r"^[ \t]*(?://+!?|\*+)?[ \t]?", re.MULTILINE)
@@ -23,7 +23,7 @@ _MARGIN: Final = re.compile(r"^[ \t]*(?://+!?|\*+)?[ \t]?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Reference:
-    """One reference workload.
+    """A reference workload.
 
     Attributes:
         name: What it is called.
@@ -41,13 +41,13 @@ class Reference:
 
 
 def references() -> list[Reference]:
-    """Every reference workload by name; helpers of theirs begin with an underscore and are none."""
+    """All reference workloads by name, without helpers, whose names begin with an underscore."""
     files = sorted(_FOLDER.iterdir()) if _FOLDER.is_dir() else []
     return [_described(file) for file in files if file.suffix in _SUFFIXES and not file.name.startswith("_")]
 
 
 def reference(text: str) -> Reference | None:
-    """The reference workload that `text` names, with or without its file's ending; None where there is none."""
+    """The reference workload `text`, with or without file suffix; None if there is none."""
     named = (known for known in references() if text in (known.name, known.path.name))
     return next(named, None)
 

@@ -1,4 +1,4 @@
-"""What runs inside the workload's own Python, 3.9 or later, with the standard library and torch only.
+"""Code that runs inside the workload's Python, 3.9 or later; uses only the standard library and torch.
 
 The runner loads these files without their package, so that they import each other relatively.
 """

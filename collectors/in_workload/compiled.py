@@ -1,4 +1,4 @@
-"""What Triton and inductor compiled: one row per kernel, from Triton's cache, and its PTX beside the reports.
+"""Collects kernels compiled by Triton and inductor from Triton's cache: one row per kernel, and its PTX.
 
 Triton keeps each kernel that it compiles in a folder of its cache, named by a hash of all that the result depends on:
 ``NAME.json`` (how it was compiled), ``NAME.ptx``, ``NAME.cubin`` and the stages before. A row of ``compiled.json``:
@@ -33,7 +33,7 @@ from . import cubin  # relative: the runner loads these files without their pack
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: The version of the rows' shape.
+#: Schema version of the rows.
 SCHEMA = 1
 
 FILE = "compiled.json"
@@ -42,16 +42,16 @@ TRITON_CACHE = "TRITON_CACHE_DIR"
 INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 _WORD_BYTES = 4
-#: How inductor names the files that it writes: c and the hash of what is in them.
+#: File names of inductor's generated code: c and the hash of the content.
 _INDUCTOR_FILE = re.compile(r"c[a-z2-7]{51}\.py")
 _PLACE = re.compile(r'loc\("([^"]+\.py)":\d')
-#: Where in a stage's text the place of its source is looked for.
+#: Bytes of a stage's text in which its source location is searched.
 _HEAD = 1 << 16
 
 
 @dataclass(frozen=True)
 class Compilation:
-    """What Triton said when it was asked for a kernel for the first time in a process."""
+    """Triton's report of the first request for a kernel in a process."""
 
     cache_hit: bool
     compile_ns: int
@@ -59,23 +59,23 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Entry:
-    """One kernel in a Triton cache: the file with its metadata, and what that says."""
+    """A kernel in a Triton cache: its metadata file and content."""
 
     path: Path
     metadata: Mapping[str, Any]
 
     def beside(self, ending: str) -> Path:
-        """The file of another stage of the same kernel."""
+        """The file of another compilation stage of the same kernel."""
         return self.path.with_suffix(ending)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables that make Triton and inductor compile everything afresh and keep it below `folder`."""
+    """Environment variables that give Triton and inductor empty caches below `folder`."""
     return {TRITON_CACHE: str(folder / "triton"), INDUCTOR_CACHE: str(folder / "inductor")}
 
 
 def caches(environ: Mapping[str, str]) -> list[Path]:
-    """The folders where Triton keeps kernels in a process with this environment, inductor's own among them."""
+    """Triton's cache folders in a process with this environment, including inductor's."""
     if TRITON_CACHE in environ:
         return [Path(environ[TRITON_CACHE])]
     home = Path(environ.get("TRITON_HOME") or environ.get("HOME") or Path.home())
@@ -86,7 +86,7 @@ def caches(environ: Mapping[str, str]) -> list[Path]:
 
 
 def entries(folders: Iterable[Path]) -> list[Entry]:
-    """All kernels in these caches; what is no kernel or half written is passed over."""
+    """All kernels in these caches; invalid and incomplete entries are skipped."""
     found = []
     for folder in folders:
         for path in sorted(folder.glob("*/*.json")):
@@ -105,7 +105,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def hashes(folders: Iterable[Path]) -> frozenset[str]:
-    """The kernels that these caches hold, by hash: what a run finds there when it begins."""
+    """Hashes of the kernels in these caches, as a snapshot before a run."""
     return frozenset(entry.metadata["hash"] for entry in entries(folders))
 
 
@@ -116,7 +116,7 @@ def rows(
     said: Mapping[str, Compilation] | None = None,
     fresh: bool = True,
 ) -> list[dict[str, Any]]:
-    """One row per kernel that the run compiled or took from the cache, without its PTX.
+    """One row per kernel that the run compiled or loaded from the cache, without its PTX.
 
     Args:
         found: What the caches hold after the run.
@@ -140,7 +140,7 @@ def _row(entry: Entry, heard: Compilation | None, *, compiled_here: bool, fresh:
     binary = entry.beside(".cubin")
     needs = cubin.resources(binary.read_bytes(), name) if binary.is_file() else None
     local = needs.local_bytes if needs else None
-    # In a cache of its own what this process finds was compiled in this run, by one of inductor's workers.
+    # In a fresh cache, what this process finds was compiled in this run, by a worker of inductor.
     by_worker = heard is None or (heard.cache_hit and fresh)
     hit = heard.cache_hit if heard and not (by_worker and compiled_here) else not compiled_here
     compile_ns, measured = None, None
@@ -168,7 +168,7 @@ def _row(entry: Entry, heard: Compilation | None, *, compiled_here: bool, fresh:
 
 
 def _files_ns(entry: Entry) -> int | None:
-    """From the first stage's file to the metadata, which Triton writes last."""
+    """Time from the first stage's file to the metadata, which Triton writes last; in ns."""
     first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), None)
     if first is None:
         return None
@@ -177,7 +177,7 @@ def _files_ns(entry: Entry) -> int | None:
 
 
 def _source(entry: Entry, name: str) -> str:
-    """Who wrote the kernel, by the file that its first stage names."""
+    """The generator of the kernel, by the source file named in its first stage."""
     for path in map(entry.beside, (".ttir", ".source", ".ttgir")):
         if path.is_file():
             with path.open(encoding="utf-8", errors="replace") as stage:
@@ -194,7 +194,7 @@ def keep(
     *,
     suffix: str = "",
 ) -> list[Path]:
-    """Write ``compiled.json`` and each kernel's PTX into `folder`; nothing where there are no rows."""
+    """Write ``compiled.json`` and each kernel's PTX into `folder`; nothing if there are no rows."""
     if not made:
         return []
     by_hash = {entry.metadata["hash"]: entry for entry in found}
@@ -202,7 +202,7 @@ def keep(
     for row in made:
         source = by_hash[row["hash"]].beside(".ptx")
         if source.is_file():
-            # A name can be as long as a file's name can be: room for the hash is made.
+            # A name may have the maximum length of a file name: shortened, so that the hash fits.
             target = folder / "triton" / f"{row['name'][:200]}-{row['hash'][:8]}.ptx"
             target.parent.mkdir(exist_ok=True)
             part = target.with_name(f".{row['hash'][:16]}.{os.getpid()}.part")
@@ -214,7 +214,7 @@ def keep(
 
 
 def merge_ranks(folder: Path) -> Path | None:
-    """Make ``compiled.json`` of the files that the ranks left, each kernel once; None where there are none.
+    """Merge the per-rank files into ``compiled.json``, deduplicated by kernel; None if there are none.
 
     A kernel that several ranks compiled keeps the longest time.
     """

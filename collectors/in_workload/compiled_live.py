@@ -1,4 +1,4 @@
-"""Listens, inside the workload's process, to what Triton and inductor compile.
+"""Listens to compilations of Triton and inductor inside the workload's process.
 
 Nothing is imported for it: Triton is met when the program imports it, and inductor's code by its logger.
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: The logger behind TORCH_LOGS=output_code.
+#: Logger behind TORCH_LOGS=output_code.
 _OUTPUT_CODE = "torch._inductor.codecache.__output_code"
 _CODE_BEGINS = "Output code: \n"
 
 
 class Compilations:
-    """Everything that Triton was asked to compile, by hash."""
+    """Compilations reported by Triton, by hash."""
 
     def __init__(self) -> None:
-        """Listen to nothing yet."""
+        """Start with none."""
         self.said: dict[str, compiled.Compilation] = {}
         self.heard = False
 
     def listen(self) -> None:
-        """Listen as soon as the program imports Triton (3.4 or newer: older ones have nobody to tell)."""
+        """Attach when the program imports Triton (3.4 or newer: older versions have no listener)."""
         when_imported("triton.knobs", self.attach)
 
     def attach(self, knobs: Any) -> None:  # noqa: ANN401
-        """Be told by Triton's module `knobs`, beside whoever was told before."""
+        """Register with Triton's module `knobs`, chaining to a previously set listener."""
         others: Callable[..., None] | None = getattr(getattr(knobs, "compilation", None), "listener", None)
         if not hasattr(knobs, "compilation"):
             return
@@ -60,23 +60,23 @@ class Compilations:
 
 
 class OutputCode(logging.Handler):
-    """Keeps what TORCH_LOGS=output_code would print: the code that inductor wrote for each graph."""
+    """Log handler that saves what TORCH_LOGS=output_code prints: inductor's generated code of each graph."""
 
     def __init__(self, path: Path) -> None:
-        """Write to `path`, once there is something to write."""
+        """Write to `path`, created at the first record."""
         super().__init__(logging.DEBUG)
         self.path = path
         self.graphs = 0
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
 
     def listen(self) -> None:
-        """Switch the logger on, for us alone: what the program prints stays as it is."""
+        """Enable the logger for this handler only; the program's own output is unchanged."""
         logger = logging.getLogger(_OUTPUT_CODE)
         logger.setLevel(logging.DEBUG)
         logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a graph's code."""
+        """Append a graph's generated code."""
         text = record.getMessage()
         if not text.startswith(_CODE_BEGINS):
             return
@@ -89,7 +89,7 @@ class OutputCode(logging.Handler):
             self.handleError(record)
 
     def finish(self) -> list[Path]:
-        """Give the file its name; gives what was written."""
+        """Rename the file to its final name; returns the files written."""
         logging.getLogger(_OUTPUT_CODE).removeHandler(self)
         if not self._part.is_file():
             return []
@@ -98,10 +98,10 @@ class OutputCode(logging.Handler):
 
 
 class Caches:
-    """Where Triton and inductor keep what they compile while the program runs, and what of it is kept."""
+    """Caches of Triton and inductor during the run, and what is saved from them."""
 
     def __init__(self, folder: Path, suffix: str, *, fresh: bool) -> None:
-        """Work for the capture in `folder`; with `fresh`, in caches of its own."""
+        """Save into the capture `folder`; with `fresh`, use caches of its own."""
         self.folder = folder
         self.suffix = suffix
         self.fresh = fresh
@@ -111,17 +111,17 @@ class Caches:
         self.output_code = OutputCode(folder / "inductor" / f"output_code{suffix}.py")
 
     def begin(self) -> None:
-        """Set the environment and listen; to be called before Triton or torch is imported."""
+        """Set the environment and listeners; must be called before Triton or torch is imported."""
         if self.fresh:
             os.environ.update(compiled.environment(self.own))
-            # Before torch is imported, so that it runs after what inductor does at exit, which makes folders again.
+            # Registered before torch is imported: runs after inductor's exit handler, which recreates folders.
             atexit.register(self._remove, os.getpid())
         self.before = compiled.hashes(compiled.caches(os.environ))
         self.compilations.listen()
         self.output_code.listen()
 
     def finish(self) -> tuple[list[Path], list[dict[str, Any]]]:
-        """Write what is kept and remove caches of our own; gives the files and the rows of ``compiled.json``."""
+        """Save results and remove our own caches; returns the files and the rows of ``compiled.json``."""
         found = compiled.entries(compiled.caches(os.environ))
         said = self.compilations.said if self.compilations.heard else None
         made = compiled.rows(found, before=self.before, said=said, fresh=self.fresh)
@@ -131,6 +131,6 @@ class Caches:
         return files, made
 
     def _remove(self, owner: int) -> None:
-        """Remove caches of our own; a process that was forked leaves them to its parent."""
+        """Remove our own caches; a forked process leaves them to its parent."""
         if os.getpid() == owner:
             shutil.rmtree(self.own, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a compiled CUDA kernel needs of the GPU, from its cubin: no tool and no GPU needed.
+"""Parses register and local memory use of a CUDA kernel from its cubin; needs no tool and no GPU.
 
 A cubin is an ELF file. Its section ``.nv.info`` is a list of records: a format byte, an attribute byte, a 16-bit size,
 and for format 4 that many bytes. The attributes read here are those that ``cuobjdump -elf`` calls EIATTR_REGCOUNT and
@@ -30,7 +30,7 @@ class Resources:
 
 
 def resources(cubin: bytes, function: str) -> Resources | None:
-    """What `function` needs; None where this is no cubin, or does not hold the function."""
+    """Resource use of `function`; None if this is not a cubin or lacks the function."""
     try:
         return _resources(cubin, function)
     except (struct.error, IndexError, OverflowError, ValueError):
@@ -53,7 +53,7 @@ def _resources(cubin: bytes, function: str) -> Resources | None:
 
 
 def _sections(cubin: bytes) -> list[tuple[str, tuple[int, ...]]]:
-    """Each section's name and header."""
+    """Names and headers of all sections."""
     (start,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names_at = struct.unpack_from("<HHH", cubin, 58)
     headers = [_SECTION.unpack_from(cubin, start + number * size) for number in range(count)]
@@ -69,7 +69,7 @@ def _symbol_names(cubin: bytes, sections: list[tuple[str, tuple[int, ...]]]) -> 
 
 
 def _values(info: bytes, symbol: int) -> dict[int, int]:
-    """By attribute, the values that belong to the `symbol`."""
+    """Values of `symbol` by attribute."""
     found = {}
     at = 0
     while at + _RECORD.size <= len(info):

@@ -1,4 +1,4 @@
-"""Does something to a module as soon as the program imports it, without importing it before."""
+"""Runs an action when the program imports a module, without importing it earlier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Stands first on ``sys.meta_path``; finds only the modules that somebody waits for, where Python finds them."""
+    """Finder at the front of ``sys.meta_path``; handles only awaited modules, with Python's own finder."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
@@ -26,7 +26,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            # The loader is an object of this one import, so that a method of its own hides nothing from others.
+            # The loader belongs to this import only, so that replacing its method affects nothing else.
             loader: Any = spec.loader
             original = loader.exec_module
 
@@ -44,7 +44,7 @@ _finder = _AfterImport()
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Call `action` with the module called `name`: now if it is loaded, else when it is, once.
+    """Call `action` with the module `name` once it is imported, at once if it is loaded.
 
     A module that is built in, frozen or found by another finder than Python's own for files is not seen.
     """

@@ -1,4 +1,4 @@
-"""The ways in which a PyTorch program is profiled: what each recipe switches on, and what it leaves behind.
+"""Recipes for profiling a PyTorch program: what each enables, and what it produces.
 
 Pure data.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-#: What a recipe leaves behind.
+#: Products of a recipe.
 TRACE = "trace"
 TENSORBOARD = "tensorboard"
 TIMES = "times"
@@ -18,7 +18,7 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Cycle:
-    """How steps follow each other, as in torch.profiler.schedule: counts of steps, `repeat` of cycles (0: no end)."""
+    """The schedule of steps, as in torch.profiler.schedule: step counts, `repeat` cycles (0: unlimited)."""
 
     wait: int = 1
     warmup: int = 1
@@ -40,7 +40,7 @@ class Switches:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to profile.
+    """A recipe.
 
     Attributes:
         name: What ``--recipe`` is given.
@@ -59,7 +59,7 @@ class Recipe:
     leaves_out: tuple[str, ...] | None = None
 
     def with_changes(self, changes: dict[str, bool | int]) -> Recipe:
-        """This recipe with some of its switches and cycle counts changed; a cycle count only where it has a cycle.
+        """A copy with changed switches and cycle counts; cycle counts only if the recipe has a cycle.
 
         Raises:
             ValueError: A count that is negative, no active step, or a cycle count for a recipe without steps.
@@ -110,5 +110,5 @@ _ALL = (
     Recipe("own", "The program starts torch.profiler itself; only what is compiled is kept.", makes=NOTHING),
 )
 
-#: By name, in the order in which they are listed.
+#: Recipes by name, in listing order.
 RECIPES = {recipe.name: recipe for recipe in _ALL}

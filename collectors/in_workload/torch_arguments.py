@@ -14,7 +14,7 @@ from .torch_parts import AUTO, OPTIMIZER, Part
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: What launchers call the number of a process among all, and how many there are.
+#: Environment variables of launchers for rank and world size.
 _RANKS = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -25,7 +25,7 @@ _RANKS = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What the runner was asked to do.
+    """Settings of the runner.
 
     Attributes:
         out: The capture's folder.
@@ -50,7 +50,7 @@ class Settings:
     rank: int | None = None
 
     def arguments(self) -> list[str]:
-        """The command line that gives these settings, but for the rank."""
+        """The command line arguments for these settings, without the rank."""
         options = ["--out", str(self.out.absolute()), "--recipe", self.recipe.name]
         if self.activities:
             options += ["--activities", ",".join(self.activities)]
@@ -68,12 +68,12 @@ class Settings:
 
     @property
     def suffix(self) -> str:
-        """What tells the files of this process from those of others."""
+        """Suffix of this process's files, such as -rank0."""
         return "" if self.rank is None else f"-rank{self.rank}"
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings that a command line asks for; a wrong one ends the program with status 2, as argparse does."""
+    """Parses a command line; on errors the program exits with status 2, as argparse does."""
     parser = _parser()
     options = list(argv)
     workload: list[str] = []
@@ -106,7 +106,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
 
 
 def rank(environ: Mapping[str, str]) -> int | None:
-    """The rank that a launcher (torchrun, mpirun, srun) gave this process; None without a launcher."""
+    """The rank set by a launcher (torchrun, mpirun, srun); None without a launcher."""
     for name, count in _RANKS:
         number, size = environ.get(name, ""), environ.get(count, "")
         if number.isdecimal() and size.isdecimal():

@@ -1,4 +1,4 @@
-"""Profiles the processes that a workload starts with ``torch.multiprocessing.spawn``, each as a rank of its own.
+"""Profiles processes started with ``torch.multiprocessing.spawn``, each as a rank.
 
 Such a process is a fresh Python that knows nothing of the runner. The function that it is to call is handed over inside
 a :class:`Child`, which unpickles by running :mod:`torch_runner` by its path.
@@ -23,42 +23,42 @@ _RUNNER = str(Path(__file__).with_name("torch_runner.py"))
 
 
 class _Globals:
-    """Unpickles to the globals of torch_runner.py."""
+    """Pickles as the globals of torch_runner.py."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return runpy.run_path, (_RUNNER,)
 
 
 class _Rebuild:
-    """Unpickles to the function `child` of torch_runner.py; pickle wants to see something that can be called."""
+    """Pickles as the function `child` of torch_runner.py; pickle requires a callable."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[_Globals, str]]:
         return operator.getitem, (_Globals(), "child")
 
     def __call__(self, *_: object) -> None:
-        """Nothing calls it here."""
+        """Never called."""
 
 
 class Child:
-    """What a process of the workload calls: its own function, profiled."""
+    """Picklable wrapper that profiles a function in a spawned process."""
 
     def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
-        """Profile `function`, whose first argument is the process' number, as `settings` say."""
+        """Profile `function`, whose first argument is the process index, by `settings`."""
         self.function = function
         self.settings = settings
 
     def __reduce__(self) -> tuple[_Rebuild, tuple[Any, ...]]:
-        """The function as it is, and the command line that gives these settings."""
+        """Pickles as the function and the command line for these settings."""
         return _Rebuild(), (self.function, self.settings.arguments())
 
     def __call__(self, number: int, *args: Any) -> Any:  # noqa: ANN401
-        """In the new process: profile the call as rank `number`."""
+        """Profile the call as rank `number`, in the spawned process."""
         run: Any = import_module(f"{__package__}.torch_run").Run
         return run(replace(self.settings, rank=number)).call(lambda: self.function(number, *args))
 
 
 def follow(settings: Settings) -> None:
-    """Profile the processes that torch.multiprocessing starts from now on; those that it forks are left alone."""
+    """Profile processes spawned by torch.multiprocessing from now on; forked ones are not profiled."""
     spawn: Any = import_module("torch.multiprocessing.spawn")
     package: Any = import_module("torch.multiprocessing")
     original = spawn.start_processes
@@ -73,7 +73,7 @@ def follow(settings: Settings) -> None:
         start_method: str = "spawn",
         **more: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
-        # A process that is forked has our profiler's state, which torch cannot go on with.
+        # A forked process inherits our profiler's state, which torch cannot use.
         followed = fn if start_method == "fork" or settings.rank is not None else Child(fn, settings)
         return original(followed, args, nprocs, join, daemon, start_method, **more)
 

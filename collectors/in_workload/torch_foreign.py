@@ -1,4 +1,4 @@
-"""What happens when the workload starts a torch profiler of its own, while ours is on or in its place.
+"""Handles torch profilers that the workload starts itself, beside or instead of ours.
 
 torch lets a second profiler take the first one's events without a word. So ours ends first and keeps what it has; and
 the traces that the program exports itself are copied into the capture.
@@ -21,7 +21,7 @@ _GZIP = b"\x1f\x8b"
 
 
 class Foreign:
-    """Profilers that are not ours: how many were started, and the traces that they exported."""
+    """Tracks foreign profilers: their number, and the traces that they exported."""
 
     def __init__(self, folder: Path, suffix: str, before: Callable[[], None]) -> None:
         """Copy traces into `folder`; call `before` before the first foreign profiler starts."""
@@ -34,7 +34,7 @@ class Foreign:
         self._ours = True
 
     def watch(self) -> None:
-        """See every torch profiler that starts from now on."""
+        """Hook into torch.profiler, to see every profiler that starts."""
         kineto: Any = getattr(import_module("torch.profiler.profiler"), "_KinetoProfile", None)
         legacy: Any = import_module("torch.autograd.profiler")
         self._ours = False
@@ -49,7 +49,7 @@ class Foreign:
             kineto.export_chrome_trace = self._exporting(kineto.export_chrome_trace)
 
     def done(self) -> None:
-        """See nothing any more: the profiler that is at work now is ours."""
+        """Stop tracking, as the next profiler is ours."""
         self._ours = True
 
     def _starting(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Parts of a program that come again and again (a step, a phase), found in a script that says nothing about profiling.
+"""Hooks into recurring parts of a program (step, phase), without changes to the script.
 
 A part is one of: the optimizer's step, the top-level module's call, a record_function or NVTX range by name, a function
 by name. :func:`watch` calls back right before and right after each occurrence, outside of what the profiler records of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What to watch: `kind` is 'auto', 'optimizer', 'forward', 'range' (with a pattern) or 'function'.
+    """The part to hook: `kind` is 'auto', 'optimizer', 'forward', 'range' (with a pattern) or 'function'.
 
     `auto` is the optimizer's step where an optimizer exists by the time that a module is first called, else the
     top-level module's call.
@@ -35,7 +35,7 @@ class Part:
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """The part that ``--step-on`` names.
+        """Parses the argument of ``--step-on``.
 
         Raises:
             ValueError: It is neither a kind nor MODULE:FUNCTION.
@@ -49,7 +49,7 @@ class Part:
 
     @property
     def text(self) -> str:
-        """What it is, for people."""
+        """Description for messages."""
         words = {
             "auto": "the optimizer's step, or the top-level module's call",
             "optimizer": "the optimizer's step",
@@ -67,7 +67,7 @@ FORWARD = Part("forward")
 
 @dataclass
 class Watched:
-    """What is done around each occurrence of a part, and what was seen.
+    """Callbacks around each occurrence of a part, and a count of occurrences.
 
     `before` and `after` are called on the program's own thread; they must not raise.
     """
@@ -80,7 +80,7 @@ class Watched:
     _inside: threading.local = field(default_factory=threading.local)
 
     def enter(self) -> bool:
-        """An occurrence begins; False where it lies inside another one of the same part, which alone counts."""
+        """Begin an occurrence; False if nested in another one of the same part, which is not counted."""
         depth = getattr(self._inside, "depth", 0)
         self._inside.depth = depth + 1
         if depth == 0:
@@ -88,7 +88,7 @@ class Watched:
         return depth == 0
 
     def leave(self) -> None:
-        """The occurrence ended."""
+        """End an occurrence."""
         self._inside.depth = getattr(self._inside, "depth", 1) - 1
         if self._inside.depth == 0:
             self.seen += 1
@@ -96,7 +96,7 @@ class Watched:
 
 
 def watch(part: Part, before: Callable[[], None], after: Callable[[], None]) -> Watched:
-    """Call `before` and `after` around each occurrence of the `part` from now on, for the rest of the process."""
+    """Call `before` and `after` around each occurrence of `part`, for the rest of the process."""
     watched = Watched(part, before, after, found=None if part.kind == "auto" else part)
     if part.kind in ("auto", "optimizer"):
         _watch_optimizer(watched)
@@ -111,7 +111,7 @@ def watch(part: Part, before: Callable[[], None], after: Callable[[], None]) -> 
 
 
 def _compiling_test() -> Callable[[], bool]:
-    """Torch's own test whether torch.compile traces this very code, which must then do nothing of ours.
+    """torch.compiler.is_compiling or its predecessor: whether torch.compile is tracing, when hooks must do nothing.
 
     It is called by its own name, so that torch.compile knows it and sees a constant.
     """
@@ -121,7 +121,7 @@ def _compiling_test() -> Callable[[], bool]:
 
 
 def wrap(function: Callable[..., Any], watched: Watched) -> Callable[..., Any]:
-    """`function`, watched; a coroutine or generator function ends when it has given its last value."""
+    """Wraps `function` with the callbacks; a coroutine or generator ends with its last value."""
     if inspect.iscoroutinefunction(function):
         return _wrap_coroutine(function, watched)
     if inspect.isgeneratorfunction(function):
@@ -166,7 +166,7 @@ def _wrap_generator(function: Callable[..., Any], watched: Watched) -> Callable[
 
 
 def _wrap_function(module: ModuleType, name: str, watched: Watched) -> None:
-    """Replace the function `name` (dots go into classes) of `module`; one that is not there is never seen."""
+    """Replace the function `name` (dots for classes) of `module`; nothing happens if it does not exist."""
     *owners, last = name.split(".")
     owner: Any = module
     for step in owners:
@@ -179,7 +179,7 @@ def _wrap_function(module: ModuleType, name: str, watched: Watched) -> None:
 
 
 def _watch_optimizer(watched: Watched) -> None:
-    """Wrap the step of every optimizer class as its first object is made; of several objects one counts at a time.
+    """Wrap every optimizer class's step when its first object is created; with several objects one is counted.
 
     Not by torch's global step hooks: they run inside the range that torch records around the step.
     """
@@ -211,14 +211,14 @@ def _watch_optimizer(watched: Watched) -> None:
 
 
 class _OneOptimizer:
-    """Which of several optimizers ends the steps: the first one, until another one steps twice while that one rests."""
+    """Selects the optimizer that ends steps: the first one, until another steps twice without it."""
 
     def __init__(self) -> None:
         self.chosen: object = None
         self.others: set[int] = set()
 
     def is_step(self, optimizer: object) -> bool:
-        """Whether this call of the `optimizer`'s step ends a step of the program."""
+        """Whether this call of `optimizer.step` ends a step of the program."""
         if self.chosen is not None and optimizer is not self.chosen and id(optimizer) not in self.others:
             self.others.add(id(optimizer))
             return False
@@ -228,7 +228,7 @@ class _OneOptimizer:
 
 
 def _watch_forward(watched: Watched) -> None:
-    """Watch the first module that is called from outside of any module, and only that one.
+    """Hook the first module that is called from outside of any module, and only that one.
 
     For `auto` this first call also decides: no optimizer was made before it, so the calls are the steps. Not by torch's
     global module hooks: torch.compile warns of them, and traces them.
@@ -251,7 +251,7 @@ def _watch_forward(watched: Watched) -> None:
 
 
 def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
-    """Watch the calls of one module from its next one on."""
+    """Hook the calls of one module, from the next call on."""
     kind = type(module)
     call = kind.__call__
     around = wrap(call, watched)
@@ -264,7 +264,7 @@ def _watch_module(module: Any, watched: Watched) -> None:  # noqa: ANN401
 
 
 def _watch_ranges(watched: Watched) -> None:
-    """Ranges of record_function, of torch.cuda.nvtx and of the package nvtx, by name."""
+    """Hook ranges of record_function, torch.cuda.nvtx and the package nvtx, by name."""
     profiler: Any = import_module("torch.autograd.profiler")
     _watch_manager(profiler.record_function, lambda range_: range_.name, watched)
     _watch_stack(import_module("torch.cuda.nvtx"), "range_push", "range_pop", watched)
@@ -289,7 +289,7 @@ def _matcher(pattern: str) -> Callable[[object], bool]:
 
 
 def _watch_manager(manager: Any, name_of: Callable[[Any], object], watched: Watched) -> None:  # noqa: ANN401
-    """Watch the context managers of a class whose name matches."""
+    """Hook context managers of a class by name pattern."""
     enter, leave, matches = manager.__enter__, manager.__exit__, _matcher(watched.part.name)
 
     @functools.wraps(enter)
@@ -310,7 +310,7 @@ def _watch_manager(manager: Any, name_of: Callable[[Any], object], watched: Watc
 
 
 def _watch_stack(module: Any, push: str, pop: str, watched: Watched) -> None:  # noqa: ANN401
-    """Watch ranges that are opened and closed by two functions, the last opened first."""
+    """Hook push/pop ranges opened and closed by two functions."""
     opened = threading.local()
     pushes, pops, matches = getattr(module, push), getattr(module, pop), _matcher(watched.part.name)
 

@@ -1,4 +1,4 @@
-"""One run of a workload under a recipe: what :mod:`torch_runner` does once its command line is read."""
+"""Runs a workload under a recipe: the implementation of :mod:`torch_runner` after its command line is parsed."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from .torch_arguments import Settings
 
-#: The workload ended well, but it was not profiled or not all was written.
+#: Exit status: the workload succeeded, but profiling or writing failed.
 FAILED = 120
-#: What a shell makes of a program that SIGTERM ended.
+#: Exit status of a program terminated by SIGTERM, as in a shell.
 _TERMINATED = 128 + 15
 
 
 class Run:
-    """A workload, from before its first line to after its last."""
+    """A run of a workload."""
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare to do as `settings` say."""
+        """Prepare a run with `settings`."""
         self.settings = settings
         self.request = Request(
             settings.recipe, settings.out, settings.activities, settings.suffix, settings.key_averages
@@ -58,7 +58,7 @@ class Run:
         }
 
     def run(self) -> None:
-        """Do everything, and end the process as the workload ended."""
+        """Run the workload and exit with its status."""
         self.settings.out.mkdir(parents=True, exist_ok=True)
         if not self._prepare():
             self._report()
@@ -70,7 +70,7 @@ class Run:
         end()
 
     def call(self, body: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Profile one call inside a process that the workload started; what it raises goes through.
+        """Profile a call in a process that the workload spawned; exceptions propagate.
 
         The call is made where it cannot be profiled, too.
         """
@@ -79,7 +79,7 @@ class Run:
         began_ns = time.perf_counter_ns()
         try:
             given = body()
-        except BaseException as error:  # whatever it is, it is the workload's, and goes on
+        except BaseException as error:  # any exception is the workload's, and propagates
             self.workload["exception"] = f"{type(error).__name__}: {error}".rstrip(": ")
             self._ended("exception", 1, began_ns)
             raise
@@ -91,7 +91,7 @@ class Run:
         return given
 
     def _prepare(self) -> bool:
-        """Import torch and start the recipe; False where that is not possible."""
+        """Import torch and start the recipe; False on failure."""
         if self.settings.recipe.makes == recipes.CODE:
             logs = [name for name in os.environ.get("TORCH_LOGS", "").split(",") if name]
             os.environ["TORCH_LOGS"] = ",".join(dict.fromkeys((*logs, "output_code")))
@@ -119,7 +119,7 @@ class Run:
         running.start()
 
     def _give_way(self) -> None:
-        """The workload starts a profiler of its own."""
+        """Stop our profiler, since the workload starts its own."""
         if self.session is not None and self.settings.recipe.makes in (recipes.TRACE, recipes.TENSORBOARD):
             self.session.stop()
             self.notes.append(
@@ -128,7 +128,7 @@ class Run:
             )
 
     def _workload(self) -> Callable[[], None]:
-        """Run the workload; gives what ends this process as the workload ended."""
+        """Run the workload; returns a function that exits as the workload did."""
         _end_on_sigterm()
         wrappers = {}
         for watched in (self.stepping, self.leaving_out):
@@ -156,14 +156,14 @@ class Run:
         self.workload.update(ended=how, status=status, duration_ns=spent_ns)
 
     def _exit(self, code: object) -> None:
-        """Exit with the workload's own status, or say that profiling failed where that one is 0."""
+        """Exit with the workload's status, or with our own if that is 0 and profiling failed."""
         if self.failures and code in (None, 0):
             sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in self.failures))
             sys.exit(FAILED)
         sys.exit(code)  # type: ignore[arg-type]
 
     def _finish(self) -> None:
-        """Stop recording and write everything that is left to write."""
+        """Stop recording and write the remaining files."""
         if self.session is not None:
             self.session.stop()
             outcome = self.session.outcome
@@ -185,7 +185,7 @@ class Run:
         self._explain_parts()
 
     def _explain_parts(self) -> None:
-        """Say which steps were seen, and which part was left out."""
+        """Note which steps were found, and which part was left out."""
         stepping = self.stepping
         if stepping is not None and stepping.seen == 0:
             self.notes = [note for note in self.notes if note != NO_STEP]
@@ -203,7 +203,7 @@ class Run:
             )
 
     def _report(self) -> None:
-        """Write torch-run.json as things stand."""
+        """Write torch-run.json with the current state."""
         settings = self.settings
         outcome = self.session.outcome if self.session else Outcome()
         own = self.foreign.files if self.foreign else []
@@ -231,7 +231,7 @@ class Run:
 
 
 def _nothing() -> None:
-    """Before a step nothing is done: the last one's end began it."""
+    """No-op before a step: it began with the end of the previous one."""
 
 
 def _wrapper(watched: Watched) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -246,7 +246,7 @@ def _part(watched: Watched | None) -> dict[str, Any] | None:
 
 
 def _end_on_sigterm() -> None:
-    """Let SIGTERM end the workload as sys.exit does, unless somebody minds the signal already.
+    """Make SIGTERM exit like sys.exit, unless the program handles the signal.
 
     A child that was forked dies of the signal at once, as it would without us.
     """
@@ -264,6 +264,6 @@ def _end_on_sigterm() -> None:
 
 
 def _interrupt() -> None:
-    """Die of SIGINT, as Python does after an interrupt that nobody caught."""
+    """Terminate by SIGINT, as Python does after an uncaught KeyboardInterrupt."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

@@ -61,7 +61,7 @@ _PACKAGE = "_kanalyze_runner"
 
 
 def _sibling(name: str) -> Any:  # noqa: ANN401 - a module that has no name of its own here
-    """A file of this folder, as a module of a package of its own: nothing here may shadow a module of the workload."""
+    """Loads a file of this folder in a private package, so that no module of the workload is shadowed."""
     if _PACKAGE not in sys.modules:
         package = ModuleType(_PACKAGE)
         package.__path__ = [str(_HERE)]
@@ -71,13 +71,13 @@ def _sibling(name: str) -> Any:  # noqa: ANN401 - a module that has no name of i
 
 
 def child(function: Any, arguments: list[str]) -> Any:  # noqa: ANN401 - see torch_children.py
-    """In a process that the workload spawned: `function`, profiled as the runner's command line `arguments` say."""
+    """Entry point of a spawned process: `function`, profiled as the runner's `arguments` say."""
     settings = _sibling("torch_arguments").parse(arguments, {})
     return _sibling("torch_children").Child(function, settings)
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Run the command line."""
     if sys.path and sys.path[0] and Path(sys.path[0]).resolve() == _HERE:
         del sys.path[0]
     settings = _sibling("torch_arguments").parse(sys.argv[1:])

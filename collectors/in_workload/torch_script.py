@@ -1,4 +1,4 @@
-"""Runs a script or module as ``__main__``, as Python itself would, from a program that is ``__main__`` already."""
+"""Runs a script or module as ``__main__``, like Python itself, within a running program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Decorator = Any
 
 
 def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None:
-    """Run ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; what it raises goes through.
+    """Run ``SCRIPT ARGS…`` or ``-m MODULE ARGS…``; exceptions propagate.
 
     Args:
         target: The script or module, and its arguments.
@@ -37,7 +37,7 @@ def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None
     sys.argv = list(target)
     script = Path(target[0])
     if script.is_dir() or script.suffix != ".py":
-        # A folder or zip file with a __main__, or a script with another ending: all that Python knows how to run.
+        # Folders and zip files with a __main__, and scripts with other suffixes: all that runpy accepts.
         if script.is_file() and not _is_zip(script):
             _run_file(script, wrappers)
         else:
@@ -52,7 +52,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _set_path(folder: str) -> None:
-    """Put what Python puts first on the path; under -P or -I it puts nothing there."""
+    """Set sys.path[0] as Python does; under -P or -I, leave it out."""
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path.insert(0, folder)
 
@@ -67,7 +67,7 @@ def _run_file(script: Path, wrappers: Mapping[str, Callable[[Any], Any]]) -> Non
     module.__loader__ = SourceFileLoader("__main__", path)
     module.__spec__ = None
     module.__dict__.update(__builtins__=builtins, __cached__=None, __package__=None, __annotations__={})
-    # It stays after the script's end: what runs at exit, and pickle, look for it there.
+    # Kept after the script's end, for exit handlers and pickle.
     sys.modules["__main__"] = module
     code: Any = source
     if wrappers:
@@ -80,7 +80,7 @@ def _run_file(script: Path, wrappers: Mapping[str, Callable[[Any], Any]]) -> Non
 
 
 class _Decorate(ast.NodeTransformer):
-    """Puts a decorator outside of all others on the functions that are named; lines stay as they are."""
+    """AST transformer that adds an outermost decorator to named functions; line numbers are unchanged."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -106,7 +106,7 @@ class _Decorate(ast.NodeTransformer):
 
 
 def own_traceback(traceback: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that begins in the workload: without the frames that run it."""
+    """The traceback without the frames of the runner."""
     here = Path(__file__).parent
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename

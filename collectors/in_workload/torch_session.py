@@ -1,4 +1,4 @@
-"""Profiles a program by a recipe: from start to stop, with steps between, into files of a folder."""
+"""Interface of profiling sessions: start, steps, stop, and files in a folder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from . import recipes  # relative: the runner loads these files without their package
 
-#: The version of torch-run.json.
+#: Schema version of torch-run.json.
 SCHEMA = 1
 
-#: What is noted where a recipe with steps saw none.
+#: Note of a recipe with steps that saw none.
 NO_STEP = "no trace, because no step was seen"
 
 
@@ -27,7 +27,7 @@ class ProfilerBusyError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What is profiled, and where to.
+    """What to profile, and where to write.
 
     Attributes:
         recipe: How.
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What a session left: `files` in the order written, of which `traces`, and `notes` in plain words."""
+    """Results of a session: `files` in order of writing, the `traces` among them, and `notes`."""
 
     activities: tuple[str, ...] = ()
     steps: int = 0
@@ -57,7 +57,7 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
     def attempt(self, what: str, action: Callable[[], object]) -> None:
-        """Do `action`; the workload does not suffer where it fails, but `failures` then says so."""
+        """Run `action`; an exception is recorded in `failures` and not raised into the workload."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - whatever torch or the disk does, the workload goes on
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def facts(request: Request, outcome: Outcome) -> dict[str, Any]:
-    """What torch-run.json says of a session."""
+    """The entry of a session in torch-run.json."""
     torch: Any = import_module("torch")
     return {
         "recipe": request.recipe.name,
@@ -84,58 +84,58 @@ def facts(request: Request, outcome: Outcome) -> dict[str, Any]:
 
 
 class Session(Protocol):
-    """One run of a recipe. `start` and `stop` once each; the others in between, from any one thread."""
+    """A profiling session: `start` and `stop` once each; the other methods in between, from any one thread."""
 
     outcome: Outcome
 
     def start(self) -> None:
-        """Begin. Raises :class:`ProfilerBusyError` where another profiler is on."""
+        """Start; raises :class:`ProfilerBusyError` if another profiler is active."""
 
     def step(self) -> None:
-        """A step ended, and the next one begins."""
+        """End a step and begin the next one."""
 
     def leave_out(self) -> None:
-        """A part begins that the recipe leaves out."""
+        """Begin a part that the recipe leaves out."""
 
     def take_up(self) -> None:
-        """The part that the recipe leaves out ended."""
+        """End the part that the recipe leaves out."""
 
     def stop(self) -> None:
-        """End, and write what was recorded."""
+        """Stop and write the results."""
 
 
 def can_cuda() -> bool:
-    """Whether this torch has CUDA and finds a GPU."""
+    """Whether torch has CUDA and finds a GPU."""
     torch: Any = import_module("torch")
     return bool(torch.cuda.is_available())
 
 
 class QuietSession:
-    """Records nothing; counts steps. The sessions that record build on it."""
+    """A session that only counts steps; base of the recording sessions."""
 
     def __init__(self, request: Request) -> None:
-        """Prepare to do as `request` says."""
+        """Prepare a session for `request`."""
         self.request = request
         self.outcome = Outcome()
 
     def start(self) -> None:
-        """Begin."""
+        """Do nothing."""
 
     def step(self) -> None:
-        """Count."""
+        """Count a step."""
         self.outcome.steps += 1
 
     def leave_out(self) -> None:
-        """Leave nothing out."""
+        """Do nothing."""
 
     def take_up(self) -> None:
-        """Take nothing up."""
+        """Do nothing."""
 
     def stop(self) -> None:
-        """End."""
+        """Do nothing."""
 
     def activities(self) -> tuple[str, ...]:
-        """The activities asked for, as far as this machine can record them; says what it cannot."""
+        """The requested activities that this machine supports; notes the others."""
         asked = self.request.activities
         if can_cuda():
             return asked or ("cpu", "cuda")
@@ -144,17 +144,17 @@ class QuietSession:
         return ("cpu",)
 
     def path(self, name: str, ending: str) -> Path:
-        """Where the file `name` with that `ending` goes."""
+        """The path of the output file `name` with suffix `ending`."""
         return self.request.folder / f"{name}{self.request.suffix}{ending}"
 
     def wrote(self, path: Path) -> Path:
-        """Remember a file that is whole."""
+        """Register a complete output file."""
         self.outcome.files.append(path)
         return path
 
 
 def refuse_second() -> None:
-    """Stop where a profiler is on already: torch lets a second one take the first one's events without a word."""
+    """Raise ProfilerBusyError if a profiler is active: torch would silently move its events to the new one."""
     autograd: Any = import_module("torch.autograd.profiler")
     native: Any = import_module("torch._C._autograd")
     on = getattr(native, "_profiler_enabled", bool)() or getattr(autograd, "_is_profiler_enabled", False)
@@ -163,7 +163,7 @@ def refuse_second() -> None:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write `path` whole or not at all."""
+    """Write `path` atomically."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         part.write_text(text, encoding="utf-8")
@@ -174,5 +174,5 @@ def write_text(path: Path, text: str) -> Path:
 
 
 def write_json(path: Path, document: object) -> Path:
-    """Write `path` as JSON, whole or not at all."""
+    """Write `path` as JSON, atomically."""
     return write_text(path, json.dumps(document, indent=1) + "\n")

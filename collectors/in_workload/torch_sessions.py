@@ -1,4 +1,4 @@
-"""The sessions that record: torch.profiler, NVTX ranges, the times of steps; and which one a recipe wants."""
+"""Recording sessions: torch.profiler, NVTX ranges, step times; and the choice among them by recipe."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .torch_session import NO_STEP, QuietSession, Request, Session, refuse_secon
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Good enough, and several times quicker than gzip's default on traces of gigabytes.
+#: gzip level: several times faster than the default on traces of gigabytes.
 _GZIP_LEVEL = 6
 
 
 def session(request: Request) -> Session:
-    """The session that does what the recipe says."""
+    """Creates the session for a recipe."""
     kinds: dict[str, Callable[[Request], Session]] = {
         recipes.TRACE: TraceSession,
         recipes.TENSORBOARD: TraceSession,
@@ -31,10 +31,10 @@ def session(request: Request) -> Session:
 
 
 class TraceSession(QuietSession):
-    """Recipes with torch.profiler: a Chrome trace per cycle, and torch's own table beside it."""
+    """Session with torch.profiler: a Chrome trace per cycle, and the key_averages table."""
 
     def __init__(self, request: Request) -> None:
-        """Prepare to do as `request` says."""
+        """Prepare a session for `request`."""
         super().__init__(request)
         self._torch: Any = import_module("torch.profiler")
         self._profiler: Any = None
@@ -50,7 +50,7 @@ class TraceSession(QuietSession):
         if cycle:
             counts = {name: getattr(cycle, name) for name in recipes.CYCLE_FIELDS}
             schedule = self._torch.schedule(**counts)
-        # It tells of a choice between cycles and all in one, which the recipe has made.
+        # torch asks to choose between events per cycle and of all cycles, which the recipe does
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
         switches = {name: getattr(self.request.recipe.switches, name) for name in recipes.SWITCH_FIELDS}
         self._left_out = self._activities(
@@ -62,24 +62,24 @@ class TraceSession(QuietSession):
             on_trace_ready=self._ready,
             **switches,
         )
-        self._profiler.of_kanalyze = True  # torch_foreign looks for it
+        self._profiler.of_kanalyze = True  # found by torch_foreign
         self._profiler.start()
 
     def _activities(self, names: tuple[str, ...]) -> list[Any]:
         return [getattr(self._torch.ProfilerActivity, name.upper()) for name in names]
 
     def step(self) -> None:
-        """Tell torch.profiler of the step, where the recipe has steps."""
+        """Step the profiler, if the recipe has steps."""
         self.outcome.steps += 1
         if self.request.recipe.cycle and self._profiler is not None:
             self.outcome.attempt(f"step {self.outcome.steps}", self._profiler.step)
 
     def leave_out(self) -> None:
-        """Switch off what the recipe leaves out."""
+        """Disable what the recipe leaves out."""
         self._toggle(on=False)
 
     def take_up(self) -> None:
-        """Switch on again what was left out."""
+        """Enable again what was left out."""
         self._toggle(on=True)
 
     def _toggle(self, *, on: bool) -> None:
@@ -87,7 +87,7 @@ class TraceSession(QuietSession):
             self.outcome.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, self._left_out))
 
     def stop(self) -> None:
-        """Stop torch.profiler; a cycle that is not over is written as far as it came."""
+        """Stop the profiler; an incomplete cycle is written as far as recorded."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
@@ -117,7 +117,7 @@ class TraceSession(QuietSession):
     def _export(self, profiler: Any, number: str) -> None:  # noqa: ANN401
         path = self.path(f"torch{number}", ".json.gz")
         if self.request.recipe.makes == recipes.TENSORBOARD:
-            # The board takes the text before the first dot as the worker, and reads what ends in .pt.trace.json.gz.
+            # TensorBoard takes the text before the first dot as worker, and reads files ending in .pt.trace.json.gz.
             board = self.request.folder / "tensorboard"
             board.mkdir(exist_ok=True)
             path = board / f"torch{self.request.suffix}.{time.time_ns()}.pt.trace.json.gz"
@@ -140,10 +140,10 @@ class TraceSession(QuietSession):
 
 
 class RangesSession(QuietSession):
-    """Every operator becomes an NVTX range, which nsys sees when it runs this program."""
+    """Session in which every operator emits an NVTX range, for a program that runs under nsys."""
 
     def start(self) -> None:
-        """Start torch's NVTX ranges."""
+        """Start emitting NVTX ranges."""
         self.outcome.activities = self.activities()
         if "cuda" not in self.outcome.activities:
             self.outcome.notes.append("no NVTX ranges: this torch has no CUDA, or finds no GPU")
@@ -154,41 +154,41 @@ class RangesSession(QuietSession):
         self._ranges.__enter__()
 
     def stop(self) -> None:
-        """Stop torch's NVTX ranges."""
+        """Stop emitting NVTX ranges."""
         ranges = getattr(self, "_ranges", None)
         if ranges is not None:
             self.outcome.attempt("stop", lambda: ranges.__exit__(None, None, None))
 
 
 class TimesSession(QuietSession):
-    """The time of each step after a warm-up, by CUDA events, or by the host's clock where there is no GPU.
+    """Times each step after warm-up with CUDA events, or with the host clock if there is no GPU.
 
     An event is recorded on the current stream at the end of each step; the device is waited for once, at the end.
     Without steps it is the time of the whole program, as the host sees it.
     """
 
     def __init__(self, request: Request) -> None:
-        """Prepare to do as `request` says."""
+        """Prepare a session for `request`."""
         super().__init__(request)
         self._torch: Any = import_module("torch")
         self._marks: list[Any] = []
         self._began_ns = 0
 
     def start(self) -> None:
-        """Take the first mark."""
+        """Record the first time stamp."""
         self.outcome.activities = self.activities()
         self._began_ns = time.perf_counter_ns()
         self._mark()
 
     def step(self) -> None:
-        """Take a mark, until the recipe has as many as it wants."""
+        """Record a time stamp, until the recipe has enough."""
         self.outcome.steps += 1
         cycle = self.request.recipe.cycle or recipes.Cycle()
         if len(self._marks) <= cycle.skip_first + cycle.wait + cycle.warmup + cycle.active:
             self._mark()
 
     def _mark(self) -> None:
-        # A script that forks before it touches the GPU must not find a CUDA context made by us.
+        # A script that forks before it uses the GPU must not find a CUDA context created by us.
         if "cuda" in self.outcome.activities and self._torch.cuda.is_initialized():
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
@@ -197,7 +197,7 @@ class TimesSession(QuietSession):
             self._marks.append(time.perf_counter_ns())
 
     def stop(self) -> None:
-        """Wait for the device once, and write the times."""
+        """Synchronise once, and write the times."""
         whole_ns = time.perf_counter_ns() - self._began_ns
         self.outcome.attempt("times", lambda: self._write(whole_ns))
 
@@ -220,7 +220,7 @@ class TimesSession(QuietSession):
 
 
 def _between_ns(before: Any, after: Any) -> int | None:  # noqa: ANN401
-    """From mark to mark; None where the first is the host's clock and the second an event."""
+    """Time between two stamps in ns; None if the first is of the host clock and the second a CUDA event."""
     if isinstance(before, int) != isinstance(after, int):
         return None
     return int(after - before if isinstance(after, int) else round(before.elapsed_time(after) * 1e6))

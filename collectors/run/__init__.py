@@ -1,1 +1,1 @@
-"""The plan of a collection, and its run."""
+"""Plans and runs a collection."""

@@ -1,4 +1,4 @@
-"""Compiled workloads, kept so that the same source is compiled once.
+"""Cache of compiled workloads.
 
 An entry is found by the source (its path and text), the command, the version of nvcc and the environment that it and
 the host's compiler look at; it lists every header that went into it with a digest, and serves only while all of them
@@ -47,13 +47,13 @@ class Build:
 
 
 def folder() -> Path:
-    """Where compiled workloads are kept: ``$XDG_CACHE_HOME/kanalyze/builds``, or ``~/.cache/kanalyze/builds``."""
+    """The cache folder: ``$XDG_CACHE_HOME/kanalyze/builds``, or ``~/.cache/kanalyze/builds``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "kanalyze" / "builds"
 
 
 def planned(compiler: Program, source: Path, arch: Sequence[str], flags: Sequence[str]) -> Build:
-    """The build of `source` as it would be made, or as it is in the cache."""
+    """The build of `source`, cached or yet to be compiled."""
     key = _key(compiler, source, arch, flags)
     binary = folder() / key / source.stem
     command = nvcc.command(compiler.command, source, binary, arch, flags)
@@ -67,7 +67,7 @@ def build(
     flags: Sequence[str],
     compile_with: Callable[[Sequence[str]], float],
 ) -> Build:
-    """The build of `source`, made by `compile_with` (which runs a command, and says how many seconds it took).
+    """The build of `source`, cached or compiled by `compile_with` (runs a command, returns its seconds).
 
     Raises:
         OSError: The cache cannot be written.
@@ -75,7 +75,7 @@ def build(
     plan = planned(compiler, source, arch, flags)
     if plan.cached:
         return plan
-    for place in (folder().parent, folder()):  # a parent that is made on the way has another mode
+    for place in (folder().parent, folder()):  # intermediate parents would get another mode
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder()))
     try:
@@ -90,13 +90,13 @@ def build(
 
 
 def _keep(scratch: Path, place: Path) -> None:
-    """Move an entry to its place; what was there is out of date, or as good."""
+    """Move a new entry to its place, replacing an outdated one."""
     with suppress(FileNotFoundError):
         place.rename(scratch.with_name(f"{scratch.name}-old"))
     try:
         scratch.rename(place)
     except OSError:
-        if not place.is_dir():  # where it is, another process was as quick
+        if not place.is_dir():  # another process was faster
             raise
     finally:
         shutil.rmtree(scratch.with_name(f"{scratch.name}-old"), ignore_errors=True)
@@ -109,7 +109,7 @@ def _key(compiler: Program, source: Path, arch: Sequence[str], flags: Sequence[s
 
 
 def _serves(binary: Path) -> bool:
-    """Whether `binary` is there, and every file that went into it is as it was."""
+    """Whether `binary` exists and all its inputs are unchanged."""
     try:
         headers = json.loads((binary.parent / _HEADERS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def _serves(binary: Path) -> bool:
 
 
 def _digest_of(file: Path) -> str:
-    """A digest of the file's content; empty where it cannot be read."""
+    """Digest of a file's content; empty if it cannot be read."""
     try:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=12)).hexdigest()

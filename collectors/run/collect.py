@@ -1,4 +1,4 @@
-"""Collects: checks, compiles, runs the passes one after the other, and keeps what was finished in one folder."""
+"""Runs a collection: checks, compiles, runs all passes, and saves what was finished in one folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Capture:
-    """What a run left.
+    """A finished capture.
 
     Attributes:
         folder: Where it is.
@@ -52,12 +52,12 @@ class Capture:
 
     @property
     def reports(self) -> list[Path]:
-        """The reports in it that kanalyze reads: one for each run of the nsys pass."""
+        """The reports in the capture that kanalyze reads: one per run of the nsys pass."""
         return sorted(self.folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
     @property
     def checks(self) -> list[str]:
-        """The program's check lines, each once."""
+        """The program's distinct check lines."""
         told: list[dict[str, object]] = self.manifest["checks"]  # type: ignore[assignment] # it is JSON
         return list(dict.fromkeys(str(check["line"]) for check in told))
 
@@ -71,7 +71,7 @@ def collect(
     starter: Starter = subprocess.Popen,
     **changes: Unpack[Keywords],
 ) -> Capture:
-    """Profile a program with every tool that is here, into one folder.
+    """Profiles a program with every available tool, into one capture folder.
 
     Args:
         workload: A .cu file, a Python script, an executable, or the name of a reference workload.
@@ -107,7 +107,7 @@ def collect(
 def dry_run(
     workload: str | PathLike[str], args: Sequence[str] = (), options: Options | None = None, **changes: Unpack[Keywords]
 ) -> list[str]:
-    """Every command of a run as lines for a shell. Starts nothing but the tools' ``--version``.
+    """The commands of a run as shell lines; starts nothing but the tools' ``--version``.
 
     Raises:
         WorkloadError: There is no such program.
@@ -127,13 +127,13 @@ def dry_run(
 
 
 def _arch(options: Options, tools: Tools) -> tuple[str, ...]:
-    """The architectures to compile for: as asked, or of the GPUs present."""
+    """Architectures to compile for: as requested, else those of the GPUs present."""
     return options.arch or tools.gpus.compute_capabilities
 
 
 @dataclass
 class _Run:
-    """One run, from its checks to its folder."""
+    """A collection in progress."""
 
     workload: Workload
     options: Options
@@ -150,7 +150,7 @@ class _Run:
     began_unix_s: float = field(default_factory=time.time)
 
     def whole(self) -> Capture:
-        """Everything, in order."""
+        """Run all stages in order."""
         began = time.monotonic()
         plan = Plan(self.workload, self.options, self.tools, self.made)
         current = "compiling"
@@ -210,7 +210,7 @@ class _Run:
         return build.binary
 
     def _possible(self) -> list[str]:
-        """The passes that can run; the others are told and recorded with their reason."""
+        """The passes that can run; the others are reported and recorded with their reason."""
         why = obstacles(self.workload, self.options, self.tools)
         wanted = wanted_passes(self.workload, self.options)
         if len(why) == len(wanted):
@@ -225,7 +225,7 @@ class _Run:
         self.progress(Event("note", name, f"skipped: {why}" + (f". To get it: {remedy}" if remedy else "")))
 
     def _prepare(self, plan: Plan) -> None:
-        """Run the program without any profiler; where it fails, it fails under every one."""
+        """Run the program without a profiler first; if it fails there, it fails in every pass."""
         step, record = plan.prepare(), PassRecord("prepare")
         try:
             Runner(record, self.progress, self.options.timeout_s, self.starter).run(step)
@@ -263,7 +263,7 @@ class _Run:
             record.after = machine.state(self.tools.gpus.smi)
 
     def _say_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
-        """Say which builds of torch's extensions were stopped with the program."""
+        """Note lock files of torch extension builds that were stopped with the program."""
         if self.workload.kind == "cuda" or (error is not None and error.status is not None and error.status >= 0):
             return
         for note in compiled_after.notes(self.began_unix_s):
@@ -284,7 +284,7 @@ class _Run:
         return self.last_failure.said if self.last_failure else []
 
     def _kept(self, status: str, seconds: float) -> Capture:
-        """Write the manifest, and move the folder to its place; a signal waits for that."""
+        """Write the manifest and move the folder to its place; signals are deferred meanwhile."""
         with _uninterrupted():
             final = files.vacant(self.final)
             self._keep_compiled()
@@ -304,7 +304,7 @@ class _Run:
         return Capture(final, manifest.read(final), tuple(self._problems()), notes)
 
     def _keep_compiled(self) -> None:
-        """Keep what Triton compiled where the torch pass did not see it."""
+        """Save Triton's compiled kernels if the torch pass did not."""
         done = self._done()
         if self.compiled_before is None or any(record.torch for record in done):
             return
@@ -312,7 +312,7 @@ class _Run:
         done[0].notes += compiled_after.keep(self.made, self.compiled_before, launched)
 
     def _interrupted(self, name: str, seconds: float) -> InterruptedCaptureError:
-        """Keep what is finished, if anything is."""
+        """Save the finished passes of an interrupted run, if any."""
         if not self._done():
             return InterruptedCaptureError.during(name, None)
         reached = {record.name for record in self.records}
@@ -324,7 +324,7 @@ class _Run:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and the like wait until something is whole."""
+    """Defers Ctrl-C and other signals until the block is done."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield

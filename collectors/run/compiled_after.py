@@ -1,4 +1,4 @@
-"""What Triton and inductor compiled in a run without the torch pass: told from their caches, before and after.
+"""Finds what Triton and inductor compiled in a run without the torch pass, by comparing their caches.
 
 Such a run uses the user's own caches, as it does without a profiler. What is new in them afterwards is of the run; of
 what was there before, nobody can say for sure that it is the very kernel that ran.
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-#: So many kernels are named in a note.
+#: Most kernels named in a note.
 _NAMED: Final = 3
 
 
 def cached() -> frozenset[str]:
-    """The kernels that the user's caches hold, by hash: to be called before the run."""
+    """Hashes of the kernels in the user's caches; to be called before the run."""
     return compiled.hashes(compiled.caches(os.environ))
 
 
 def keep(folder: Path, before: frozenset[str], launched: Iterable[str]) -> list[str]:
-    """Write ``compiled.json`` and the PTX of what is new in the caches, unless the torch pass wrote them.
+    """Write ``compiled.json`` and the PTX of new cache entries, unless the torch pass did.
 
     Returns:
         Notes: which of the `launched` kernels came from the caches and are not among them.
@@ -48,21 +48,21 @@ def keep(folder: Path, before: frozenset[str], launched: Iterable[str]) -> list[
     return [f"{told}{'it' if len(known) == 1 else 'them'}; the torch pass compiles everything afresh"]
 
 
-# The lock files of torch's extension builds: one that a stopped build leaves makes every later run wait for ever.
+# Lock files of torch extension builds: a stale one makes every later run wait for ever.
 
-#: torch's folder has one for each extension, below one for each Python and CUDA where it chose the place itself.
+#: One folder per extension, in the default location below one per Python and CUDA version.
 _PATTERNS: Final = ("lock", "*/lock", "*/*/lock")
 
 
 def folder() -> Path:
-    """Where torch builds extensions."""
+    """The folder in which torch builds extensions."""
     chosen = os.environ.get("TORCH_EXTENSIONS_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(chosen) if chosen else Path(base) / "torch_extensions"
 
 
 def notes(began_unix_s: float) -> list[str]:
-    """What to say of the lock files that are there after a run was stopped that began at that time."""
+    """Notes on stale lock files, after a run that began at that time was stopped."""
     told = []
     for path in sorted({path for pattern in _PATTERNS for path in folder().glob(pattern)}):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The passes, one function each: they run their steps, and leave what they found in their record."""
+"""The passes, one function each: run their steps and record results."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from kanalyze.collectors.run.runner import Runner
     from kanalyze.collectors.tools.ncu_launches import Selection
 
-#: What the summary of a program without kernels says.
+#: Message of nsys stats for a program without kernels.
 NO_KERNELS: Final = "the program launched no kernel"
 
 
 @dataclass
 class Found:
-    """What the passes found, for those that come after them.
+    """Results of earlier passes, for later ones.
 
     Attributes:
         launches: The kernel launches of the nsys pass; None where there was none.
@@ -40,7 +40,7 @@ class Found:
 
 
 def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
-    """Record the run as often as asked, export each, and list the kernel launches of the first."""
+    """Record the run as often as requested, export each, and list the first one's kernel launches."""
     for number in range(1, plan.options.repeat + 1):
         for step in plan.nsys(number):
             _run(step, runner, found)
@@ -49,7 +49,7 @@ def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
     listing = plan.launches()
     try:
         runner.run(listing)
-    except StepFailedError as error:  # the report is whole all the same
+    except StepFailedError as error:  # the report is complete nevertheless
         runner.note(f"the kernel launches cannot be listed: {error.why}")
         return
     found.launches = parse(listing.log.with_name("launches.csv").read_text(encoding="utf-8", errors="replace"))
@@ -58,7 +58,7 @@ def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
 
 
 def run_torch(plan: Plan, runner: Runner, found: Found) -> None:
-    """Run the script under torch.profiler, in a process of its own."""
+    """Run the script under torch.profiler."""
     for step in plan.torch():
         _run(step, runner, found)
     if not _take_up(plan, runner):
@@ -66,19 +66,19 @@ def run_torch(plan: Plan, runner: Runner, found: Found) -> None:
 
 
 def _take_up(plan: Plan, runner: Runner) -> bool:
-    """Take what the runner says of itself into the record; False where it did not come to its end."""
+    """Copy the runner's results into the record; False if the runner did not finish."""
     told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in plan.folder.glob("torch-run*.json")}
     runner.record.torch = told
     for note in (note for run in told.values() for note in (*run["notes"], *run["failures"])):
         runner.note(note)
     compiled.merge_ranks(plan.folder)
-    # the workers of inductor's that end after the program make their folders again
+    # inductor's workers that exit after the program recreate their folders
     files.discard(set(plan.folder.glob(f"{torch_pass.OWN_CACHES}*")))
     return bool(told) and all(run["workload"]["ended"] != "unknown" for run in told.values())
 
 
 def run_ncu(plan: Plan, runner: Runner, found: Found) -> None:
-    """Profile the heaviest kernels, a run of the program for each group of them, while the time budget lasts."""
+    """Profile the heaviest kernels, one program run per group, within the time budget."""
     if found.launches is None:
         chosen = [unselected(plan.options)]
         runner.note("no nsys pass says which kernels are heavy: these are the program's first launches")
@@ -104,7 +104,7 @@ def run_ncu(plan: Plan, runner: Runner, found: Found) -> None:
 def _profile_some(  # noqa: PLR0913 - as below
     plan: Plan, runner: Runner, found: Found, number: int, selection: Selection, limit_s: float
 ) -> None:
-    """One run of ncu; where the launches that were chosen never came, at the first ones."""
+    """One run of ncu; falls back to the first launches if the selected ones never occurred."""
     began = time.monotonic()
     try:
         _profile(plan, runner, found, number, selection, limit_s)
@@ -121,7 +121,7 @@ def _profile_some(  # noqa: PLR0913 - as below
 def _profile(  # noqa: PLR0913 - what a pass has, and which run of it
     plan: Plan, runner: Runner, found: Found, number: int, selection: Selection, limit_s: float
 ) -> None:
-    """One run of ncu and the pages of its report; without locked clocks where they cannot be locked."""
+    """One run of ncu, and its report's pages; without locked clocks if locking is not permitted."""
     profile, *pages = plan.ncu(number, selection)
     try:
         _run(profile, runner, found, limit_s)
@@ -140,11 +140,11 @@ def _profile(  # noqa: PLR0913 - what a pass has, and which run of it
 
 
 def _run(step: Step, runner: Runner, found: Found, limit_s: float | None = None) -> None:
-    """Run a step, and take the program's check line from what it printed."""
+    """Run a step, and collect the program's check lines from its log."""
     runner.run(step, limit_s)
     if step.runs_workload:
         found.checks[step.name] = checks(step.log)
 
 
-#: Every pass by its name.
+#: Passes by name.
 RUNS: Final[dict[str, Callable[[Plan, Runner, Found], None]]] = {"nsys": run_nsys, "torch": run_torch, "ncu": run_ncu}

@@ -1,4 +1,4 @@
-"""The commands of a run, as data: nothing here starts anything or looks at the machine.
+"""Builds the commands of a run as data; starts nothing, inspects nothing.
 
 The dry run prints them, and the runner takes its steps from the same functions.
 """
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.workload import Workload
     from kanalyze.collectors.tools.found import Tools
 
-#: The script that runs in the workload's own Python.
+#: The script that runs in the workload's Python.
 RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
 
-#: Stands for what is known after the nsys pass only.
+#: Placeholder for what is only known after the nsys pass.
 _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is needed to write the commands of a run.
+    """Everything needed to build the commands of a run.
 
     Attributes:
         workload: What is profiled.
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The workload's own command."""
+        """The workload's own command line."""
         work = self.workload
         if work.kind == "python":
             return (*(work.launcher or (str(self.tools.python),)), *work.target, *work.args)
@@ -57,12 +57,12 @@ class Plan:
 
     @property
     def makes_ranges(self) -> bool:
-        """Whether the nsys pass runs the script so that each operator makes an NVTX range."""
+        """Whether each operator emits an NVTX range in the nsys pass."""
         return self.workload.kind == "python" and torch_pass.under_nsys(self.options)
 
     @property
     def recorded(self) -> tuple[str, ...]:
-        """The command that nsys records: the workload's own, or one that makes ranges of its operators besides."""
+        """The command that nsys records: the workload, possibly with NVTX ranges for operators."""
         return self._under_runner if self.makes_ranges else self.command
 
     @property
@@ -70,15 +70,15 @@ class Plan:
         return torch_pass.command(str(self.tools.python), RUNNER, self.folder, self.options, self.workload)
 
     def log(self, name: str) -> Path:
-        """The log of the step called `name`."""
+        """The log file of the step `name`."""
         return self.folder / "logs" / f"{name}.log"
 
     def prepare(self) -> Step:
-        """The program without any profiler."""
+        """The step that runs the program without a profiler."""
         return Step("prepare", self.command, self.log("prepare"), runs_workload=True)
 
     def nsys(self, number: int) -> list[Step]:
-        """The steps of the nsys pass; `number` counts its repetitions from 1."""
+        """The steps of the nsys pass; `number` is the repetition, from 1."""
         name = "nsys" if number == 1 else f"nsys-{number}"
         report, tool = self.folder / name, self.tools.nsys.command
         recorded, exported = report.with_name(f"{name}.nsys-rep"), report.with_name(f"{name}.sqlite")
@@ -96,7 +96,7 @@ class Plan:
         ]
 
     def launches(self) -> Step:
-        """The step that lists the kernel launches of the first nsys pass."""
+        """The step that lists the kernel launches of the first nsys run."""
         listing = self.folder / "logs" / "launches.csv"
         command = nsys.launches(self.tools.nsys.command, self.folder / "nsys")
         return Step("nsys-launches", command, self.log("nsys-launches"), outputs=(listing,), stdout=listing)
@@ -106,7 +106,7 @@ class Plan:
         return [Step("torch", self._under_runner, self.log("torch"), runs_workload=True, has_runner=True)]
 
     def ncu(self, number: int, selection: Selection) -> list[Step]:
-        """The steps of one run of ncu; `number` counts the groups of launches from 1."""
+        """The steps of one ncu run; `number` is the group of launches, from 1."""
         name = "ncu" if number == 1 else f"ncu-{number}"
         report, tool = self.folder / name, self.tools.ncu.command
         recorded = report.with_name(f"{name}.ncu-rep")
@@ -121,7 +121,7 @@ class Plan:
 
 
 def script(plan: Plan, passes: Sequence[str], compiled: tuple[str, ...] | None) -> list[str]:
-    """Every command of a run as lines for a shell; `compiled` is what compiles the workload.
+    """All commands of a run as shell lines; `compiled` is the compile command.
 
     Which launches ncu profiles is known after the nsys pass only: its command takes them from there.
     """

@@ -1,4 +1,4 @@
-"""Runs the steps of one pass after the other, within the time that the pass has, and says what became of them."""
+"""Runs the steps of a pass within its time limit, and records the results."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.process import Ended, Starter
     from kanalyze.collectors.base.step import Step
 
-#: So much of a log is looked at for messages that are known.
+#: Bytes at the end of a log that are searched for known messages.
 _READ_BYTES: Final = 1 << 20
 
-#: A line of a program is shown as far as this in the middle of a sentence.
+#: Longest program line quoted within a sentence, in characters.
 _WIDE: Final = 200
 
-#: How the runner of torch's pass begins what it says.
+#: Prefix of the torch runner's messages.
 _RUNNER_SAYS: Final = "kanalyze: "
 
-#: What the tools' messages mean, by the first word of a step's name.
+#: Interpreters of tool messages, by the first word of a step's name.
 _MEANINGS: Final = {"nsys": nsys.meaning, "ncu": ncu.meaning}
 
 
 class StepFailedError(Exception):
-    """A step did not do what it should; `of_program` says that the workload failed, not the tool."""
+    """A step failed; `of_program` says that the workload failed, not the tool."""
 
     def __init__(self, why: str, step: Step, status: int | None = None, *, of_program: bool = False) -> None:
-        """Keep the reason and the step; no `status` says that it was stopped or never began."""
+        """Keep reason and step; without `status` the step was stopped or never started."""
         super().__init__(why)
         self.why = why
         self.step = step
@@ -48,20 +48,20 @@ class StepFailedError(Exception):
         self.of_program = of_program
 
     def told(self, name: str) -> str:
-        """Why, for the pass called `name`; with the last thing that the program said, where it failed."""
+        """The reason, for the pass `name`; with the program's last output if that failed."""
         last = self.said[-1:] if self.of_program else []
         inside = "" if self.step.name == name else f"{self.step.name}: "
         return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:_WIDE]}" for line in last)
 
     @property
     def said(self) -> list[str]:
-        """The end of what the step printed; what the program printed, where it is the program that failed."""
+        """The end of the step's output; of the program's output if that failed."""
         return last_words(self.step, of_program=self.of_program)
 
 
 @dataclass
 class Runner:
-    """Runs steps for one pass.
+    """Runs the steps of one pass.
 
     Attributes:
         record: Takes how each ended.
@@ -81,11 +81,11 @@ class Runner:
 
     @property
     def left_s(self) -> float:
-        """What is left of the pass's time."""
+        """Seconds left of the pass's time."""
         return self.timeout_s - (time.monotonic() - self.began)
 
     def note(self, text: str) -> None:
-        """Remember what is worth knowing of the pass, once."""
+        """Add a note to the pass, deduplicated."""
         if text not in self.record.notes:
             self.record.notes.append(text)
 
@@ -124,7 +124,7 @@ class Runner:
             raise failed
 
     def _judged(self, step: Step, ended: Ended) -> StepFailedError | None:
-        """What is wrong with how a step ended; None where it did what it should."""
+        """The error for a step's result; None if it succeeded."""
         if ended.status is None:
             return StepFailedError(f"took longer than {ended.seconds:.0f} s, and was stopped", step)
         missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := incomplete(path))]
@@ -137,12 +137,12 @@ class Runner:
             why = _of_runner(step) if of_runner else f"{Path(step.argv[0]).name} {_how(ended.status)}"
             return StepFailedError(why, step, ended.status)
         if any(not check.passed for check in checks(step.log)):
-            return None  # it says that its result is wrong, and was recorded all the same
+            return None  # the program reports a wrong result, but was recorded
         return StepFailedError(f"the program {_how(ended.status)}", step, ended.status, of_program=True)
 
 
 def _why_missing(step: Step, status: int, missing: list[str]) -> str:
-    """Why outputs are missing: what the tool's messages mean, or how it ended."""
+    """Why outputs are missing: the meaning of the tool's messages, else the exit status."""
     if full(step.log.parent):
         return NO_SPACE
     meant = _MEANINGS.get(step.name.partition("-")[0], lambda _: "")(read_end(step.log))
@@ -150,7 +150,7 @@ def _why_missing(step: Step, status: int, missing: list[str]) -> str:
 
 
 def _of_runner(step: Step) -> str:
-    """What the runner says of its own trouble."""
+    """The torch runner's own error messages."""
     said = [line.removeprefix(_RUNNER_SAYS) for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
     return said[-1] if said else "the script could not be profiled"
 
@@ -160,7 +160,7 @@ def _how(status: int) -> str:
 
 
 def read_end(log: Path) -> str:
-    """The end of a log, as much as messages can be looked for in."""
+    """The end of a log, for searching messages."""
     try:
         with log.open("rb") as file:
             file.seek(max(file.seek(0, 2) - _READ_BYTES, 0))

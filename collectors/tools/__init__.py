@@ -1,1 +1,1 @@
-"""What is known of each tool: its commands, its version, its words."""
+"""One module per tool: its commands, version and messages."""

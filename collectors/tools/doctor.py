@@ -1,4 +1,4 @@
-"""Looks at the machine: what a full capture needs, whether it is there, what it means, and how to get it."""
+"""Examines the machine: what a full capture needs, whether it is available, and how to get it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examined:
-    """One thing that a capture needs.
+    """A prerequisite of a capture.
 
     Attributes:
         name: What it is.
@@ -39,13 +39,13 @@ class Examined:
 
 
 def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
-    """Everything that a capture into `folder` (the current one) needs, one after the other."""
+    """Examines all prerequisites of a capture into `folder` (default: the current one)."""
     chosen = options or Options()
     return examine(find_tools(chosen), folder or Path())
 
 
 def examine(tools: Tools, folder: Path) -> list[Examined]:
-    """What `tools` and the disk of `folder` allow."""
+    """Examines `tools` and the disk of `folder`."""
     return [*_gpus(tools), *_nvcc(tools), *_profilers(tools), _torch(tools), _disk(folder)]
 
 
@@ -129,5 +129,5 @@ def _disk(folder: Path) -> Examined:
 
 
 def complete(lines: Sequence[Examined]) -> bool:
-    """Whether nothing is missing."""
+    """Whether all prerequisites are met."""
     return all(line.ok for line in lines)

@@ -1,4 +1,4 @@
-"""Everything that a run needs from outside, found once; and which passes cannot run without it."""
+"""Finds all tools that a run needs, and which passes cannot run without them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.base.workload import Workload
 
-#: What to do without a GPU.
+#: Remedy for a missing GPU.
 NO_GPU: Final = (
     "run on a machine with an NVIDIA GPU and its driver; in a container start it with --gpus all; "
     "`kanalyze collect --dry-run` prints the commands for another machine"
@@ -28,7 +28,7 @@ NO_GPU: Final = (
 
 @dataclass(frozen=True)
 class Tools:
-    """The GPUs and the tools of this machine, each found or with the reason why not.
+    """The GPUs and tools of this machine, each found or with a reason why not.
 
     Attributes:
         gpus: What nvidia-smi shows.
@@ -52,7 +52,7 @@ class Tools:
 
 
 def find_tools(options: Options, workload: Workload | None = None, *, torch: bool = True) -> Tools:
-    """The tools of this machine. Asking for `torch` takes as long as importing it."""
+    """Finds the tools of this machine; `torch` takes as long as importing it."""
     command = torch_pass.python_of(workload, options) if workload else (str(torch_pass.find_python(options)),)
     found, facts = torch_pass.find_torch(command) if torch else (Program("torch", problem="not looked for"), {})
     profilers = (find_nvcc(options), find_nsys(options), ncu.find_ncu(options))
@@ -61,13 +61,13 @@ def find_tools(options: Options, workload: Workload | None = None, *, torch: boo
 
 
 def wants_torch(workload: Workload, options: Options) -> bool:
-    """Whether the run has a use for torch: in a pass of its own, or for ranges in the nsys pass."""
+    """Whether the run uses torch: in its own pass, or for ranges in the nsys pass."""
     wanted = "torch" in wanted_passes(workload, options) or torch_pass.under_nsys(options)
     return workload.kind == "python" and wanted
 
 
 def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
-    """The passes that are asked for, in order; without a wish those that suit the workload."""
+    """The requested passes, in order; by default those that suit the workload."""
     if options.passes is not None:
         return tuple(name for name in PASSES if name in options.passes)
     return tuple(name for name in PASSES if name != "torch" or workload.kind == "python" or workload.starts_python)
@@ -75,14 +75,14 @@ def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a pass cannot run, and what to do about it."""
+    """Why a pass cannot run, with its remedy."""
 
     why: str
     remedy: str
 
 
 def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, Obstacle]:
-    """What keeps each pass from running that is asked for and cannot."""
+    """The obstacles of requested passes that cannot run."""
     no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
     found = {
         "nsys": no_gpu or _missing(tools.nsys) or _ranges_obstacle(workload, options, tools),
@@ -114,7 +114,7 @@ def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
 
 
 def _ranges_obstacle(workload: Workload, options: Options, tools: Tools) -> Obstacle | None:
-    """What keeps the recipe nvtx from making ranges in the nsys pass."""
+    """The obstacle to NVTX ranges of the recipe nvtx in the nsys pass."""
     ranges = workload.kind == "python" and torch_pass.under_nsys(options)
     return _missing(tools.torch) if ranges else None
 

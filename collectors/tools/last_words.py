@@ -1,4 +1,4 @@
-"""What a step said last: of a program, without what the tool around it says in the same log."""
+"""The last output of a step; of a program without the messages of the tool around it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from kanalyze.collectors.base.step import Step
 
-#: So much of what was said is shown where something failed.
+#: Lines shown of a failure's output.
 _LINES: Final = 12
 
-#: So much of a log is looked at: a tool may say a good deal after the program's end.
+#: Lines at the end of a log that are searched: a tool may print much after the program's end.
 _LOOKED_AT: Final = 200
 
-#: What each tool says of its own, by the first word of a step's name.
+#: Patterns of each tool's own messages, by the first word of a step's name.
 _OWN: Final[dict[str, Callable[[str], re.Match[str] | None]]] = {
     "nsys": nsys.OWN_LINE.search,
     "ncu": ncu.OWN_LINE.search,
@@ -28,7 +28,7 @@ _OWN: Final[dict[str, Callable[[str], re.Match[str] | None]]] = {
 
 
 def last_words(step: Step, *, of_program: bool = False) -> list[str]:
-    """The last lines of a step's log; the program's own where it has any, if they are asked for.
+    """The last lines of a step's log; with `of_program` only the program's own, if there are any.
 
     The folder that the capture is made in has another name in the end: files in it are told without it.
     """

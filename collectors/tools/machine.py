@@ -1,4 +1,4 @@
-"""What a run depends on and a report does not say: the GPUs and their state, git, and the environment that matters."""
+"""Records the environment of a run: GPUs and their state, git, environment variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from kanalyze.collectors.base.programs import Program, said
 
-#: What nvidia-smi is asked about a GPU that does not change, by our own names.
+#: nvidia-smi fields that do not change, with our names.
 _FIXED: Final = {
     "index": "index",
     "name": "name",
@@ -27,7 +27,7 @@ _FIXED: Final = {
     "persistence": "persistence_mode",
 }
 
-#: What changes while a program runs.
+#: nvidia-smi fields that change while a program runs.
 _STATE: Final = {
     "index": "index",
     "clock_sm_mhz": "clocks.sm",
@@ -40,17 +40,17 @@ _STATE: Final = {
     "throttle_reasons": "clocks_throttle_reasons.active",
 }
 
-#: Variables of the environment that change how a GPU program runs: by prefix, and whole.
+#: Environment variables that affect GPU programs: prefixes, and full names.
 _PREFIXES: Final = ("CUDA_", "NCCL_", "TORCH", "TRITON_", "PYTORCH_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NVCC_", "OMP_")
 _NAMES: Final = (
     *("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
     *("CONDA_DEFAULT_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 
-#: A variable whose name has one of these words is never kept, whatever else it is called.
+#: Words in names of variables that may be secrets; these are never recorded.
 _SECRET: Final = re.compile(r"TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|AUTH|PRIVATE|KEY$|COOKIE")
 
-#: A user and password in an address.
+#: User and password in a URL.
 _USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
 
 Row = dict[str, str | int | float | None]
@@ -58,7 +58,7 @@ Row = dict[str, str | int | float | None]
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs that nvidia-smi shows.
+    """The GPUs listed by nvidia-smi.
 
     Attributes:
         smi: nvidia-smi itself.
@@ -72,17 +72,17 @@ class Gpus:
 
     @property
     def compute_capabilities(self) -> tuple[str, ...]:
-        """Those of all GPUs, such as ``9.0``, each once."""
+        """The distinct compute capabilities, such as ``9.0``."""
         return tuple(dict.fromkeys(str(row["compute_capability"]) for row in self.rows if row["compute_capability"]))
 
     @property
     def driver_version(self) -> str | None:
-        """The driver's version; one machine has one."""
+        """The driver version, the same for all GPUs of a machine."""
         return next((str(row["driver_version"]) for row in self.rows if row["driver_version"]), None)
 
 
 def gpus() -> Gpus:
-    """The GPUs of this machine, and whether there are any."""
+    """Queries the GPUs of this machine."""
     path = shutil.which("nvidia-smi")
     smi = Program("nvidia-smi", Path(path)) if path else Program("nvidia-smi", problem="not found on PATH")
     rows = _query(smi, _FIXED)
@@ -90,17 +90,17 @@ def gpus() -> Gpus:
 
 
 def has_device_files() -> bool:
-    """Whether the system has the device files of a GPU, those of Windows' subsystem among them."""
+    """Whether GPU device files exist, including those of WSL."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
 def state(smi: Program) -> list[Row]:
-    """Clocks, temperature and power of each GPU as they are now; empty where nobody can tell."""
+    """Current clocks, temperature and power of each GPU; empty if unavailable."""
     return _query(smi, _STATE)
 
 
 def _query(smi: Program, fields: dict[str, str]) -> list[Row]:
-    """One row per GPU. A field that this nvidia-smi does not know fails the whole query, so it is asked without it."""
+    """Queries fields per GPU; retries without a field that this nvidia-smi does not know."""
     wanted = dict(fields)
     while smi.path is not None and wanted:
         ran = said(smi.path, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader,nounits")
@@ -128,18 +128,18 @@ def _value(text: str) -> str | int | float | None:
 
 
 def secret(name: str) -> bool:
-    """Whether the value of a variable or flag of that name may be a secret."""
+    """Whether a variable or flag of that name may hold a secret."""
     return _SECRET.search(name.upper().replace("-", "_")) is not None
 
 
 def environment() -> dict[str, str]:
-    """The variables that change how GPU programs run, without any that may hold a secret."""
+    """Environment variables that affect GPU programs, without those that may hold secrets."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) or name in _NAMES}
     return {name: _USERINFO.sub("", kept[name]) for name in sorted(kept) if not secret(name)}
 
 
 def host() -> dict[str, str | int | None]:
-    """The machine's name, system and processor."""
+    """Host name, operating system and CPU."""
     return {
         "host": platform.node(),
         "system": platform.platform(),
@@ -158,14 +158,14 @@ def _cpu() -> str:
 
 
 def git(folder: Path) -> dict[str, str | bool] | None:
-    """Commit, branch and whether anything is changed in the repository that `folder` is in; None without one."""
+    """Commit, branch and dirty state of the repository that contains `folder`; None if there is none."""
     program = shutil.which("git")
     head = said(program, "-C", folder, "rev-parse", "--show-toplevel", "HEAD", patience_s=10) if program else None
     if program is None or head is None or head[0]:
         return None
     root, commit = head[1].splitlines()[:2]
     branch = said(program, "-C", folder, "branch", "--show-current", patience_s=10)
-    # --no-optional-locks: looking must not touch the user's index
+    # --no-optional-locks: must not update the user's index
     changed = said(program, "-C", folder, "--no-optional-locks", "status", "--porcelain", patience_s=30)
     return {
         "root": root,

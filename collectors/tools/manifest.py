@@ -1,4 +1,4 @@
-"""The manifest of a capture: what was done, with what, and what became of it. docs/collect.md describes every key."""
+"""The manifest of a capture: commands, tools, results; docs/collect.md describes every key."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.workload import Workload
     from kanalyze.collectors.tools.found import Tools
 
-#: Version of the manifest's layout; docs/collect.md has its history.
+#: Schema version of the manifest; docs/collect.md has its history.
 SCHEMA: Final = 1
 
 NAME: Final = "manifest.json"
 
-#: Stands for what may be a secret.
+#: Replacement for possible secrets.
 _HIDDEN: Final = "(hidden)"
 
 Value = object
@@ -38,7 +38,7 @@ Value = object
 
 @dataclass
 class PassRecord:
-    """What became of one pass.
+    """Record of one pass.
 
     Attributes:
         name: Which pass.
@@ -68,7 +68,7 @@ class PassRecord:
 
 
 def step_record(step: Step, status: int | None, seconds: float, *, timed_out: bool) -> dict[str, Value]:
-    """One command and how it ended."""
+    """Record of a command and its result."""
     return {
         "name": step.name,
         "command": masked(step.argv),
@@ -81,7 +81,7 @@ def step_record(step: Step, status: int | None, seconds: float, *, timed_out: bo
 
 
 def beginning(workload: Workload, options: Options, tools: Tools, command: tuple[str, ...]) -> dict[str, Value]:
-    """The part of a manifest that is known before anything runs."""
+    """The part of the manifest that is known before the run."""
     place = workload.path.parent if workload.path else Path.cwd()
     return {
         "schema": SCHEMA,
@@ -113,12 +113,12 @@ def beginning(workload: Workload, options: Options, tools: Tools, command: tuple
 
 
 def write(folder: Path, content: Mapping[str, Value], final: Path) -> None:
-    """Write the manifest of a capture that is made in `folder` and will be in `final`, whole or not at all."""
+    """Write the manifest atomically into `folder`, with paths as they will be in `final`."""
     text = json.dumps(_moved(content, str(folder), str(final)), indent=1, ensure_ascii=False) + "\n"
     with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{NAME}.", delete=False) as file:
         temporary = Path(file.name)
         try:
-            # a path or argument that is no Unicode has characters that JSON knows as escapes only
+            # undecodable bytes in paths or arguments can only be escaped in JSON
             file.write(text.encode(errors="backslashreplace"))
             file.flush()
             os.fsync(file.fileno())
@@ -148,7 +148,7 @@ def read(folder: Path) -> dict[str, Value]:
 
 
 def _moved(value: Value, before: str, after: str) -> Value:
-    """`value` with the folder's temporary name replaced by its final one."""
+    """Replaces the temporary folder's name in `value` by the final one."""
     if isinstance(value, str):
         return value.replace(before, after)
     if isinstance(value, Mapping):
@@ -157,7 +157,7 @@ def _moved(value: Value, before: str, after: str) -> Value:
 
 
 def masked(words: Sequence[str]) -> list[str]:
-    """The words of a command, without what may be a secret: the value of a flag that is called so."""
+    """The words of a command with the values of secret flags masked."""
     kept: list[str] = []
     for word in words:
         flag, equals, _ = word.partition("=")

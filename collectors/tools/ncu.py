@@ -1,4 +1,4 @@
-"""ncu: where it is, the commands of its pass, and what its messages mean."""
+"""ncu: finds it, builds its commands, interprets its messages."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ _REMEDY: Final = (
     "PATH, or say where it is with --ncu"
 )
 
-#: The pages that are written beside the report.
+#: Pages written beside the report.
 PAGES: Final = ("details", "raw", "source")
 
-#: How an administrator lets users read counters.
+#: How an administrator permits users to read counters.
 PERMISSION: Final = (
     "an administrator allows it with `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
     "/etc/modprobe.d/nvidia-profiling.conf and a reboot; or run as root; in a container, start it with "
     "--cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
 
-#: What it means that ncu profiled nothing.
+#: Meaning of a report without kernels.
 NONE_PROFILED: Final = "no launch was profiled: the program launched none of the kernels that were chosen"
 
-#: What ncu says when it cannot, and what that means.
+#: Error messages of ncu, and their meaning.
 _MESSAGES: Final = (
     (r"ERR_NVGPUCTRPERM", f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {PERMISSION}"),
     (r"No space left on device", NO_SPACE),
@@ -57,31 +57,31 @@ _MESSAGES: Final = (
     (r"The application returned an error code", "the program ended with an error under ncu"),
 )  # fmt: skip
 
-#: What ncu says where it may not lock the clocks.
+#: Messages of ncu where locking clocks is not permitted.
 _CLOCKS: Final = re.compile(
     r"(?i)(fail\w*|unable|cannot|not) [^\n]*\b(lock|clock)|clock[^\n]*(fail|not (supported|permitted))"
 )
 
-#: What ncu warns of in every run: metrics of parts that this GPU does not have, and that it takes its time.
+#: Warnings of every run: metrics of absent units, slow replay.
 _USUAL: Final = re.compile(r"Unable to access the following \d+ metrics|taking more time than expected")
 
-#: Kernels of a library have no sources here, and nobody who profiles a Python program can compile them again.
+#: Warnings about missing sources, useless for library kernels, which users of Python cannot recompile.
 _NO_SOURCES: Final = re.compile(r"No source files were imported")
 
-#: What ncu itself says in the log that the program writes to as well.
+#: Lines of ncu in a log shared with the program.
 OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
 
-#: Bit of CAP_SYS_ADMIN in a set of capabilities.
+#: Bit of CAP_SYS_ADMIN in a capability set.
 _SYS_ADMIN: Final = 1 << 21
 
 
 def find_ncu(options: Options) -> Program:
-    """The ncu that the user names, or the one on PATH, or of an installer."""
+    """Finds ncu: the user's choice, else on PATH, else in an installation folder."""
     return find("ncu", "--ncu", options.ncu, _FOLDERS, _REMEDY)
 
 
 def restricted(params: Path = Path("/proc/driver/nvidia/params"), status: Path = Path("/proc/self/status")) -> bool:
-    """Whether the driver lets administrators read counters only, and this process is none.
+    """Whether the driver restricts counters to administrators, and this process is not one.
 
     Only ncu itself knows for sure; this is what can be told without a run of it.
     """
@@ -94,7 +94,7 @@ def restricted(params: Path = Path("/proc/driver/nvidia/params"), status: Path =
 
 
 def profile(ncu: str, report: Path, options: Options, selection: Selection, workload: Sequence[str]) -> tuple[str, ...]:
-    """The command that profiles the launches of `selection` into ``report``, a path without ending."""
+    """The command that profiles the launches of `selection` into ``report``, a path without suffix."""
     ours = [
         *(("--set", "full"), ("--import-source", "yes"), ("--target-processes", "all")),
         ("--clock-control", options.clock_control),
@@ -106,7 +106,7 @@ def profile(ncu: str, report: Path, options: Options, selection: Selection, work
 
 
 def _part(options: Options) -> list[tuple[str, ...]]:
-    """What limits profiling to a part of the run; an NVTX range may be one of push and pop, or of start and end."""
+    """Flags that limit profiling to a part of the run; an NVTX range may be push/pop or start/end."""
     if options.range_name is not None:
         name = re.sub(r"([@/\\*+\[\]])", r"\\\1", options.range_name)
         return [("--nvtx",), ("--nvtx-include", f"{name}/"), ("--nvtx-include", name)]
@@ -119,18 +119,18 @@ def page(ncu: str, report: Path, name: str) -> tuple[str, ...]:
 
 
 def meaning(log: str) -> str:
-    """What ncu's messages mean; empty where there is none that is known."""
+    """The meaning of ncu's messages; empty if none is known."""
     return next((meant for pattern, meant in _MESSAGES if re.search(pattern, log)), "")
 
 
 def cannot_lock_clocks(log: str) -> bool:
-    """Whether ncu said that it cannot lock the clocks."""
+    """Whether ncu reported that it cannot lock clocks."""
     said = "\n".join(line for line in log.splitlines() if line.startswith(("==ERROR==", "==WARNING==")))
     return _CLOCKS.search(said) is not None
 
 
 def warnings(log: str, *, python: bool = False) -> list[str]:
-    """What ncu warned of that a user can do something about, each once; `python` says that the program is a script."""
+    """Distinct warnings of ncu that a user can act on; `python` says that the program is a script."""
     lines = (line.removeprefix("==WARNING==").strip() for line in log.splitlines() if line.startswith("==WARNING=="))
     told = (line for line in lines if not _USUAL.search(line) and not (python and _NO_SOURCES.search(line)))
     return list(dict.fromkeys(told))

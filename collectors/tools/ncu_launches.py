@@ -1,4 +1,4 @@
-"""Which kernel launches ncu is to profile: the heaviest kernels of the nsys pass, at launches that are warm.
+"""Selects the kernel launches for ncu: the heaviest kernels of the nsys pass, at warm launches.
 
 ncu runs the whole program once for every group of kernels that are to be profiled at the same launch number, and
 replays each profiled launch some forty times, so that few groups and few launches are worth having.
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
     from kanalyze.collectors.base.options import Options
 
-#: Kernels that wait for those of other GPUs: profiled one by one, they would wait for ever.
+#: Kernels that wait for other GPUs: serialised by ncu, they would deadlock.
 _COMMUNICATION: Final = re.compile(r"nccl|nvshmem|mscclpp", re.IGNORECASE)
 
-#: A launch is typical of its kernel when its time is within this ratio of the median.
+#: A launch is typical if its duration is within this ratio of the median.
 _TYPICAL: Final = 1.25
 
-#: So long a list of names is given to ncu at once; mangled names of templates have hundreds of characters.
+#: Longest name filter per run of ncu, in characters; mangled template names have hundreds.
 _LONGEST_FILTER: Final = 8000
 
 _FIRST_COLUMN: Final = "Start (ns)"
@@ -31,7 +31,7 @@ _FIRST_COLUMN: Final = "Start (ns)"
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel.
+    """A kernel launch.
 
     Attributes:
         kernel: Its mangled name.
@@ -50,7 +50,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Selection:
-    """Kernels that one run of ncu profiles at the same launches.
+    """Kernels that one run of ncu profiles at the same launch numbers.
 
     Attributes:
         kernels: Their mangled names, the heaviest first.
@@ -64,7 +64,7 @@ class Selection:
 
 
 def parse(text: str) -> list[Launch]:
-    """The kernel launches in what ``nsys stats --report cuda_gpu_trace:mangled --format csv`` prints, in order."""
+    """Parses the output of ``nsys stats --report cuda_gpu_trace:mangled --format csv``, in order."""
     lines = text.splitlines()
     head = next((at for at, line in enumerate(lines) if line.startswith(_FIRST_COLUMN)), None)
     if head is None:
@@ -85,7 +85,7 @@ def _launch(row: Mapping[str, str]) -> Launch:
 
 
 def select(launches: Sequence[Launch], options: Options) -> list[Selection]:
-    """The launches to profile, grouped into runs of ncu; the group with the heaviest kernel first."""
+    """Selects the launches to profile, grouped into runs of ncu, heaviest kernel first."""
     of_kernel: defaultdict[str, list[Launch]] = defaultdict(list)
     for launch in launches:
         if not _COMMUNICATION.search(launch.kernel):
@@ -107,7 +107,7 @@ def _selection(names: Sequence[str], numbers: Iterable[int], options: Options) -
 
 
 def _numbers(launches: Sequence[Launch], count: int) -> tuple[int, ...]:
-    """Which launches of a kernel to profile, counted from 1 as ncu counts: by name, whatever their shapes.
+    """Launch numbers of a kernel to profile, from 1, counted by name as ncu does, over all launch shapes.
 
     The context and the shape that take the most time decide. The kernel's first launch loads the module and is left
     out where there is another; the next one is taken where it is typical, since it is so for most kernels and they
@@ -127,7 +127,7 @@ def _numbers(launches: Sequence[Launch], count: int) -> tuple[int, ...]:
 
 
 def first_launch(selection: Selection, options: Options) -> Selection | None:
-    """The same kernels at their first launch; None where that is what was selected.
+    """The same kernels at their first launch; None if that was selected already.
 
     A run of the program may launch less often than the one before, and of several processes on one GPU each launches
     less often than all of them.
@@ -141,7 +141,7 @@ def _time(launches: Iterable[Launch]) -> int:
 
 
 def _parts(names: Sequence[str]) -> list[list[str]]:
-    """`names` in as few lists as the length of a filter allows."""
+    """Splits `names` into the fewest lists that fit a filter."""
     parts: list[list[str]] = [[]]
     for name in names:
         if parts[-1] and sum(map(len, parts[-1])) + len(name) > _LONGEST_FILTER:
@@ -151,7 +151,7 @@ def _parts(names: Sequence[str]) -> list[list[str]]:
 
 
 def filter_flags(expression: str, kernels: int, options: Options) -> tuple[str, ...]:
-    """How ncu is told of launches; `expression` is what :attr:`Selection.expression` has.
+    """Flags of ncu that select launches; `expression` is :attr:`Selection.expression`.
 
     Where a part of the run was recorded, launches have other numbers in it, and ncu takes the first ones: the first
     launch in a part need not be the first of the program.
@@ -163,11 +163,11 @@ def filter_flags(expression: str, kernels: int, options: Options) -> tuple[str, 
 
 
 def unselected(options: Options) -> Selection:
-    """What ncu profiles where no nsys pass says which kernels are heavy: the first launches of the program."""
+    """The selection without an nsys pass: the first launches of the program."""
     skipped = ("--kernel-name", "regex:^(?!.*(nccl|nvshmem|mscclpp))")
     return Selection((), (*skipped, "--launch-count", str(options.kernels * options.launches)))
 
 
 def _escaped(name: str) -> str:
-    """`name` as a regular expression; a mangled name has letters, digits, ``_`` and at times ``$`` and ``.``."""
+    """`name` escaped for a regular expression; mangled names consist of letters, digits, ``_``, ``$`` and ``.``."""
     return re.sub(r"([^\w])", r"\\\1", name)

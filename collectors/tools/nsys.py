@@ -1,4 +1,4 @@
-"""nsys: where it is, the commands of its pass, and what its messages mean."""
+"""nsys: finds it, builds its commands, interprets its messages."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _REMEDY: Final = (
     "its nsys on PATH, or say where it is with --nsys"
 )
 
-#: What is recorded: CUDA and NVTX, each node of a graph, faults of managed memory; no samples of the CPU, which cost
-#: gigabytes and answer another question.
+#: Trace flags: CUDA and NVTX, individual graph nodes, unified memory faults; no CPU sampling, which takes
+#: gigabytes and answers another question.
 _TRACE: Final = (
     "--trace=cuda,nvtx",
     "--cuda-graph-trace=node",
@@ -46,7 +46,7 @@ _TRACE: Final = (
     "--cpuctxsw=none",
 )
 
-#: What nsys says when it cannot, and what that means.
+#: Error messages of nsys, and their meaning.
 _MESSAGES: Final = (
     (r"No space left on device", NO_SPACE),
     (r"(?i)importer.*(not found|failed to start|error)|Unable to (find|start|run).*[Ii]mporter",
@@ -56,7 +56,7 @@ _MESSAGES: Final = (
     (r"(?i)already (being )?profiled|CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler already traces this program"),
 )  # fmt: skip
 
-#: What nsys itself says in the log that the program writes to as well.
+#: Lines of nsys in a log shared with the program.
 OWN_LINE: Final = re.compile(
     r"^(Collecting data\.\.\.|Generating '.*\.qdstrm'|\[\d+/\d+\] \[|Generated:|\s+/.*\.(nsys-rep|qdstrm|sqlite)$"
     r"|Processing (\d+ )?events|Capture range (started|ended)|The target application (terminated|returned|exited)"
@@ -65,7 +65,7 @@ OWN_LINE: Final = re.compile(
 
 
 def find_nsys(options: Options) -> Program:
-    """The nsys that the user names, or the one on PATH, or of an installer.
+    """Finds nsys: the user's choice, else on PATH, else in an installation folder.
 
     The one in Nsight Compute's folder records, but most copies of it cannot make a report of the recording.
     """
@@ -82,20 +82,20 @@ def _has_importer(path: Path) -> bool:
 
 
 def profile(nsys: str, report: Path, options: Options, workload: Sequence[str]) -> tuple[str, ...]:
-    """The command that records `workload` into ``report``, a path without ending."""
+    """The command that records `workload` into ``report``, a path without suffix."""
     ours = [(flag,) for flag in (*_TRACE, *_part(options), f"--output={report}")]
     return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
 
 
 def _part(options: Options) -> list[str]:
-    """What limits the recording to a part of the run.
+    """Flags that limit recording to a part of the run.
 
     The program runs to its end all the same, but for `duration_s`: it is meant for programs that do not end by
     themselves, and nsys stops them then.
     """
     flags: list[str] = []
     if options.range_name is not None:
-        # names that are not registered strings (torch.cuda.nvtx has no others) are compared only when told so
+        # unregistered strings (all of torch.cuda.nvtx) are compared only with this flag
         name = options.range_name.replace("@", r"\@")
         register = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
         flags += ["--capture-range=nvtx", f"--nvtx-capture={name}", register, "--capture-range-end=stop"]
@@ -109,21 +109,21 @@ def _part(options: Options) -> list[str]:
 
 
 def _seconds(value: float) -> str:
-    """Seconds as nsys takes them: it knows whole ones only, so that a part counts as a whole."""
+    """Whole seconds, as nsys requires, rounded up."""
     return str(max(int(-(-value // 1)), 1))
 
 
 def export(nsys: str, report: Path) -> tuple[str, ...]:
-    """The command that makes ``report.sqlite`` of ``report.nsys-rep``."""
+    """The command that exports ``report.nsys-rep`` to ``report.sqlite``."""
     return (nsys, "export", "--type=sqlite", f"--output={report}.sqlite", f"{report}.nsys-rep")
 
 
 def launches(nsys: str, report: Path) -> tuple[str, ...]:
-    """The command that prints every kernel launch of ``report.sqlite`` by its mangled name, as CSV."""
+    """The command that lists kernel launches of ``report.sqlite`` with mangled names, as CSV."""
     listing = ("--report=cuda_gpu_trace:mangled", "--format=csv", "--output=-")
     return (nsys, "stats", *listing, f"{report}.sqlite")
 
 
 def meaning(log: str) -> str:
-    """What nsys' messages mean; empty where there is none that is known."""
+    """The meaning of nsys' messages; empty if none is known."""
     return next((meant for pattern, meant in _MESSAGES if re.search(pattern, log)), "")

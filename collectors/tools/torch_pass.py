@@ -1,4 +1,4 @@
-"""The torch.profiler pass: the workload's own Python, and the command that runs a script under the profiler."""
+"""The torch.profiler pass: finds the workload's Python, builds the command of the profiled script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.base.workload import Workload
 
-#: Importing torch from a cold disk takes this long at worst.
+#: Seconds to wait for importing torch, at worst from a cold disk.
 _PATIENCE_S: Final = 180
 
 _ASKED: Final = (
@@ -32,15 +32,15 @@ _ASKED: Final = (
     "'gpu': torch.cuda.is_available(), 'triton': triton, 'python': platform.python_version()}))"
 )
 
-#: How the folders begin in which the runner lets Triton and inductor compile.
+#: Prefixes of the runner's compiler cache folders.
 OWN_CACHES: Final = ".caches"
 
-#: What ends the runner with this status is the profiler's trouble, not the workload's.
+#: Exit status of the runner for failures of profiling, not of the workload.
 RUNNER_FAILED: Final = 120
 
 
 def find_python(options: Options) -> Path:
-    """The Python that runs scripts: the one that is asked for, or ours if it has torch, or the one on PATH."""
+    """Finds the Python for scripts: the user's choice, else ours if it has torch, else on PATH."""
     if options.python is not None:
         return runnable("--python", options.python)
     if find_spec("torch") is not None and sys.executable:
@@ -54,7 +54,7 @@ def find_python(options: Options) -> Path:
 
 
 def python_of(workload: Workload, options: Options) -> tuple[str, ...]:
-    """What starts the Python of this workload, its launcher's where that brings its own: one word, or several.
+    """The command that starts the workload's Python: its path, or several words if behind a wrapper.
 
     A wrapper may set the environment in which a Python is found (env, conda), so it stands before that here, too.
     """
@@ -72,7 +72,7 @@ def python_of(workload: Workload, options: Options) -> tuple[str, ...]:
 
 
 def find_torch(command: Sequence[str]) -> tuple[Program, dict[str, object]]:
-    """The torch of the Python that `command` starts, and what it says of itself (its CUDA, whether it sees a GPU)."""
+    """Queries torch in the Python that `command` starts: version, CUDA, whether it sees a GPU."""
     python = Path(command[-1])
     remedy = f"install it for that Python (`{python} -m pip install torch`), or name another one with --python"
     ran = said(*command, "-c", _ASKED, patience_s=_PATIENCE_S)
@@ -87,14 +87,14 @@ def find_torch(command: Sequence[str]) -> tuple[Program, dict[str, object]]:
 
 
 def under_nsys(options: Options) -> bool:
-    """Whether the recipe makes ranges for nsys, so that the script runs under both at once."""
+    """Whether the recipe emits NVTX ranges, so that the script runs under nsys and torch at once."""
     return options.recipe in recipes.RECIPES and recipes.RECIPES[options.recipe].makes == recipes.RANGES
 
 
 def command(python: str, runner: Path, folder: Path, options: Options, workload: Workload) -> tuple[str, ...]:
-    """The command that runs the workload under torch.profiler, and writes into `folder`."""
+    """The command that runs the workload under torch.profiler and writes into `folder`."""
     launcher: Sequence[str] = workload.launcher or (python,)
-    # under nsys, compiling everything afresh would be most of what is recorded
+    # under nsys, fresh compiler caches would dominate the recording
     caches = ("--caches", "user") if under_nsys(options) else ()
     flags = ("--out", str(folder), "--recipe", options.recipe, *caches, *options.recipe_flags)
     return (*launcher, str(runner), *flags, "--", *workload.target, *workload.args)
