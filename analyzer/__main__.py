@@ -1,4 +1,4 @@
-"""``python -m kanalyze`` is ``kanalyze``."""
+"""Entry point of ``python -m kanalyze``."""
 
 from kanalyze.cli import entry
 

@@ -1,4 +1,4 @@
-"""What an SM of each compute capability can hold: the facts from which occupancy follows.
+"""Hardware limits of an SM by compute capability, from which occupancy follows.
 
 Sources: CUDA Programming Guide 13, section 5.1, tables "Device and Streaming Multiprocessor (SM) Information" and
 "Memory Information per Compute Capability" (7.0 and 7.2: CUDA C++ Programming Guide 12, "Technical Specifications per
@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-#: The same for every capability below: threads of a warp and of the largest block.
+#: Warp size and largest block, in threads; the same for every capability below.
 THREADS_PER_WARP: Final = 32
 MAX_THREADS_PER_BLOCK: Final = 1024
 
-#: 32-bit registers of an SM, which are also the most that a block can have, and of its fourth part, a sub-partition.
-#: A warp lives in one sub-partition; its registers come in units of 256, which is 8 for each thread.
+#: 32-bit registers per SM, which is also the limit per block, and per sub-partition (a quarter of an SM).
+#: A warp lives in one sub-partition; its registers are allocated in units of 256, that is 8 per thread.
 REGISTERS_PER_SM: Final = 64 * 1024
 SUB_PARTITIONS: Final = 4
 REGISTER_UNIT: Final = 256
@@ -26,7 +26,7 @@ _KIB: Final = 1024
 
 
 class _Capability(NamedTuple):
-    """The row of one compute capability; sizes in KiB, but for the unit of shared memory, which is in bytes."""
+    """One compute capability; sizes in KiB, except for the allocation unit of shared memory in bytes."""
 
     compute_capability: str
     max_warps_per_sm: int
@@ -56,7 +56,7 @@ _ROWS: Final = (
 
 
 def capabilities() -> pl.DataFrame:
-    """One row per known compute capability.
+    """Limits of all known compute capabilities, one row each.
 
     Returns:
         Columns compute_capability; max_warps_per_sm; max_blocks_per_sm; max_threads_per_block; threads_per_warp;
@@ -78,7 +78,7 @@ def capabilities() -> pl.DataFrame:
     )
 
 
-#: Peak bandwidth of the device memory in GB/s, by what the driver calls the GPU: the longest name that it begins with.
+#: Peak memory bandwidth in GB/s by driver name of the GPU; the longest matching prefix wins.
 #: Sources: NVIDIA's and AMD's datasheets of these products.
 _BANDWIDTHS: Final = {
     "Tesla V100": 900,
@@ -123,6 +123,6 @@ _BANDWIDTHS: Final = {
 
 
 def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
-    """The peak bandwidth of the memory of the GPU called `name`; None where it is not known here."""
+    """Peak memory bandwidth of the GPU `name` in bytes/s; None if unknown."""
     fitting = [known for known in _BANDWIDTHS if name == known or (name or "").startswith((f"{known} ", f"{known}-"))]
     return _BANDWIDTHS[max(fitting, key=len)] * 1_000_000_000 if fitting else None

@@ -1,4 +1,4 @@
-"""Every table that a report can give, found by looking at the packages: nothing is listed by hand."""
+"""Catalog of all tables, discovered by walking the packages: no table is registered by hand."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: A part of the report that gives the time, which tables of several reports take as keywords.
+#: Scope keywords of tables that join several reports; they apply to the timeline report.
 WHERE: Final = ("window", "device", "process")
 
-#: These are part of tables such as `health` and `joined`, or of the command `source`, and no tables to a user.
+#: Components of tables such as `health` and `joined`, or of the command `source`; not offered as tables.
 _HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
 _PARTS: Final = tuple(table.name for table in _HIDDEN)
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
 
 
 def names() -> list[str]:
-    """The names of all tables: analyses first, then what readers give."""
+    """Names of all tables: analyses first, then readers' tables."""
     return [*homes(), *_READER_TABLES]
 
 
 def table(name: str) -> Table:
-    """The declaration of the table called `name`.
+    """The declaration of the table `name`.
 
     Raises:
         UnknownNameError: There is none.
@@ -45,16 +45,16 @@ def table(name: str) -> Table:
 
 
 def forms(name: str) -> list[Table]:
-    """The declarations of the other forms that the table called `name` can take, such as grouped ones."""
+    """Declarations of the variants of table `name`, such as grouped ones."""
     if name in _READER_TABLES:
         return []
     module = import_module(homes()[name])
     declared = (value for value in vars(module).values() if isinstance(value, Table) and value.name == name)
-    return list({form.when: form for form in declared if form.when}.values())  # one may have two names in a module
+    return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
 
 
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:
-    """The table called `name` of a report; `options` are keywords of its function, ``by`` among them.
+    """Computes the table `name` of a report; `options` are keywords of its function, ``by`` among them.
 
     With `others`, reports of the same program by other tools, it joins them all; only tables that say so can.
 

@@ -1,4 +1,4 @@
-"""The tables about what ncu measured: counters of kernels, what ncu's own rules say, and which launches these are.
+"""Tables of ncu reports: kernel counters, results of ncu's rules, launch numbers.
 
 Definitions: docs/definitions.md, sections 2 and 8.
 """
@@ -33,7 +33,7 @@ METRICS = Table(
     counted=True,
 )
 
-#: What ncu means by a result of a rule: OPT, INF, WRN and ERR on its pages.
+#: Kinds of rule results; OPT, INF, WRN and ERR on ncu's pages.
 RULE_KINDS: Final = ("optimization", "information", "warning", "error")
 
 RULE_RESULTS = Table(
@@ -102,7 +102,7 @@ LAUNCH_NUMBERS = Table(
     ),
 )
 
-#: The only one that nsys fills: commands of ncu name functions by their symbols.
+#: The only column that nsys fills, since ncu commands name functions by symbol.
 SYMBOLS = Table(
     "symbols",
     "One function that ran on a device: two of different symbols may have the same name.",
@@ -114,7 +114,7 @@ SYMBOLS = Table(
 
 
 def measured_some(runs: Collection[bool | None]) -> bool | None:
-    """Whether several runs of ncu together were told to measure some launches only, by what is known of each.
+    """Whether several ncu runs together measured only a subset of the launches, given what is known of each.
 
     False where one of them was to measure every launch, whatever the others were told; None where nothing says so, and
     of one nothing is known.

@@ -1,4 +1,4 @@
-"""Which numbers of a GPU can be: a limit that is missing, zero or larger than that of any GPU tells nothing."""
+"""Bounds of plausible GPU limits; missing, zero or larger values are treated as unknown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-#: No GPU has as much, with room for those to come: what is more was damaged, or is in another unit.
+#: Upper bounds with room for future GPUs; larger values are damaged or in another unit.
 _MOST: Final = {
     "sm_count": 1 << 12,
     "memory_bytes": 1 << 44,
@@ -22,19 +22,19 @@ _MOST: Final = {
     "threads_per_warp": 1 << 10,
 }
 
-#: What a reader's note on them says.
+#: Check name and effect of a reader's note about them.
 IMPOSSIBLE: Final = "limits of GPUs that are missing or cannot be"
 EFFECT: Final = "what is judged by them cannot be told"
 
 
 def plausible(devices: pl.DataFrame) -> pl.DataFrame:
-    """`devices`, a frame as :data:`kanalyze.model.DEVICES`, with nulls for limits that cannot be."""
+    """`devices`, a frame like :data:`kanalyze.model.DEVICES`, with implausible limits replaced by null."""
     known = [name for name in _MOST if name in devices.columns]
     return devices.with_columns(pl.when(_can_be(name)).then(name).alias(name) for name in known)
 
 
 def impossible(devices: pl.DataFrame) -> int:
-    """How many limits in `devices`, a frame with some columns of that table, are missing or cannot be."""
+    """The number of missing or implausible limits in `devices`, a frame with some columns of that table."""
     known = [name for name in _MOST if name in devices.columns]
     lost = (pl.sum_horizontal((~_can_be(name)).fill_null(value=True).sum() for name in known)) if known else pl.lit(0)
     return int(devices.select(lost).item()) if devices.height else 0

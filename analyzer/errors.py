@@ -1,4 +1,4 @@
-"""Every error that a user can cause, each a kind of its own with a slug, a remedy and an exit status.
+"""All errors that a user can cause, each with a slug, a remedy and an exit status.
 
 The command line prints these in one place (:mod:`kanalyze.cli`): message, remedy, and the slug under which
 ``docs/errors.md`` explains the case. A test demands an entry there for every slug.
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-#: So much of what another program said is shown.
+#: Longest output of another program quoted in an error, in lines.
 _LINES: Final = 3
 _WIDE: Final = 200
 
-#: What to do where memory is short.
+#: Remedy for a shortage of memory.
 _LESS: Final = "Give it more memory, choose a part with --window, --device or --process, or record fewer steps."
 
-#: So many names are listed where one is wrong.
+#: Most names listed for a misspelled one.
 _LISTED: Final = 60
 
 
 class KanalyzeError(Exception):
-    """A cause that the user can do something about.
+    """Base of all errors that the user can act on.
 
     Attributes:
         slug: Stable name of the case, the anchor in ``docs/errors.md``.
@@ -40,20 +40,20 @@ class KanalyzeError(Exception):
     exit_status: ClassVar[int] = 2
 
     def __init__(self, message: str, remedy: str) -> None:
-        """Keep the message (what was found, and where) apart from the remedy (what to do)."""
+        """Keep the message (what was found, and where) and the remedy (what to do)."""
         super().__init__(message)
         self.remedy = remedy
         self.details: list[str] = []
 
 
 class ReportNotFoundError(KanalyzeError):
-    """The path names nothing."""
+    """There is no file at the path."""
 
     slug = "report-not-found"
 
     @classmethod
     def at(cls, path: Path) -> ReportNotFoundError:
-        """The file `path` does not exist; names the nearest one beside it."""
+        """Error: the file `path` does not exist; suggests the most similar name beside it."""
         try:
             beside = [entry.name for entry in path.parent.iterdir()]
         except OSError:
@@ -64,25 +64,25 @@ class ReportNotFoundError(KanalyzeError):
 
 
 class UnreadableReportError(KanalyzeError):
-    """The operating system does not let us read the file."""
+    """The operating system refuses to read the file."""
 
     slug = "report-unreadable"
 
     @classmethod
     def because(cls, path: Path, reason: str) -> UnreadableReportError:
-        """Reading `path` failed with `reason`, the operating system's own words."""
+        """Error: reading `path` failed with `reason`, the operating system's message."""
         remedy = "Check the file's permissions, or copy it to a local disk."
         return cls(f"{path}: cannot be read ({reason}).", remedy)
 
 
 class ClosedReportError(KanalyzeError):
-    """A report was closed before all of it was read that is asked for."""
+    """A closed report was asked for a table that was not read before."""
 
     slug = "report-closed"
 
     @classmethod
     def of(cls, path: Path, what: str) -> ClosedReportError:
-        """The report at `path` is closed, and `what` was not read before."""
+        """Error: the report at `path` is closed, and `what` was not read before."""
         return cls(f"{path}: the report is closed, and {what!r} was not read before.", "Ask before, or read it again.")
 
 
@@ -93,7 +93,7 @@ class UnknownFormatError(KanalyzeError):
 
     @classmethod
     def of(cls, path: Path, found: str, remedy: str = "") -> UnknownFormatError:
-        """`path` holds `found`, a noun phrase, instead of a report."""
+        """Error: `path` holds `found`, a noun phrase, instead of a report."""
         usual = (
             "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir; or a "
             "trace of torch.profiler (.json, .json.gz); or a .ncu-rep file of Nsight Compute, or its CSV pages."
@@ -102,7 +102,7 @@ class UnknownFormatError(KanalyzeError):
 
     @classmethod
     def no_trace(cls, path: Path) -> UnknownFormatError:
-        """`path` holds JSON, or what begins like it, without a list of events."""
+        """Error: `path` holds JSON without a list of trace events."""
         return cls(
             f"{path}: JSON without traceEvents, not a trace that kanalyze reads.",
             "Give what torch.profiler wrote: `prof.export_chrome_trace(...)`, or a file of tensorboard_trace_handler.",
@@ -110,13 +110,13 @@ class UnknownFormatError(KanalyzeError):
 
 
 class DamagedReportError(KanalyzeError):
-    """The file is a report, but part of it is missing or makes no sense."""
+    """The report is damaged: part of it is missing or invalid."""
 
     slug = "report-damaged"
 
     @classmethod
     def at(cls, path: Path, where: str, what: str) -> DamagedReportError:
-        """In `path`, at `where` (table, page or row), `what` was found."""
+        """Error: `what` was found in `path`, at `where` (table, page or row)."""
         return cls(
             f"{path}: damaged at {where}: {what}.",
             "Copy the file again, or export it again: `nsys export --type=sqlite --force-overwrite=true REPORT`.",
@@ -124,13 +124,13 @@ class DamagedReportError(KanalyzeError):
 
 
 class DecoderEndedError(KanalyzeError):
-    """A process that decoded a part of the report was ended by something else."""
+    """A worker process that decoded part of the report was killed."""
 
     slug = "decoder-ended"
 
     @classmethod
     def of(cls, path: Path, status: int) -> DecoderEndedError:
-        """The process worked on `path`, and ended with `status`: a signal where that is below 0."""
+        """Error: the worker process for `path` ended with `status`, a signal if negative."""
         ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         return cls(
             f"{path}: a process that decoded it {ended}.",
@@ -139,13 +139,13 @@ class DecoderEndedError(KanalyzeError):
 
 
 class ExportError(KanalyzeError):
-    """The report is in NVIDIA's own format, and cannot be exported here."""
+    """The report is in NVIDIA's own format and cannot be exported here."""
 
     slug = "export-failed"
 
     @classmethod
     def without_nsys(cls, path: Path, older: Path | None) -> ExportError:
-        """There is no nsys to export `path` with; `older` is an export of it that may be out of date."""
+        """Error: no nsys to export `path` with; `older` is an export that may be outdated."""
         hint = f" Or give {older}, which is older than the report." if older else ""
         return cls(
             f"{path}: an Nsight Systems report in NVIDIA's own format, and there is no nsys here that can export it.",
@@ -155,7 +155,7 @@ class ExportError(KanalyzeError):
 
     @classmethod
     def failed(cls, path: Path, program: str, status: int, said: Iterable[str]) -> ExportError:
-        """The `program` ended with `status`, or without a whole export, and `said` this."""
+        """Error: `program` exited with `status`, or without a complete export, and printed `said`."""
         lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()]
         words = ([line for line in lines if line.startswith("Exportation error")] or lines)[-_LINES:]
         reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in words)
@@ -168,7 +168,7 @@ class ExportError(KanalyzeError):
 
     @classmethod
     def unwritable(cls, path: Path, cache: Path, reason: str) -> ExportError:
-        """The export of `path` cannot be kept in the `cache` because of `reason`."""
+        """Error: the export of `path` cannot be written to the `cache` because of `reason`."""
         return cls(
             f"{path}: its export cannot be written to {cache} ({reason}).",
             "Set XDG_CACHE_HOME to a folder with space, or export it yourself and give the .sqlite file: "
@@ -181,13 +181,13 @@ def _export_command(path: Path) -> str:
 
 
 class BadWindowError(KanalyzeError):
-    """The text given as ``--window`` names no part of the report's time."""
+    """The argument of ``--window`` is invalid."""
 
     slug = "bad-window"
 
     @classmethod
     def of(cls, text: str, reason: str) -> BadWindowError:
-        """`text` cannot be a window because of `reason`."""
+        """Error: `text` is not a window because of `reason`."""
         return cls(
             f"--window {text!r}: {reason}.",
             "Write start..end with units, as in 120ms..250ms (a side may be left out; times are the report's own, with "
@@ -196,7 +196,7 @@ class BadWindowError(KanalyzeError):
 
     @classmethod
     def several(cls, text: str, name: str, windows: Sequence[str]) -> BadWindowError:
-        """`text` names several `windows`, all that are called `name`, where one is wanted."""
+        """Error: `text` names several `windows`, all instances of `name`, where one is required."""
         return cls(
             f"--window {text!r}: {len(windows):,} ranges have that name.",
             f"Choose one of them, {windows[0]} to {windows[-1]}; `summarize --window {name}#*` compares all.",
@@ -204,36 +204,36 @@ class BadWindowError(KanalyzeError):
 
     @classmethod
     def outside(cls, text: str, path: Path, first: str, last: str) -> BadWindowError:
-        """`text` names a part of the time before or after what was recorded, from `first` to `last`."""
+        """Error: `text` lies outside of the recording, which spans `first` to `last`."""
         said, whole = f"recorded from {first} to {last}", f"{first}..{last}".replace(" ", "")
         return cls(f"--window {text!r}: {path} has nothing then, it was {said}.", f"Choose a part of it: {whole}.")
 
     @classmethod
     def empty(cls, text: str, count: int) -> BadWindowError:
-        """`text` names a range, or `count` instances of one, that began and ended at the same time."""
+        """Error: `text` names a range, or `count` instances of one, of zero duration."""
         none = "this range has no duration" if count == 1 else f"none of these {count:,} ranges has a duration"
         return cls(f"--window {text!r}: {none}.", "Choose a range that takes time, or write start..end with units.")
 
 
 class BadThresholdError(KanalyzeError):
-    """The text given as ``--threshold`` is not what the table compares with."""
+    """The argument of ``--threshold`` is invalid."""
 
     slug = "bad-threshold"
 
     @classmethod
     def of(cls, text: str, what: str, example: str) -> BadThresholdError:
-        """`text` is not `what` the table wants, such as `example`: it has no unit, another one, or is no number."""
+        """Error: `text` is not `what` the table takes, such as `example`: unit missing or wrong, or not a number."""
         return cls(f"--threshold {text!r}: not {what}.", f"Write a number with its unit, as in {example}.")
 
 
 class UnknownNameError(KanalyzeError):
-    """A table, column, device, process or grouping that does not exist."""
+    """A table, column, device, process or grouping does not exist."""
 
     slug = "unknown-name"
 
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
-        """There is no `what` called `name`; says the nearest of the `known` ones, or all of them."""
+        """Error: there is no `what` called `name`; suggests the nearest of the `known` ones, or lists them."""
         choices = [str(choice) for choice in known]
         hint = nearest(str(name), choices)
         more = f" and {len(choices) - _LISTED:,} more" if len(choices) > _LISTED else ""
@@ -243,44 +243,44 @@ class UnknownNameError(KanalyzeError):
 
     @classmethod
     def number(cls, what: str, number: str, count: int) -> UnknownNameError:
-        """There is no `what` of that `number`: they count from 1 to `count`."""
+        """Error: there is no `what` of that `number`; they are numbered from 1 to `count`."""
         return cls(f"no {what} {number!r}.", f"There are: 1 to {count:,}." if count > 1 else "There is: 1.")
 
 
 class OutputError(KanalyzeError):
-    """The result cannot be written where it was asked for."""
+    """The output cannot be written."""
 
     slug = "output-failed"
 
     @classmethod
     def because(cls, path: Path, reason: str) -> OutputError:
-        """Writing `path` failed with `reason`; nothing was left under that name."""
+        """Error: writing `path` failed with `reason`; no partial file was left."""
         return cls(f"{path}: cannot be written ({reason}).", "Choose another place with -o, or free some space.")
 
     @classmethod
     def exists(cls, path: Path) -> OutputError:
-        """There is something at `path` already, and captures overwrite nothing."""
+        """Error: `path` exists, and captures never overwrite."""
         return cls(f"{path}: exists already, and is not overwritten.", "Choose another place with -o, or move it away.")
 
     @classmethod
     def needs_file(cls, form: str) -> OutputError:
-        """The format `form` is binary and goes to a file only."""
+        """Error: the format `form` is binary and cannot be printed to a terminal."""
         return cls(f"--format {form} is binary and is not printed.", "Say where it goes: -o FILE.")
 
     @classmethod
     def without_package(cls, what: str, package: str, extra: str) -> OutputError:
-        """Making `what` needs a `package` that is not installed, and that the `extra` of kanalyze brings."""
+        """Error: `what` requires `package`, which is not installed; the `extra` of kanalyze installs it."""
         return cls(f"{what} needs {package}, which is not installed.", f"Install it: pip install 'kanalyze[{extra}]'.")
 
 
 class CannotTellError(KanalyzeError):
-    """The report does not hold what the question needs; not the same as an empty answer."""
+    """The report lacks the data to answer the question, as opposed to an empty answer."""
 
     slug = "cannot-tell"
 
     @classmethod
     def without(cls, table: str, path: Path, missing: Iterable[str], tool: str = "nsys") -> CannotTellError:
-        """The `table` cannot be made of the report of `tool` at `path`, which has no events of the kinds `missing`."""
+        """Error: `table` cannot be computed, as the report of `tool` at `path` has no events of the kinds `missing`."""
         kinds = list(missing)
         return cls(
             f"{path}: cannot tell {table}, because the report records no events of kind {', '.join(kinds)}.",
@@ -289,7 +289,7 @@ class CannotTellError(KanalyzeError):
 
     @classmethod
     def timeless(cls, table: str, path: Path) -> CannotTellError:
-        """The `table` is of time, and ncu recorded the report at `path`."""
+        """Error: `table` needs a timeline, but the report at `path` is of ncu."""
         return cls(
             f"{path}: cannot tell {table}, because ncu measures kernels one by one, each run again and again: when "
             "they ran in the program is not in its report.",
@@ -298,7 +298,7 @@ class CannotTellError(KanalyzeError):
 
     @classmethod
     def without_counters(cls, table: str, path: Path, which: str = "") -> CannotTellError:
-        """The `table` is of counters, which the report at `path` does not have: none, or none of `which`."""
+        """Error: `table` needs counters, which the report at `path` lacks: all of them, or those in `which`."""
         return cls(
             f"{path}: cannot tell {table}, because the report has no counters{which and ' '}{which}.",
             "Record them with ncu: `ncu --set full --import-source yes --export REPORT …`, or `kanalyze collect`.",
@@ -306,12 +306,12 @@ class CannotTellError(KanalyzeError):
 
     @classmethod
     def without_source(cls, path: Path, what: str, remedy: str) -> CannotTellError:
-        """The report at `path` does not have `what` the source of a kernel is shown with; the `remedy` says how."""
+        """Error: the report at `path` lacks `what`, required to show source; `remedy` says how to get it."""
         return cls(f"{path}: cannot tell source, because the report has no {what}.", remedy)
 
     @classmethod
     def without_capture(cls, table: str, path: Path) -> CannotTellError:
-        """The `table` needs what was compiled, and no torch pass recorded that with the report at `path`."""
+        """Error: `table` needs compiled kernels, and no torch pass recorded them with the report at `path`."""
         return cls(
             f"{path}: cannot tell {table}, because nothing was recorded of what Triton and inductor compiled.",
             "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
@@ -319,7 +319,7 @@ class CannotTellError(KanalyzeError):
 
     @classmethod
     def without_second(cls, table: str, path: Path) -> CannotTellError:
-        """The `table` compares reports of one program, and only the one at `path` was given."""
+        """Error: `table` compares several reports of a program, and only the one at `path` was given."""
         return cls(
             f"{path}: cannot tell {table}, because there is no second report to compare it with.",
             "Give reports of the same program by different tools, or a folder of `kanalyze collect` with several.",
@@ -327,7 +327,7 @@ class CannotTellError(KanalyzeError):
 
     @classmethod
     def without_time(cls, table: str, paths: Sequence[Path]) -> CannotTellError:
-        """The `table` needs a report that gives time, and none of those at `paths` does."""
+        """Error: `table` needs a report with a timeline, and none of `paths` has one."""
         return cls(
             f"{', '.join(map(str, paths))}: cannot tell {table}, because no report gives the time of the program.",
             "Give a report of nsys or torch.profiler of the same program with it, or a folder of `kanalyze collect`.",
@@ -335,19 +335,19 @@ class CannotTellError(KanalyzeError):
 
 
 class CollectError(KanalyzeError):
-    """Nothing was recorded."""
+    """Collecting failed, nothing was recorded."""
 
     slug = "nothing-collected"
 
     @classmethod
     def impossible(cls, reasons: Mapping[str, str], remedies: Iterable[str]) -> CollectError:
-        """No pass can run here, each for its reason; the `remedies` say how one could."""
+        """Error: no pass can run here, for these `reasons`; the `remedies` say how to enable one."""
         told = "; ".join(f"{name}: {why}" for name, why in reasons.items())
         return cls(f"nothing can be collected here ({told}).", f"To get it: {'; or: '.join(remedies)}.")
 
     @classmethod
     def program_failed(cls, name: str, status: int, said: Iterable[str]) -> CollectError:
-        """The program `name` ended with `status`; `said` is the end of its output."""
+        """Error: the program `name` exited with `status`; `said` is the end of its output."""
         lines = list(said)
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
         last = f": {' '.join(lines[-1].split())[:_WIDE].rstrip('.')}" if lines else ""
@@ -357,7 +357,7 @@ class CollectError(KanalyzeError):
 
     @classmethod
     def every_pass_failed(cls, reasons: Iterable[str], said: Iterable[str]) -> CollectError:
-        """Each pass failed, for these `reasons`; `said` is the end of what the last one said."""
+        """Error: every pass failed, for these `reasons`; `said` is the end of the last one's output."""
         error = cls(
             f"nothing was collected: {'; '.join(reasons)}.", "Nothing was kept. `kanalyze doctor` looks at the tools."
         )
@@ -366,17 +366,17 @@ class CollectError(KanalyzeError):
 
     @classmethod
     def without_torch(cls, reason: object) -> CollectError:
-        """PyTorch cannot be imported, for that `reason`."""
+        """Error: PyTorch cannot be imported, because of `reason`."""
         return cls(f"torch cannot be imported ({reason}).", "Install PyTorch in this Python: https://pytorch.org.")
 
     @classmethod
     def without_gpu(cls) -> CollectError:
-        """PyTorch sees no GPU to time on."""
+        """Error: PyTorch finds no GPU to time on."""
         return cls("torch finds no GPU here.", 'Run it where there is one, or time by the host\'s clock: device="cpu".')
 
     @classmethod
     def profiler_busy(cls, why: object) -> CollectError:
-        """A process can have one profiler of torch's at a time, and there is one: `why`."""
+        """Error: another torch profiler is active in this process: `why`."""
         return cls(
             f"nothing can be profiled here: {why}.",
             "End the other profiler first; under `kanalyze collect`, --recipe own leaves the profiler to the program.",
@@ -384,44 +384,44 @@ class CollectError(KanalyzeError):
 
     @classmethod
     def no_steps(cls, folder: Path, why: str) -> CollectError:
-        """The region that was to be profiled into `folder` left no trace: `why`."""
+        """Error: the region to be profiled into `folder` left no trace: `why`."""
         return cls(f"{folder}: {why}.", "Call capture.step() at the end of each step.")
 
     @classmethod
     def not_all_written(cls, folder: Path, failures: Iterable[str]) -> CollectError:
-        """Not everything of a region could be written into `folder`."""
+        """Error: some files of a region could not be written into `folder`."""
         return cls(f"{folder}: not all of it could be written: {'; '.join(failures)}.", "See what is there.")
 
 
 class OutOfMemoryError(KanalyzeError):
-    """The report takes more memory than there is for this process."""
+    """The report needs more memory than is available to this process."""
 
     slug = "out-of-memory"
 
     @classmethod
     def anywhere(cls) -> OutOfMemoryError:
-        """Memory was refused."""
+        """Error: a memory allocation failed."""
         return cls("there is not enough memory.", _LESS)
 
     @classmethod
     def of(cls, path: Path, need: str, have: str, limit: str) -> OutOfMemoryError:
-        """What is asked of the report at `path` takes about `need`, and the `limit`, a noun phrase, leaves `have`."""
+        """Error: the report at `path` needs about `need`, and `limit`, a noun phrase, leaves `have`."""
         return cls(f"{path}: needs about {need} of memory, and {limit} leaves {have}.", _LESS)
 
 
 class RedactError(KanalyzeError):
-    """What identifies cannot be taken out of the file, or not with certainty."""
+    """The file cannot be redacted, or not reliably."""
 
     slug = "cannot-redact"
 
     @classmethod
     def of(cls, path: Path, found: str, remedy: str) -> RedactError:
-        """`path` is `found`, a noun phrase; the `remedy` says what to give instead."""
+        """Error: `path` is `found`, a noun phrase; `remedy` says what to pass instead."""
         return cls(f"{path}: {found}, which cannot be redacted.", remedy)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
-    """The one of `choices` that looks most like `name`, or None where none is close."""
+    """The most similar of `choices`, or None if none is close."""
     import difflib  # noqa: PLC0415 - for mistakes only
 
     found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)

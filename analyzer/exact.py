@@ -1,4 +1,4 @@
-"""Products, sums and rates of 64-bit numbers that do not wrap around.
+"""Overflow-safe products, sums and rates of 64-bit integers.
 
 A time (ns) or a size (bytes) of a report is at most :data:`LARGEST`, and so is the sum of a column of them:
 :func:`too_large` finds where that does not hold when a table is read, so that the sum of no part of it wraps. Products
@@ -14,29 +14,29 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: No time and no size of a report is larger, nor a column of them in all: 146 years, or 4.6 exabytes.
+#: Bound of times (ns), sizes (bytes) and column sums: 146 years, or 4.6 exabytes.
 LARGEST: Final = (1 << 62) - 1
 
 _NS_PER_S: Final = 1e9
 
 
 def rate(amount: pl.Expr, ns: pl.Expr) -> pl.Expr:
-    """So much per second of a time, a float; null where no time was spent."""
+    """Amount per second as a float; null for a duration of 0."""
     return pl.when(ns > 0).then(amount.cast(pl.Float64) * _NS_PER_S / ns)
 
 
 def rate_of(amount: float, ns: float) -> float:
-    """The same of two numbers; where no time was spent, of 1 ns."""
+    """Amount per second of two numbers; a duration of 0 counts as 1 ns."""
     return amount * _NS_PER_S / max(ns, 1)
 
 
 def part(of: pl.Expr, some: pl.Expr, whole: pl.Expr) -> pl.Expr:
-    """`some` parts in `whole` of a number, rounded down, 64 bits; null where it does not fit, or `whole` is 0."""
+    """`some` / `whole` of a number, rounded down to int64; null on overflow or if `whole` is 0."""
     return (wide(of) * wide(some) // wide(whole)).cast(pl.Int64, strict=False)
 
 
 def product(*factors: pl.Expr) -> pl.Expr:
-    """The product of three numbers of 32 bits or two of 64, 64 bits; null where it does not fit."""
+    """The int64 product of three 32-bit or two 64-bit integers; null on overflow."""
     found = wide(factors[0])
     for factor in factors[1:]:
         found = found * wide(factor)
@@ -44,17 +44,17 @@ def product(*factors: pl.Expr) -> pl.Expr:
 
 
 def added(column: pl.Expr) -> pl.Expr:
-    """The sum of a column that :func:`too_large` did not look at, 64 bits; null where it does not fit."""
+    """The int64 sum of a column that :func:`too_large` did not check; null on overflow."""
     return wide(column).sum().cast(pl.Int64, strict=False)
 
 
 def wide(column: pl.Expr) -> pl.Expr:
-    """A column in 128 bits, in which two of its values can be multiplied."""
+    """The column as int128, so that two values can be multiplied."""
     return column.cast(pl.Int128)
 
 
 def too_large(frame: pl.DataFrame, summed: Sequence[str], single: Sequence[str]) -> str | None:
-    """What of a frame could overflow: the values of `single`, the sums of `summed`; None where nothing could."""
+    """Checks a frame for overflow: values of `single`, sums of `summed`; a description, or None if safe."""
     for name in (*single, *summed):
         values = frame.get_column(name)
         low, high = values.min(), values.max()
@@ -63,7 +63,7 @@ def too_large(frame: pl.DataFrame, summed: Sequence[str], single: Sequence[str])
         farthest = low if -low > high else high
         if abs(farthest) > LARGEST:
             return f"{name} is {farthest:,} in a row"
-        # most columns are far from it, and need no second look
+        # most columns are far below the bound, and need no exact check
         if name in summed and abs(farthest) * len(values) > LARGEST:
             whole = int(values.cast(pl.Int128).abs().sum())
             if whole > LARGEST:
@@ -72,7 +72,7 @@ def too_large(frame: pl.DataFrame, summed: Sequence[str], single: Sequence[str])
 
 
 def last_end(frame: pl.DataFrame) -> int:
-    """The latest start_ns + dur_ns of a frame, or a time after it where that is below :data:`LARGEST`."""
+    """The latest start_ns + dur_ns of a frame, or an upper bound of it if that is below :data:`LARGEST`."""
     most = [frame.get_column(name).max() for name in ("start_ns", "dur_ns")]
     least = sum(time for time in most if isinstance(time, int))
     if least <= LARGEST:

@@ -1,4 +1,4 @@
-"""Sets of time and what overlaps what: the arithmetic under every attribution.
+"""Interval arithmetic: union, intersection, difference, clipping, exclusive time.
 
 An interval is ``[start, end)`` in integer nanoseconds; one that ends where it starts, or before, covers nothing. A
 *span set* is a frame with the Int64 columns ``start`` and ``end`` whose rows are sorted, do not overlap and do not
@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-#: Earlier and later than any time of any trace, and far from overflowing when times are subtracted from them.
+#: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL: Final = -(1 << 62)
 AFTER_ALL: Final = 1 << 62
 
@@ -20,7 +20,7 @@ SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:
-    """The span set that `intervals` (columns start, end, in any order) cover together."""
+    """The union of `intervals` (columns start, end; unsorted), as a span set."""
     if intervals.is_empty():
         return pl.DataFrame(schema=SPANS)
     real = intervals.select("start", "end").filter(pl.col("end") > pl.col("start"))
@@ -31,17 +31,17 @@ def union(intervals: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reached(ends: pl.Series) -> pl.Series:
-    """The latest of `ends` up to each of them."""
+    """The running maximum of `ends`."""
     return ends if ends.is_sorted() else ends.cum_max()
 
 
 def length(spans: pl.DataFrame) -> int:
-    """How long the intervals of a frame are together, overlaps counted as often as they occur."""
+    """The total length of intervals, overlaps counted repeatedly."""
     return int((spans.get_column("end") - spans.get_column("start")).sum())
 
 
 def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    """The part of each interval inside ``[start, end)``; those outside are left out, other columns stay."""
+    """Clips each interval to ``[start, end)``; drops those outside, other columns stay."""
     outside = (pl.col("start").min() < start) | (pl.col("end").max() > end)
     inside = not intervals.select(outside.fill_null(value=False)).item()
     sides = pl.col("start", "end")
@@ -50,7 +50,7 @@ def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
 
 
 def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The parts of each interval that are in `spans`, a span set: a row each, other columns stay."""
+    """Intersects each interval with `spans`, a span set: one row per piece, other columns stay."""
     if spans.is_empty() or intervals.is_empty():
         return intervals.clear()
     begins, ends = spans.get_column("start"), spans.get_column("end")
@@ -67,7 +67,7 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
-    """The span set of what `spans`, a span set, leaves uncovered of ``[start, end)``."""
+    """The complement of `spans`, a span set, within ``[start, end)``."""
     inside = clip(spans, start, end)
     edge = [pl.DataFrame({"at": [value]}, schema={"at": pl.Int64}) for value in (start, end)]
     begins = pl.concat([edge[0], inside.select(at="end")]).get_column("at").alias("start")
@@ -76,7 +76,7 @@ def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
 
 
 def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
-    """How much of a span set lies before each of `points`, in ns."""
+    """The length of a span set before each of `points`, in ns."""
     if spans.is_empty() or points.is_empty():
         return pl.zeros(len(points), dtype=pl.Int64, eager=True)
     start, end = spans.get_column("start"), spans.get_column("end")
@@ -87,7 +87,7 @@ def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
 
 
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
-    """How much of each ``[start, end)`` a span set covers, in ns; 0 where the end is not after the start."""
+    """The length of each ``[start, end)`` covered by a span set, in ns; 0 for empty or reversed intervals."""
     if spans.is_empty() or start.is_empty():
         return pl.zeros(len(start), dtype=pl.Int64, eager=True)
     both = covered_before(pl.concat([start, end]), spans)
@@ -114,7 +114,7 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
 
 
 def _owned(line: pl.DataFrame) -> pl.DataFrame:
-    """What each of intervals that overlap owns, rank by rank: columns row, ns."""
+    """The exclusive time of overlapping intervals, rank by rank: columns row, ns."""
     parts, above = [], pl.DataFrame(schema=SPANS)
     for rank in sorted(line.get_column("rank").unique().to_list()):
         level = line.filter(pl.col("rank") == rank).sort("began", "event_id")
@@ -126,7 +126,7 @@ def _owned(line: pl.DataFrame) -> pl.DataFrame:
 
 
 def first_come(intervals: pl.DataFrame) -> pl.DataFrame:
-    """The part of each interval that no earlier row covers, as `own_start` and `own_end`; other columns stay.
+    """The part of each interval not covered by earlier rows, as `own_start` and `own_end`; other columns stay.
 
     The rows must be sorted by start: what earlier rows cover of a row is then a piece at its beginning.
     """
@@ -138,7 +138,7 @@ def first_come(intervals: pl.DataFrame) -> pl.DataFrame:
 
 
 def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
-    """The span set of what is in `spans` and not in `holes`, both span sets."""
+    """The difference `spans` minus `holes`, both span sets."""
     if spans.is_empty() or holes.is_empty():
         return spans
     low = int(spans.get_column("start").item(0))
@@ -147,19 +147,19 @@ def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 
 def alone(intervals: pl.DataFrame) -> pl.DataFrame:
-    """The span set of the instants that exactly one of `intervals` covers."""
+    """The span set covered by exactly one of `intervals`."""
     return _covered_times(intervals, 1)
 
 
 def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
-    """The span set of what is in both of two span sets."""
+    """The intersection of two span sets."""
     return _covered_times(pl.concat([left.select("start", "end"), right.select("start", "end")]), 2)
 
 
 def _covered_times(intervals: pl.DataFrame, times: int) -> pl.DataFrame:
-    """The span set of the instants that exactly `times` of `intervals` cover."""
+    """The span set covered by exactly `times` of `intervals`."""
     real = intervals.filter(pl.col("end") > pl.col("start"))
-    # one number per edge, so that one column is sorted: twice the time, and one more where an interval starts
+    # encodes each edge as one integer, so that one column is sorted: twice the time, plus one at a start
     edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end").alias("start") * 2]).sort()
     line = edges.alias("edge").to_frame().select(at=pl.col("edge") // 2, depth=(pl.col("edge") % 2 * 2 - 1).cum_sum())
     pieces = line.select(start="at", end=pl.col("at").shift(-1), depth="depth")

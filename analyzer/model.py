@@ -1,4 +1,4 @@
-"""The tables that readers fill: one vocabulary for what nsys, ncu and torch.profiler record.
+"""Tables that readers provide: a common data model of nsys, ncu and torch.profiler.
 
 Definitions: docs/definitions.md, sections 1 and 2. Missing is null; times are int64 nanoseconds in the trace's own
 origin; a process is keyed by its id within the report.
@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.schema import Column, Table
 
-#: Every kind of event, in the order of their event ids.
+#: All kinds of events, in the order of their event ids.
 KINDS: Final = (
     "kernel",
     "graph",
@@ -31,7 +31,7 @@ KINDS: Final = (
     "library",
 )
 
-#: The kinds that run on a device and keep it busy.
+#: Kinds of device work, which make a device busy.
 DEVICE_KINDS: Final = ("kernel", "graph", "memcpy", "memset")
 
 EVENTS = Table(
@@ -78,7 +78,7 @@ LAUNCH_SHAPE: Final = (
     Column("block_z", pl.Int32, "Threads of a block in z."),
 )
 
-#: What a kernel, copy or memset of a CUDA graph belongs to.
+#: CUDA graph of a kernel, copy or memset.
 _OF_GRAPH: Final = (
     Column("graph_exec_id", pl.Int64, "Executable CUDA graph that it was launched by.", nullable=True),
     Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
@@ -131,7 +131,7 @@ COPY_DETAIL = Table(
     ),
 )
 
-#: How a range was made: on one thread's stack, or as a pair that any thread may end.
+#: Style of a range: push/pop on one thread, or start/end across threads.
 RANGE_STYLES: Final = ("PushPop", "StartEnd")
 
 RANGE_DETAIL = Table(
@@ -178,7 +178,7 @@ EVENT_RECORDS = Table(
     ),
 )
 
-#: Which streams wait for each other without being told to: the null stream and the blocking ones of its context.
+#: Stream types by implicit synchronisation: null and blocking streams of a context wait for each other.
 STREAM_TYPES: Final = ("null", "blocking", "non-blocking")
 
 STREAMS = Table(
@@ -365,7 +365,7 @@ NOTES = Table(
     ),
 )
 
-#: The tables that a reader gives, by name. `events` is read one kind at a time.
+#: Readers' tables by name; `events` is read kind by kind.
 READER_TABLES: Final = {
     table.name: table
     for table in (

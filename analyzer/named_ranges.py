@@ -1,4 +1,4 @@
-"""Ranges by the names that users give them: ``domain:name``, and one instance of several as ``name#3``.
+"""Range names as users write them: ``domain:name``, and ``name#3`` for one instance.
 
 The steps of a framework's profiler have names of their own: ``step:5`` is the one with that number, ``steps`` is each.
 """
@@ -15,37 +15,37 @@ from kanalyze.errors import UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Between a domain and the name of a range, and between that and the number of an instance.
+#: Separators of domain and name, and of name and instance number.
 _DOMAIN: Final = ":"
 _NUMBER: Final = "#"
 
-#: What stands for every instance of a range.
+#: Selects every instance of a range.
 EVERY: Final = "*"
 
-#: How host time in nothing that has a name is called.
+#: Label of host time outside of any named range.
 _BESIDE: Final = ("between ", "before ", "after ")
 
-#: What torch's profiler calls the range of a step, and what it calls all of them where it adds them up.
+#: Prefix of torch's profiler step ranges, and the name under which they are summed.
 STEP_PREFIX: Final = "ProfilerStep#"
 ALL_STEPS: Final = "ProfilerStep*"
 _STEP: Final = rf"^{STEP_PREFIX}(\d{{1,18}})$"
 
-#: What users call them: each of them, or the one of a number.
+#: User's spelling: all steps, or one by number.
 STEPS: Final = "steps"
 _STEP_ASKED: Final = re.compile(rf"{STEPS}|step:(\d{{1,18}})", re.ASCII)
 
 
-#: What torch.autograd.profiler.emit_nvtx puts behind the name of an operator (torch/csrc/autograd/profiler_legacy.cpp).
+#: Suffix of operator names by torch.autograd.profiler.emit_nvtx (torch/csrc/autograd/profiler_legacy.cpp).
 _IDS: Final = r"(?:, (?:seq = -?\d+|op_id = \d+|sizes = \[[\d\[\], -]*\]|input_op_ids = \[[\d(), -]*\]))+$"
 
 
 def without_ids(name: pl.Expr) -> pl.Expr:
-    """Names of ranges without the ids and sizes that make every range of emit_nvtx another one."""
+    """Strips emit_nvtx's ids and sizes, which make every range name unique."""
     return name.str.replace(_IDS, "")
 
 
 def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
-    """Every range of `events` (of kind range) with its `details` (range_detail), sorted by start, then event_id.
+    """All ranges in `events` (of kind range) joined with `details` (range_detail), sorted by start, event_id.
 
     Columns: row (its number here), event_id, range (domain, colon and name, as nsys 2025 prints it: ``:step`` in the
     default domain), name (without domain), style, domain, start, end (of one that was never closed: the latest time of
@@ -75,7 +75,7 @@ def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
 
 
 def parsed(text: str) -> tuple[str, str]:
-    """A range's name and what follows its last ``#``: a number, :data:`EVERY`, or nothing."""
+    """Splits a range's name from the part after its last ``#``: a number, :data:`EVERY`, or empty."""
     name, mark, which = text.rpartition(_NUMBER)
     if mark and name and (which == EVERY or (which.isascii() and which.isdigit())):
         return name, which
@@ -83,7 +83,7 @@ def parsed(text: str) -> tuple[str, str]:
 
 
 def steps(events: pl.DataFrame) -> pl.DataFrame:
-    """The steps of a framework's profiler among `events`, sorted by start, then event_id.
+    """Profiler steps among `events`, sorted by start, event_id.
 
     Columns: step (its number), event_id, start, end, process_id, thread_id.
     """
@@ -103,14 +103,14 @@ def steps(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def step_name(number: int) -> str:
-    """What users call the step of a number."""
+    """The user's name of a step."""
     return f"step:{number}"
 
 
 def steps_asked(
     text: str, ranges: pl.DataFrame, known: Callable[[], pl.DataFrame]
 ) -> list[tuple[int, int, str, int | None]] | None:
-    """Start, end, name and process of the steps that `text` asks for, of those that `known` gives (as :func:`steps`).
+    """Resolves `text` to profiler steps in `known` (as :func:`steps`): start, end, name, process.
 
     None where it asks for no step, where one of `ranges` (as :func:`named`) is really called so, or where there are no
     steps at all.
@@ -128,7 +128,7 @@ def steps_asked(
 
 
 def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[int, int, str, int | None]]:
-    # steps of several processes, and of several recordings in one file, may have one number
+    # steps of several processes or recordings may share a number
     often, ordinal = pl.len().over("step") > 1, pl.int_range(1, pl.len() + 1).over("step")
     named = found.select("start", "end", "step", "process_id", often=often, ordinal=ordinal)
     own = named if number is None else named.filter(pl.col("step") == number)
@@ -146,7 +146,7 @@ def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[i
 
 
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows of :func:`named` that `name` means: ``domain:name`` as it stands, else in the default or any domain.
+    """The rows of :func:`named` that match `name`: ``domain:name`` exactly, else in the default or any domain.
 
     Where none is called so exactly, those that are without the ids of emit_nvtx.
     """
@@ -160,18 +160,18 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def plain(name: str) -> str:
-    """A range's name as people read it: without the colon of the default domain."""
+    """A range's display name, without the colon of the default domain."""
     return name.removeprefix(_DOMAIN)
 
 
 def located(culprit: str, range_name: str | None) -> str:
-    """How a sentence says where host time went, of which the table `culprits` tells culprit and range."""
+    """Phrase for the location of host time, from culprit and range of the table `culprits`."""
     beside = culprit.startswith(_BESIDE) and culprit != range_name
     return culprit if beside else f"in {culprit}"
 
 
 def names(ranges: pl.DataFrame) -> Iterable[str]:
-    """The names that there are, the most frequent first."""
+    """Distinct names, most frequent first."""
     counted = ranges.drop_nulls("range").group_by(without_ids(pl.col("range")), maintain_order=True).len()
     most = counted.sort("len", descending=True, maintain_order=True).get_column("range")
     return [plain(name) or name for name in most]

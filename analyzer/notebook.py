@@ -1,4 +1,4 @@
-"""What the Python API gives, so that notebooks show it well: reports and summaries as pages, tables with units.
+"""Notebook display of the Python API: reports and summaries as pages, tables with units.
 
 The values are the same: a :class:`NotebookTable` is a polars frame, a :class:`NotebookReport` a report. Only how
 IPython displays them differs.
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
 
-#: Rows of each table on a page.
+#: Rows per table on a page.
 _TOP: Final = 8
 
 
 class NotebookTable(pl.DataFrame):
-    """A table of kanalyze; whatever is made of it is a plain polars frame."""
+    """A table with notebook display; results of operations on it are plain polars frames."""
 
     def to_pandas(self, *, use_pyarrow_extension_array: bool = False, **kwargs: object) -> pd.DataFrame:
-        """A pandas frame, in which integers and truth values stay such where some are missing.
+        """Converts to a pandas frame; integer and boolean columns keep their types with nulls (nullable types).
 
         Polars makes floats and objects of those; here they have pandas' nullable types, unless keywords say how.
         """
@@ -62,7 +62,7 @@ _LOST: Final[dict[pl.datatypes.DataTypeClass, str]] = {
 
 
 def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
-    """A column of integers or truth values with nulls as an array of pandas."""
+    """Converts an integer or boolean column with nulls to a nullable pandas array."""
     from pandas import arrays  # noqa: PLC0415 - only who has pandas asks for it
 
     made = arrays.BooleanArray if column.dtype == pl.Boolean else arrays.IntegerArray
@@ -71,31 +71,31 @@ def _nullable(column: pl.Series) -> pd.api.extensions.ExtensionArray:
 
 
 class NotebookSummary(time_page.Summary):
-    """A summary that a notebook shows as the page."""
+    """A summary displayed as its page."""
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
 
 
 class NotebookCounters(counters_page.CounterSummary):
-    """A summary of counters that a notebook shows as the page."""
+    """A counter summary displayed as its page."""
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
 
 
 class NotebookJoint(joint_page.JointSummary):
-    """A summary of reports of several tools that a notebook shows as the page."""
+    """A summary of several tools' reports displayed as its page."""
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
 
 
 class NotebookReport(Report):
-    """A report that a notebook shows as its page, that of a capture's folder with what other tools recorded there."""
+    """A report displayed as its page; for a capture folder with the other tools' reports."""
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table that the reader gives; see :meth:`kanalyze.report.Report.table`."""
+        """A table provided by the reader; see :meth:`kanalyze.report.Report.table`."""
         return NotebookTable(super().table(name))
 
     def _repr_html_(self) -> str:
@@ -109,7 +109,7 @@ class NotebookReport(Report):
         return html.page(page, _TOP) + told
 
     def _beside(self, missing: list[KanalyzeError]) -> list[Report]:
-        """What else is in the capture whose folder this report is; adds to `missing` what cannot be read."""
+        """The other reports in this report's capture folder; errors of unreadable ones are added to `missing`."""
         if self.meta.capture != self.meta.path or not capture_reports.several_tools(self.meta.path):
             return []
         every = capture_reports.every_report(self.meta.path, left_out=missing.append)
@@ -117,14 +117,14 @@ class NotebookReport(Report):
 
 
 def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
-    """The report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
+    """Opens the report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
     return _shown_well(readers.read(path, progress, cache=cache))
 
 
 def read_all(
     *paths: str | PathLike[str], progress: Progress | None = None, cache: bool = True, runs: bool = False
 ) -> list[Report]:
-    """The reports at `paths`, for tables of several; of a capture's folder those of each tool.
+    """Opens the reports at `paths`, for tables of several; of a capture folder those of each tool.
 
     See :func:`kanalyze.readers.capture.reports.every_report`.
     """
@@ -137,7 +137,7 @@ def _shown_well(found: Report) -> Report:
 
 
 def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | joint_page.JointSummary:
-    """The page of a report as one value; see :func:`kanalyze.analyses.page.time_page.summarize`.
+    """Summarises a report as the data of its page; see :func:`kanalyze.analyses.page.time_page.summarize`.
 
     Of a report of ncu see :func:`kanalyze.analyses.page.counters_page.summarize_counters`; of several, of one program
     by different tools, :func:`kanalyze.analyses.page.joint_page.summarize_together`: the page of the first that gives
@@ -157,7 +157,7 @@ def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSumm
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
-    """An analysis as users call it: its table has units in notebooks, and its docstring what the columns are."""
+    """Wraps an analysis for users: notebook display with units, and a docstring that lists the columns."""
     name = analysis.__name__
     several = catalog.table(name).together
 
@@ -173,7 +173,7 @@ def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:
 
 
 def _refuse_others(name: str, given: Iterable[object], *, several: bool) -> None:
-    """Refuse what is no report, where a table takes one, or `several`.
+    """Raise unless every argument is a report; `several` says that the table takes more than one.
 
     Raises:
         TypeError: It says what to pass.

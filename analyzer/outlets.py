@@ -1,4 +1,4 @@
-r"""The one way out for texts that a report or a user brought: one function per format.
+r"""Escapes untrusted texts for output: one function per format.
 
 Names of kernels, ranges, files and machines are whatever somebody wrote. On a terminal they could move the cursor or
 fill the clipboard, in Markdown and HTML be a link, an image, a mention or a script, in a picture a formula, and in a
@@ -25,41 +25,41 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import polars as pl
 
-#: A text on a page is cut to so many characters: one name must not fill it.
+#: Longest text on a page, in characters.
 LONGEST: Final = 1000
 
-#: Letters that are drawn as nothing: fillers of Hangul, and the blank of Braille.
+#: Letters that render as nothing: Hangul fillers and the Braille blank.
 _INVISIBLE: Final = str.maketrans(dict.fromkeys("\u115f\u1160\u3164\uffa0\u2800", "?"))
 
-#: What may need a look: anything but printable ASCII.
+#: Quick check: characters other than printable ASCII.
 _ODD: Final = re.compile(r"[^ -~]")
 _ODD_BUT_LINES: Final = re.compile(r"[^ -~\n]")
 
-#: Our own codes for colour, and everything else that is not plain.
+#: Our own ANSI colour codes, and all other non-printable sequences.
 _COLOUR_OR_ODD: Final = re.compile(r"\x1b\[[0-9;]{1,8}m|[^ -~\n]")
 
-#: The planes of Unicode above the first, which JSON escapes as two halves.
+#: Characters beyond the BMP, which JSON escapes as surrogate pairs.
 _FIRST_PLANE: Final = 0x10000
 
-#: Words that Markdown, or what GitHub makes of it, takes as they stand: none of its signs, no address, no issue.
+#: Matches what GitHub-flavoured Markdown would interpret in a word: markup, URLs, issue and commit ids.
 _ACTIVE: Final = re.compile(
     r"[`*~>\[\]\\|@#$^]|<(?![\d=]|$)|&(?=\S)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:/|www\.|:[\w+-]+:|\bGH-\d"
     r"|(?<![0-9A-Za-z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{7,40}(?![0-9A-Za-z])",
     re.IGNORECASE,
 )
-#: Code of our own within a sentence, and what may stand around a word.
+#: Our own code spans within a sentence, and punctuation around a word.
 _CODE: Final = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _AROUND: Final = "()\"',.;:!?"
 
-#: With these a line begins a list or a rule: what may stand before the backslash, and behind it.
+#: Line beginnings that Markdown takes for a list or rule: text before and after the inserted backslash.
 _BLOCK: Final = re.compile(r"\A(\d{0,9})([-+=.)])(?=[-+=\s]|\Z)")
 
-#: What a spreadsheet takes for a formula, in the two widths that it reads.
+#: First characters of formulas in spreadsheets, half- and full-width.
 _FORMULA: Final = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
 
 
 def line(text: str) -> str:
-    """`text` on one line as it can be shown: a question mark for each character that is not printable.
+    """`text` on one line, with each non-printable character replaced by a question mark.
 
     Those are controls, which could reach the terminal, signs that turn the direction of writing or take no space, and
     halves of characters.
@@ -70,7 +70,7 @@ def line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """`text` as it can be shown, with its lines and our own codes for colour."""
+    """`text` with non-printable characters replaced, except for line ends and our own ANSI colours."""
     if text.isascii() and _COLOUR_OR_ODD.search(text) is None:
         return text
     return _COLOUR_OR_ODD.sub(lambda found: found[0] if len(found[0]) > 1 else _shown(found[0]), text)
@@ -81,17 +81,17 @@ def _shown(character: str) -> str:
 
 
 def short(text: str) -> str:
-    """:func:`line`, and of a text that is longer than a page has space for the beginning."""
+    """Like :func:`line`, and truncated to the longest text on a page."""
     plain = line(text[: LONGEST + 1])
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
 
 
 def code(text: str) -> str:
-    """`text` as code in Markdown, where nothing in it is active; also in a table."""
+    """`text` as an inert Markdown code span, also within a table."""
     plain = line(text)
     if not plain.strip():
         return "(no name)"
-    if "|" in plain:  # which would end a cell, and whose escape shows where there is none
+    if "|" in plain:  # escaped, since it would end a table cell; outside of tables the escape is visible
         return f"<code>{re.sub('[^A-Za-z0-9 ]', lambda found: f'&#{ord(found[0])};', plain)}</code>"
     if "`" not in plain:
         return f"`{plain}`"
@@ -100,7 +100,7 @@ def code(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """`text` within a line of Markdown: words that would be active there become code, and code of our own stays."""
+    """`text` escaped inline in Markdown: active words become code spans; our own code spans stay."""
     plain, parts, at = line(text), [], 0
     for found in _CODE.finditer(plain):
         parts += [_words(plain[at : found.start()]), code(found[1])]
@@ -109,12 +109,12 @@ def markdown(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """`text` as a paragraph of Markdown of its own: as :func:`markdown`, and no list or rule."""
+    """`text` escaped as a Markdown paragraph: like :func:`markdown`, and neither list nor rule."""
     return _BLOCK.sub(lambda found: f"{found[1]}\\{found[2]}", markdown(text), count=1)
 
 
 def _words(text: str) -> str:
-    """Each word of a text as code, if it would be active otherwise."""
+    """Wraps each word that would be active in a code span."""
     return re.sub(r"\S+", lambda found: _word(found[0]), text) if _ACTIVE.search(text) else text
 
 
@@ -129,17 +129,17 @@ def _word(word: str) -> str:
 
 
 def html(text: str) -> str:
-    """`text` between tags, or in an attribute with quotes."""
+    """`text` escaped for HTML content and quoted attributes."""
     return escape(line(text), quote=True)
 
 
 def json(value: object, indent: int | None = 2) -> str:
-    """A value as JSON that is read back the same, without a character that a terminal would obey; ends with a line."""
+    """Serialises to JSON with non-printable characters escaped; ends with a newline."""
     return escaped_json(encoder.dumps(value, indent=indent, ensure_ascii=False)) + "\n"
 
 
 def escaped_json(document: str) -> str:
-    """JSON that says the same, with every character that is not printable as an escape."""
+    """Escapes every non-printable character in a JSON document."""
     return document if document.isascii() and document.isprintable() else _ODD_BUT_LINES.sub(_escape, document)
 
 
@@ -154,12 +154,12 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def picture(text: str) -> str:
-    """`text` that matplotlib draws as it stands: a dollar sign begins no formula."""
+    """`text` escaped for matplotlib: a dollar sign starts no formula."""
     return line(text).replace("$", r"\$")
 
 
 def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
-    """`frame` with an apostrophe before each text that a spreadsheet would take for a formula."""
+    """Prefixes texts that a spreadsheet would take for a formula with an apostrophe."""
     import polars as pl  # noqa: PLC0415 - the command line needs `line`, and not polars
 
     names = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]

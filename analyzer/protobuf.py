@@ -1,4 +1,4 @@
-"""Messages of protocol buffers, as far as their fields can be told without a description of them.
+"""Parses protocol buffer messages without a schema.
 
 Source: the description of the wire format, https://protobuf.dev/programming-guides/encoding/.
 """
@@ -15,7 +15,7 @@ _MORE: Final = 0x80
 
 
 class Field(NamedTuple):
-    """A field of a message: its number, where its value begins and ends, and whether that has a length of its own.
+    """A field: number, start and end of its value, and whether it is length-delimited.
 
     A number has the value `number`; of others it is 0.
     """
@@ -28,7 +28,7 @@ class Field(NamedTuple):
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
-    """The fields of the message at `at`.
+    """Parses the fields of the message at `at`.
 
     Raises:
         ValueError: It is none.

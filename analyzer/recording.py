@@ -1,4 +1,4 @@
-"""How each tool is told to record what a report lacks."""
+"""Recording instructions for data that a report lacks, per tool."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: What makes nsys record a kind of event that it does not record with `_TRACE`.
+#: nsys options for event kinds that `_TRACE` does not record.
 _NSYS: Final = {
     "fault": "--cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true",
     "memory": "--cuda-memory-usage=true",
@@ -17,7 +17,7 @@ _TRACE: Final = "--trace=cuda,nvtx"
 
 _TORCH: Final = "torch.profiler"
 
-#: What makes torch's profiler record a kind of event beside its activities.
+#: torch.profiler options for event kinds beyond its activities.
 _ACTIVITIES: Final = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 _ARGUMENTS: Final = {
     "python": "with_stack=True",
@@ -26,12 +26,12 @@ _ARGUMENTS: Final = {
 }
 _BY_ACTIVITIES: Final = ("kernel", "graph", "memcpy", "memset", "api", "range", "op")
 
-#: What only torch's profiler records.
+#: Kinds that only torch.profiler records.
 _ONLY_TORCH: Final = ("op", "python")
 
 
 def again(kinds: Sequence[str], tool: str) -> str:
-    """What to do for a report of `tool` that has none of `kinds`, one sentence."""
+    """How to record a report of `tool` with `kinds`, one sentence."""
     if tool == _TORCH and (wanted := _torch(kinds)):
         return f"Record it again with them on: `torch.profiler.profile({wanted})`."
     option = next((_NSYS[kind] for kind in kinds if kind in _NSYS), _TRACE)
@@ -43,7 +43,7 @@ def again(kinds: Sequence[str], tool: str) -> str:
 
 
 def _torch(kinds: Sequence[str]) -> str:
-    """The arguments that make torch's profiler record the first of `kinds` that it can."""
+    """The torch.profiler options for the first of `kinds` that it can record."""
     first = next((kind for kind in kinds if kind in _ARGUMENTS or kind in _BY_ACTIVITIES), None)
     if first is None:
         return ""

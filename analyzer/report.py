@@ -1,4 +1,4 @@
-"""A report: tables that a reader fills on demand, and the part of them that the user asked for."""
+"""A report: tables provided lazily by a reader, narrowed to a scope."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kanalyze.schema import Table
     from kanalyze.source import Source
 
-#: What analyses add up of a table, and what they only take differences of.
+#: Columns that are summed in analyses, and those only subtracted; checked for overflow.
 _SUMMED: Final = {
     EVENTS.name: ("dur_ns",),
     "copy_detail": ("size_bytes",),
@@ -35,16 +35,16 @@ _SINGLE: Final = {
     "memory_detail": ("pool_size_bytes", "pool_used_bytes"),
 }
 
-#: Tools whose times do not start with the recording: those of the machine, or of the Unix epoch.
+#: Tools whose clock does not start with the recording: clock of the machine, or Unix epoch.
 _OTHER_CLOCKS: Final = ("torch.profiler",)
 
-#: The key of a kind's events among the tables that were read.
+#: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"
 
 
 @dataclass(frozen=True)
 class Meta:
-    """Where a report came from.
+    """Metadata of a report.
 
     Attributes:
         path: The report, as it was given.
@@ -81,7 +81,7 @@ class Meta:
 
     @property
     def timeless(self) -> bool:
-        """Whether its kernels have durations and no place in time: ncu ran each of them alone, again and again."""
+        """Whether kernels have durations but no time stamps: ncu replays each of them alone."""
         return self.tool == "ncu"
 
 
@@ -104,7 +104,7 @@ class Where(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
-    """The tables of one report. Holds no analysis and prints nothing.
+    """The tables of one report; contains no analyses and prints nothing.
 
     `meta` says where it came from, `scope` which part of it is looked at. Tables are read when first asked for and
     kept; a narrowed report shares them. `answers` is what analyses found out about it and others build on.
@@ -131,26 +131,26 @@ class Report:
         return f"<Report {', '.join(filter(None, (f'{str(meta.path)!r} of {tool}', rank, str(self.scope), closed)))}>"
 
     def __enter__(self) -> Self:
-        """The report, which is closed at the end of the block."""
+        """Returns the report itself, closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the report."""
         self.close()
 
     def close(self) -> None:
-        """Close the report's file, for all parts of it, too; what was read before stays. To do so again is no error."""
+        """Close the report's file, for all narrowed views too; tables read before stay. Idempotent."""
         self._kept.close()
         self.source.close()
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of events that the report records, in the order of :data:`kanalyze.model.KINDS`."""
+        """The kinds of events that the report recorded, in the order of :data:`kanalyze.model.KINDS`."""
         present = self._kept.value("kinds", lambda: {*self.source.kinds}, self.meta.path)
         return tuple(kind for kind in KINDS if kind in present)
 
     def kind(self, kind: str) -> pl.DataFrame:
-        """All events of one kind of the processes in scope, at any time and on any device.
+        """All events of one kind in the processes in scope, regardless of window and device.
 
         Empty where the report does not record the kind; :attr:`kinds` tells that apart from "there was none".
         """
@@ -160,12 +160,12 @@ class Report:
         return frame
 
     def _events(self, kind: str) -> pl.DataFrame:
-        """All events of one kind, of every process."""
+        """All events of one kind, of all processes."""
         name = _EVENTS_OF.format(kind)
         return self._kept.value(name, lambda: self._checked(EVENTS, self.source.events(kind)), self.meta.path)
 
     def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
-        """Columns of all events of some kinds of the processes in scope, at least one kind, one after the other."""
+        """Columns of all events of several kinds, concatenated, in the processes in scope."""
         if self.scope.process is not None:
             return stacked(self.kind(kind).select(columns) for kind in kinds)
         for kind in kinds:
@@ -173,7 +173,7 @@ class Report:
         return self._kept.stacked([_EVENTS_OF.format(kind) for kind in kinds], columns)
 
     def seen(self, kind: str) -> pl.DataFrame:
-        """The events of one kind in scope: of its processes and device, overlapping the window; whole, not clipped."""
+        """Events of one kind in scope: filtered by process and device, overlapping the window, not clipped."""
         frame, window = self.kind(kind), self.scope.window
         if self.scope.device is not None and kind in DEVICE_KINDS:
             frame = frame.filter(pl.col("device") == self.scope.device)
@@ -187,7 +187,7 @@ class Report:
         return frame
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table of :data:`kanalyze.model.READER_TABLES`; `events` is all kinds one after the other."""
+        """A table of :data:`kanalyze.model.READER_TABLES`; `events` concatenates all kinds."""
         if name not in READER_TABLES:
             raise UnknownNameError.of("table", name, READER_TABLES)
         if name == EVENTS.name:
@@ -202,12 +202,12 @@ class Report:
 
     @property
     def kernel_config(self) -> pl.DataFrame:
-        """How each kernel was launched; see :data:`kanalyze.model.KERNEL_CONFIG`."""
+        """Launch configuration of each kernel; see :data:`kanalyze.model.KERNEL_CONFIG`."""
         return self.table("kernel_config")
 
     @property
     def copy_detail(self) -> pl.DataFrame:
-        """What each copy moved; see :data:`kanalyze.model.COPY_DETAIL`."""
+        """Details of each copy; see :data:`kanalyze.model.COPY_DETAIL`."""
         return self.table("copy_detail")
 
     @property
@@ -217,11 +217,11 @@ class Report:
 
     @property
     def processes(self) -> pl.DataFrame:
-        """The processes and the GPUs that they see; see :data:`kanalyze.model.PROCESSES`."""
+        """The processes and their visible GPUs; see :data:`kanalyze.model.PROCESSES`."""
         return self.table("processes")
 
     def narrow(self, **where: Unpack[Where]) -> Report:
-        """The same report, looked at through a window, on one device, or for one process; see :class:`Where`.
+        """A view of the report narrowed to a window, device or process; see :class:`Where`.
 
         Raises:
             BadWindowError: The window's text cannot be understood, names several instances of a range, or is a time
@@ -244,21 +244,21 @@ class Report:
         found = replace(self, scope=scope)
         wanted = found.window(window) if isinstance(window, str) else window
         found = found if wanted is None else replace(found, scope=replace(scope, window=wanted))
-        _ = found.whole  # which it holds from now on, so that all parts of it have the same
+        _ = found.whole  # keeps the whole from now on, so that all views share it
         return found
 
     @property
     def whole(self) -> Report:
-        """The same report at all times and on all devices; the same one for every part of it, process by process."""
+        """The report without window and device; shared by all views of the same process."""
         if self.scope.window is None and self.scope.device is None:
             return self
-        if not self._part_of:  # its parts hold the whole, and never the other way: what nobody holds goes at once
+        if not self._part_of:  # views refer to the whole, never the reverse, so that an unused view is freed at once
             everything = replace(self, scope=Scope(process=self.scope.process))
             self._part_of.append(self._whole.setdefault(self.scope.process, everything))
         return self._part_of[0]
 
     def window(self, text: str) -> Window:
-        """The window that `text` names: two times, or a range of the processes in scope; see :class:`Where`.
+        """Resolves `text` to one window: two times, or a range of the processes in scope; see :class:`Where`.
 
         Raises:
             BadWindowError: The text cannot be understood, or names several instances, or one without duration.
@@ -270,7 +270,7 @@ class Report:
         return lasting(text, found)[0]
 
     def windows(self, text: str) -> list[Window]:
-        """The :meth:`instances` that `text` names, without those that have no duration: nothing happens in them.
+        """The :meth:`instances` of `text`, without those of zero duration.
 
         Raises:
             BadWindowError: The text cannot be understood, or nothing that it names has a duration.
@@ -279,7 +279,7 @@ class Report:
         return lasting(text, self.instances(text))
 
     def instances(self, text: str) -> list[Window]:
-        """Every window that `text` names; several where it is a range that occurs more than once, or ``name#*``.
+        """All windows that `text` names; several if a range has several instances, or for ``name#*``.
 
         ``steps`` is every step of the framework's profiler, ``step:5`` the one with that number; a range that is
         really called so comes first. With a device in scope, only ranges of the processes that used it count.
@@ -295,7 +295,7 @@ class Report:
             if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
                 group = named_ranges.STEPS if named_ranges.parsed(text)[0] == named_ranges.STEPS else None
                 return [Window(start, end, name, group, process) for start, end, name, process in steps]
-            if ranges.is_empty() or not text:  # a range need not have a name, but then it cannot be asked for by one
+            if ranges.is_empty() or not text:  # unnamed ranges cannot be selected by name
                 raise
             name, which = (text, "") if named_ranges.instances(ranges, text).height else named_ranges.parsed(text)
             found = named_ranges.instances(ranges, name)
@@ -317,11 +317,11 @@ class Report:
         return [replace(instances[int(which) - 1], name=text)]
 
     def _times(self, text: str) -> Window:
-        """The window between two times."""
+        """Parses a window of two times."""
         return Window.parse(text, self.first_ns if any(map(relative, text.split(".."))) else 0)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """First and last instants of what was recorded: as the tool says it, then of each kind of events.
+        """First and last instant of the recording, from metadata, then of each kind of events.
 
         A clock of the recording's own begins with it, at 0.
         """
@@ -335,13 +335,13 @@ class Report:
                 yield min(first, 0) if own else first, max(first, last)
 
     def steps(self) -> pl.DataFrame:
-        """The steps of the framework's profiler, of the processes in scope; see :func:`kanalyze.named_ranges.steps`."""
-        # before torch 1.11 every range is an operator
+        """Profiler steps of the processes in scope; see :func:`kanalyze.named_ranges.steps`."""
+        # before torch 1.11 all ranges are operators
         of_ranges = named_ranges.steps(self.kind("range"))
         return self._of_device(of_ranges if of_ranges.height else named_ranges.steps(self.kind("op")))
 
     def _of_device(self, ranges: pl.DataFrame) -> pl.DataFrame:
-        """Those of `ranges` (with process_id) of the processes that used the device in scope; all where none did."""
+        """Filters `ranges` (with process_id) to processes that used the device in scope; all if none did."""
         device = self.scope.device
         if device is None or ranges.is_empty():
             return ranges
@@ -351,35 +351,35 @@ class Report:
 
     @property
     def first_ns(self) -> int:
-        """When the first event of the report starts, of whatever process and kind; 0 where there is none."""
+        """Start of the report's first event, of any process and kind; 0 if there are none."""
         starts = [self._events(kind).get_column("start_ns").min() for kind in self.kinds]
         return min((start for start in starts if isinstance(start, int)), default=0)
 
     @property
     def zero_ns(self) -> int:
-        """What people count the report's times from: its first event where its clock does not start with it, else 0."""
+        """The origin of displayed times: the first event if the clock does not start with the recording, else 0."""
         return self.first_ns if self.meta.tool in _OTHER_CLOCKS else 0
 
     def was_read(self, kind: str) -> bool:
-        """Whether the events of one kind were read before."""
+        """Whether the events of one kind are cached."""
         return self._kept.has(_EVENTS_OF.format(kind))
 
     def notes_of_read(self) -> pl.DataFrame:
-        """The table `notes`, as far as it can be told without reading more than was read before."""
+        """The table `notes`, as far as known without reading further tables."""
         if self._kept.has(NOTES.name):
             return self.table(NOTES.name)
         return NOTES.check(self.source.notes_of_read())
 
     def release(self, name: str) -> None:
-        """Let go of a table that was read; it is read again when it is asked for."""
+        """Drop a table from the cache; it is read again when needed."""
         self._kept.release(name)
 
     def holds(self, name: str) -> bool:
-        """Whether a table of :data:`kanalyze.model.READER_TABLES` was read before, and is still kept."""
+        """Whether a table of :data:`kanalyze.model.READER_TABLES` is cached."""
         return self._kept.has(name)
 
     def _checked(self, table: Table, read: pl.DataFrame) -> pl.DataFrame:
-        """A table as it was read.
+        """Checks a table for overflow, as it is read.
 
         Raises:
             DamagedReportError: Its numbers are so large that sums of them would not fit 64 bits.

@@ -1,4 +1,4 @@
-"""What a table is: its columns with type, unit and meaning, declared once and checked at every door.
+"""Table schemas: columns with type, unit and meaning, declared once and checked wherever a table is produced.
 
 A table is declared where it is filled: the readers' tables in :mod:`kanalyze.model`, the table of an analysis in
 the analysis' own file. ``kanalyze tables``, the docs page and the run-time check all read that one declaration.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-#: A name's last word (or words) says its unit.
+#: Units by the last word (or words) of a column's name.
 UNITS = {
     "bytes_per_s": "bytes/s",
     "ns": "ns",
@@ -38,13 +38,13 @@ _IN = "    "
 
 
 def unit_of(name: str) -> str:
-    """The unit that a column's name ends with; empty where it has none."""
+    """The unit in a column's name; empty if it has none."""
     return next((unit for ending, unit in UNITS.items() if name == ending or name.endswith(f"_{ending}")), "")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name (unit last), polars type, meaning, and whether it may be missing (null)."""
+    """A column: name (unit last), polars type, meaning, nullability."""
 
     name: str
     dtype: DataType | DataTypeClass
@@ -53,13 +53,13 @@ class Column:
 
     @property
     def unit(self) -> str:
-        """The unit that the name ends with; empty where the column has none."""
+        """The unit in the name; empty if the column has none."""
         return unit_of(self.name)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A named table: what a row is, its columns in order, and what other tool prints the same.
+    """A table's schema: meaning of a row, columns in order, equivalent report of another tool.
 
     Attributes:
         name: The name in the command line and in Python.
@@ -90,11 +90,11 @@ class Table:
 
     @property
     def flags(self) -> list[str]:
-        """The options as the command line spells them."""
+        """The options in command-line spelling."""
         return [flag(option) for option in self.options]
 
     def told(self) -> str:
-        """The columns with types, units and meanings, as a section of a docstring."""
+        """A docstring section that lists the columns with types, units and meanings."""
         lines = [f"Columns {_in_python(self.when)}:" if self.when else COLUMNS]
         for column in self.columns:
             kind = column.dtype if isinstance(column.dtype, type) else type(column.dtype)
@@ -104,11 +104,11 @@ class Table:
         return "\n".join(lines)
 
     def empty(self) -> pl.DataFrame:
-        """The table without rows."""
+        """An empty frame of this schema."""
         return pl.DataFrame(schema=self.schema)
 
     def check(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Give `frame` back if it is this table.
+        """Checks `frame` against the schema and returns it.
 
         Raises:
             TypeError: A column is missing, superfluous or of another type, or a required value is null. This is
@@ -125,7 +125,7 @@ class Table:
         return frame
 
     def select(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The table's columns of `frame`, in order and cast to their types, checked."""
+        """Selects the schema's columns of `frame`, in order, cast and checked."""
         found = frame.select([column.name for column in self.columns])
         types = found.schema
         others = [
@@ -135,7 +135,7 @@ class Table:
 
 
 def _in_python(when: str) -> str:
-    """What gives another form of a table, as Python has it: ``with by='stack'`` for ``--by stack``."""
+    """The option of a table's variant in Python syntax: ``with by='stack'`` for ``--by stack``."""
     if not when.startswith("--"):
         return when
     option, _, value = when.removeprefix("--").partition(" ")
@@ -143,13 +143,13 @@ def _in_python(when: str) -> str:
 
 
 def flag(option: str) -> str:
-    """A keyword as an option of the command line: ``threshold_ns`` is ``--threshold``, which takes a unit."""
+    """The command-line option of a keyword: ``threshold_ns`` is ``--threshold``, which takes a unit."""
     unit = next((f"_{ending}" for ending in UNITS if option.endswith(f"_{ending}")), "")
     return "--" + option.removesuffix(unit).replace("_", "-")
 
 
 def columns(*parts: Column | Iterable[Column]) -> tuple[Column, ...]:
-    """One flat tuple of columns from single ones and groups of them."""
+    """Flattens columns and groups of columns into one tuple."""
     flat: list[Column] = []
     for part in parts:
         if isinstance(part, Column):

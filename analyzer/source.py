@@ -1,4 +1,4 @@
-"""Where the tables of a report come from: what a reader gives, and what was read of it."""
+"""Interface of a report's data source, and the cache of tables read from it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Source(Protocol):
-    """What a reader gives: tables of :mod:`kanalyze.model`, read when they are asked for, several at once."""
+    """Interface of a reader's result: tables of :mod:`kanalyze.model`, read on demand, thread-safe."""
 
     @property
     def kinds(self) -> Iterable[str]:
-        """The kinds of events that the report records at all."""
+        """The kinds of events that were recorded."""
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
@@ -32,24 +32,24 @@ class Source(Protocol):
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
 
     def notes_of_read(self) -> pl.DataFrame:
-        """The table `notes`, as far as it can be told without reading more than was asked for before."""
+        """The table `notes`, as far as known without reading further tables."""
 
     def close(self) -> object:
-        """Let go of files and of what was kept to make tables of; nothing is asked for afterwards."""
+        """Release files and buffers; nothing is read afterwards."""
 
 
 class Kept:
-    """What was read of a source, by name, which all parts of a report share; read when it is first asked for."""
+    """Thread-safe cache of what was read from a source, shared by all views of a report."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Start empty."""
         self._values: dict[str, Any] = {}
         self._stacks: dict[tuple[str, ...], pl.DataFrame] = {}
         self._reading: dict[str, RLock] = {}
         self.closed = False
 
     def value(self, name: str, read: Callable[[], T], path: Path) -> T:
-        """What `read` gives, and gave before.
+        """The cached value of `name`, else the result of `read`, which is cached.
 
         Raises:
             ClosedReportError: It was not read before the report at `path` was closed.
@@ -61,21 +61,21 @@ class Kept:
                     raise ClosedReportError.of(path, name)
                 try:
                     self._values[name] = read()
-                except OSError as error:  # the file went away, or its disk did
+                except OSError as error:  # file or disk disappeared
                     raise UnreadableReportError.because(path, error.strerror or str(error)) from error
             found: T = self._values[name]
             return found
 
     def _lock(self, name: str) -> RLock:
-        """Held while a value is read or changed."""
+        """The lock of one entry."""
         return self._reading.setdefault(name, RLock())
 
     def has(self, name: str) -> bool:
-        """Whether a value was read, and is still kept."""
+        """Whether a value is cached."""
         return name in self._values
 
     def stacked(self, names: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
-        """Columns of some values, which are frames that were read, one after the other; made once.
+        """Concatenates columns of cached frames, once.
 
         What is kept of each value then points into it, so that both take the memory of one.
         """
@@ -93,10 +93,10 @@ class Kept:
             return self._stacks[key]
 
     def release(self, name: str) -> None:
-        """Let go of a value; it is read again when it is asked for."""
+        """Drop a value from the cache; it is read again when needed."""
         with self._lock(name):
             self._values.pop(name, None)
 
     def close(self) -> None:
-        """Read nothing any more."""
+        """Refuse further reads."""
         self.closed = True

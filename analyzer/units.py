@@ -1,4 +1,4 @@
-"""The one place where quantities become text, and text becomes quantities.
+"""Formats quantities as text, and parses them: the only module that does.
 
 Nothing is rounded before it gets here; here nothing is rounded into a lie: a share that is not 0 or 1 never prints
 as 0 % or 100 %.
@@ -18,7 +18,7 @@ _TIME: Final = re.compile(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s
 _PERCENT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
 
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
-#: A column of times is in a unit from so many of it on: seconds are too coarse for a window of a few.
+#: Smallest total in each unit for which times are given in it: a few seconds are given in ms.
 _LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
 _SIZE_STEPS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _ROUNDS_UP: Final = 999.5
@@ -26,7 +26,7 @@ _PER_MILLE: Final = 0.001
 
 
 def parse_time_ns(text: str) -> int | None:
-    """The nanoseconds that `text`, a number and a unit such as ``1.5 ms``, says; None where it says none.
+    """Parses a time with unit, such as ``1.5 ms``, to ns; None if invalid.
 
     Digits below a nanosecond are cut off.
     """
@@ -40,13 +40,13 @@ def parse_time_ns(text: str) -> int | None:
 
 
 def parse_percent(text: str) -> float | None:
-    """The share that `text`, a number and a percent sign such as ``50%``, says; None where it says none."""
+    """Parses a percentage, such as ``50%``, to a share; None if invalid."""
     match = _PERCENT.fullmatch(text)
     return float(match[1]) / 100 if match else None
 
 
 def time(ns: float) -> str:
-    """A duration with the unit that suits it and about four digits: ``57.26 ms``, ``209.8 µs``, ``904 ns``."""
+    """Formats a duration with a suitable unit and four digits: ``57.26 ms``, ``209.8 µs``, ``904 ns``."""
     for step, unit in _TIME_STEPS:
         if abs(ns) >= step * (_ROUNDS_UP / 1000):
             return f"{_digits(ns / step)} {unit}"
@@ -54,7 +54,7 @@ def time(ns: float) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """A size in decimal units: ``8.389 MB``, ``512 B``."""
+    """Formats a size in decimal units: ``8.389 MB``, ``512 B``."""
     for step, unit in _SIZE_STEPS:
         if abs(count_bytes) >= step * (_ROUNDS_UP / 1000):
             return f"{_digits(count_bytes / step)} {unit}"
@@ -62,17 +62,17 @@ def size(count_bytes: float) -> str:
 
 
 def rate(bytes_per_s: float) -> str:
-    """A bandwidth: ``30.84 GB/s``."""
+    """Formats a bandwidth: ``30.84 GB/s``."""
     return f"{size(bytes_per_s)}/s"
 
 
 def frequency(hz: float) -> str:
-    """A frequency in MHz, such as ``1,500 MHz``."""
+    """Formats a frequency in MHz: ``1,500 MHz``."""
     return f"{hz / 1e6:,.0f} MHz"
 
 
 def flop(count: float, unit: str = "FLOP") -> str:
-    """A count of operations, of floating-point ones if nothing else is said: ``17.18 GFLOP``."""
+    """Formats a count of operations, by default floating-point: ``17.18 GFLOP``."""
     for step, prefix in ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= step * (_ROUNDS_UP / 1000):
             return f"{_digits(count / step)} {prefix}{unit}"
@@ -80,12 +80,12 @@ def flop(count: float, unit: str = "FLOP") -> str:
 
 
 def operations(precision: str | None) -> str:
-    """What the operations of a precision of the table `roofline` are called: those on integers are no FLOP."""
+    """The unit of operations in a precision of the table `roofline`: integer operations are not FLOP."""
     return "OP" if precision is not None and precision.startswith("tensor int") else "FLOP"
 
 
 def percent(share: float) -> str:
-    """A share of 1 as percent with one decimal; what is not none or all never looks so."""
+    """Formats a share as percent with one decimal; only 0 and 1 print as 0 % and 100 %."""
     if 0 < share < _PER_MILLE / 2:
         return "<0.1 %"
     if 1 - _PER_MILLE / 2 < share < 1:
@@ -94,13 +94,13 @@ def percent(share: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio: ``1.20 ×``, ``8.42 ×``, ``1,104 ×``."""
+    """Formats a ratio: ``1.20 ×``, ``8.42 ×``, ``1,104 ×``."""
     places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0  # noqa: PLR2004 - three digits
     return f"{ratio:,.{places}f} ×"
 
 
 def instant(ns: int, zero_ns: int = 0) -> str:
-    """A point on the trace's own clock, to the microsecond: ``317.837 ms``, ``7.071573 s``.
+    """Formats a time stamp to the microsecond: ``317.837 ms``, ``7.071573 s``.
 
     Where it is counted from another one, `zero_ns`, it has a sign: ``+317.837 ms``.
     """
@@ -111,12 +111,12 @@ def instant(ns: int, zero_ns: int = 0) -> str:
 
 
 def moment(ns: int, zero_ns: int = 0) -> str:
-    """A point in time in a sentence: ``317.8 ms``; with a sign where it is counted from another one, `zero_ns`."""
+    """Formats a time stamp for a sentence: ``317.8 ms``; signed if relative to `zero_ns`."""
     return f"+{time(ns - zero_ns)}" if zero_ns else time(ns)
 
 
 def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
-    """Times in one unit, that of their total, whose printed digits sum to the printed total.
+    """Formats times in the unit of their total, rounded such that the printed digits sum to the printed total.
 
     Each is rounded up or down to three decimals, those with the largest remainders up; what would print as nothing
     and is not prints as ``<0.001``.
@@ -133,7 +133,7 @@ def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
 
 
 def apportioned(parts: Sequence[int], whole: int) -> list[int]:
-    """`whole` cut into integers in proportion to `parts`, by largest remainder; they sum to `whole` exactly."""
+    """Apportions `whole` to integers in proportion to `parts`, by largest remainder; the sum is exact."""
     total = sum(parts)
     if not total:
         return [0 for _ in parts]
@@ -145,12 +145,12 @@ def apportioned(parts: Sequence[int], whole: int) -> list[int]:
 
 
 def count(number: int) -> str:
-    """A whole number with thousands separated: ``270,336``."""
+    """Formats an integer with thousands separators: ``270,336``."""
     return f"{number:,}"
 
 
 def short_count(number: int) -> str:
-    """A whole number in a narrow column: ``950``, ``33.6 k``, ``1.05 M``."""
+    """Formats an integer for a narrow column: ``950``, ``33.6 k``, ``1.05 M``."""
     for step, prefix in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
         if number >= step:
             return f"{number / step:.3g} {prefix}"
@@ -158,7 +158,7 @@ def short_count(number: int) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """A count and its noun: ``1 kernel``, ``3,000 kernels``."""
+    """Formats a count with its noun: ``1 kernel``, ``3,000 kernels``."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith("y"):
@@ -167,7 +167,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def _digits(value: float) -> str:
-    """Four significant digits, at least one before the point."""
+    """Formats four significant digits, at least one before the point."""
     size = abs(value)
     places = 3 if size < 9.9995 else 2 if size < 99.995 else 1  # noqa: PLR2004 - where the fourth digit is
     return f"{value:.{places}f}"

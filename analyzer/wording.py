@@ -1,16 +1,16 @@
-"""Texts in the words of the programming interface that a program used: CUDA's are the ones that they are written in."""
+"""Translates texts from CUDA's terms to those of the programming interface used, such as HIP."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-#: The interfaces. RUNTIME is one that is neither, such as that of MTIA.
+#: Programming interfaces; RUNTIME is any other, such as MTIA's.
 CUDA: Final = "CUDA"
 HIP: Final = "HIP"
 RUNTIME: Final = "runtime"
 
-#: What HIP calls the things that rules name in CUDA's words. Whole phrases: a program's own names stay as they are.
+#: HIP's terms for CUDA's, as whole phrases, so that names of the user's program stay.
 _IN_HIP: Final = (
     (r"\bcudaMemcpyBatchAsync, cudaMemcpy2D\b", "hipMemcpy2D"),
     (r"\bcudaHostAlloc\b", "hipHostMalloc"),
@@ -22,8 +22,8 @@ _IN_HIP: Final = (
 _PHRASES: Final = r"\bCUDA(?= (?:calls?|CALLS|graphs?|GRAPHS|contexts?|kernel|activity|API|events?)\b)"
 _OUTSIDE: Final = {HIP: "outside HIP", RUNTIME: "outside the runtime"}
 
-#: AMD's names for the processors of GPUs, by a part of what their drivers call them.
-#: Source: the tables of AMD's GPUs in the documentation of ROCm.
+#: AMD processor names (gfx) by a substring of the driver's GPU name.
+#: Source: the tables of AMD's GPUs in the ROCm documentation.
 _AMD_TARGETS: Final = {
     r"MI(?:50|60)\b": "gfx906",
     r"MI100\b": "gfx908",
@@ -34,12 +34,12 @@ _AMD_TARGETS: Final = {
 _AMD_VERSIONS: Final = {(9, 4): "gfx942", (9, 5): "gfx950"}
 _AMD: Final = re.compile(r"AMD\b|.*\b(?:Instinct|Radeon)\b|gfx[0-9]")
 
-#: How many threads AMD's GPUs for computing run in step; all others have fewer.
+#: Wavefront size of AMD's data-centre GPUs; all others have smaller warps.
 _AMD_WAVEFRONT: Final = 64
 
 
 def worded(text: str, interface: str) -> str:
-    """`text`, which is in CUDA's words, in those of `interface`."""
+    """Translates `text` from CUDA's terms to those of `interface`."""
     if interface == CUDA:
         return text
     for pattern, word in _IN_HIP if interface == HIP else ():
@@ -49,18 +49,18 @@ def worded(text: str, interface: str) -> str:
 
 
 def is_amd(name: str | None, threads_per_warp: int | None = None) -> bool:
-    """Whether a GPU is AMD's, by what its driver calls it, or else by how many threads it runs in step."""
+    """Whether a GPU is AMD's, by its driver name, else by its wavefront size."""
     return bool(name and _AMD.match(name)) or (not name and threads_per_warp == _AMD_WAVEFRONT)
 
 
 def amd_target(name: str | None, major: int | None, minor: int | None) -> str | None:
-    """What AMD calls the processor of its GPU, such as gfx90a; None where name and version do not tell."""
+    """AMD's processor name of a GPU, such as gfx90a; None if unknown."""
     known = next((target for part, target in _AMD_TARGETS.items() if re.search(part, name or "")), None)
     return known or _AMD_VERSIONS.get((major or 0, minor or 0))
 
 
 def processor(name: str | None, capability: str | None, count: int | None) -> str:
-    """What a GPU is for compilers, and how many processors it has: ``sm_90, 132 SMs`` or ``gfx90a, 104 CUs``."""
+    """Processor name and count of a GPU: ``sm_90, 132 SMs`` or ``gfx90a, 104 CUs``."""
     amd = is_amd(name) or (capability or "").startswith("gfx")
     kind = capability if amd or not capability else f"sm_{capability.replace('.', '')}"
     return ", ".join(part for part in (kind, f"{count} {'CUs' if amd else 'SMs'}" if count else "") if part)
