@@ -1,1 +1,1 @@
-"""What ran on the GPU, when, and in which window."""
+"""Device operations, and the window of each device."""

@@ -1,4 +1,4 @@
-"""What the names of kernels say of them, and which kernels move data between GPUs."""
+"""Kernel families decoded from kernel names, and detection of communication kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _COMMUNICATION: Final = "communication"
 
-#: What a name can be grouped by, each as text; None where the name does not say.
+#: Grouping keys decoded from a kernel name, each as text; None where the name does not tell.
 KEYS: Final[dict[str, Callable[[KernelName], str | None]]] = {
     "family": lambda said: said.family,
     "library": lambda said: said.library,
@@ -33,14 +33,14 @@ KEYS: Final[dict[str, Callable[[KernelName], str | None]]] = {
 
 
 def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
-    """Whether a kernel moves data between GPUs: by its name, or because it is recorded as a collective.
+    """Whether a kernel is a communication kernel: by its name, or because it is recorded as a collective.
 
     Args:
-        events: Kernels; the columns event_id and name are looked at.
-        report: Where collectives would be recorded.
+        events: Kernels, with the columns event_id and name.
+        report: The report, with its table of collectives.
 
     Returns:
-        An expression of those columns; None where no kernel does.
+        A Boolean expression of those columns; None where there is no such kernel.
     """
     names = events.get_column("name").unique().cast(pl.String).drop_nulls()
     hinted = names.filter(names.str.contains_any(list(HINTS), ascii_case_insensitive=True))
@@ -54,15 +54,15 @@ def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
 
 
 def families(names: pl.Series) -> pl.Series:
-    """The family of each name; ``other`` where there is none."""
+    """The kernel family of each name; ``other`` where it is not known."""
     said = {name: decode(name).family for name in names.unique().cast(pl.String).drop_nulls()}
     return pl.Series("family", [said.get(name, OTHER) for name in names.cast(pl.String)], dtype=pl.String)
 
 
 def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """`kernels` with what their names say: a column of text for each of `keys`, ``other`` where a name does not.
+    """Adds a text column for each of `keys`, decoded from the kernel names; ``other`` where not known.
 
-    What the report knows better counts: which kernels are collectives, and who compiled the kernels of Triton.
+    What the report records takes precedence: which kernels are collectives, and the compiler of Triton kernels.
     """
     names = kernels.get_column("name").unique().drop_nulls()
     said = [decode(name) for name in names.cast(pl.String)]
@@ -80,7 +80,7 @@ def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
 
 
 def _compiler(report: Report, names: pl.Series) -> pl.Series:
-    """Who compiled each kernel, ``triton`` or ``inductor``, where a capture tells; null for the others."""
+    """The compiler of each kernel, ``triton`` or ``inductor``, where the capture recorded it; else null."""
     try:
         compiled = report.table(COMPILED_KERNELS.name)
     except CannotTellError:

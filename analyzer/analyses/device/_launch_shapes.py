@@ -1,4 +1,4 @@
-"""Kernels by launch shape: what the page and the rules on grids build on."""
+"""Kernels grouped by launch shape and resources."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 SHAPE: Final = tuple(column.name for column in LAUNCH_SHAPE)
 
-#: Their columns in tables of kernels of which it may not be known.
+#: Columns of the launch shape in tables where it may be unknown.
 SHAPE_COLUMNS: Final = tuple(replace(column, nullable=True) for column in LAUNCH_SHAPE)
 
-#: What else a launch takes of an SM.
+#: Resources that a launch takes of an SM besides threads.
 RESOURCES: Final = ("registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes", "shared_config_bytes")
 
 
 def shape_numbers(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The different launch shapes and resources, and which one each kernel has.
+    """Distinct launch shapes with resources, numbered, and the number of each kernel.
 
     Returns:
-        The shapes: shape (a number), :data:`SHAPE` and :data:`RESOURCES`, each once. And event_id and shape of every
-        row of the kernels' configurations, in their order.
+        The distinct shapes: shape (their number), :data:`SHAPE` and :data:`RESOURCES`; and event_id and shape of every
+        row of the table of kernel configurations, in its order.
     """
     shapes, numbers, ids = _numbered(report)
-    # those of the kernels need not be in memory twice
+    # shares the event ids of the kernels instead of a copy
     ids = report.kind("kernel").get_column("event_id") if ids is None else ids
     return shapes, pl.DataFrame([ids, numbers])
 
 
 @once_per_process
 def _numbered(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None]:
-    """The shapes of :func:`shape_numbers`, their numbers, and ids unless these are the kernels' own."""
+    """Distinct shapes, the number of each row, and its event ids (None where equal to those of the kernels)."""
     config, found = report.kernel_config, []
     codes = []
     for part in slices(config.select(*SHAPE, *RESOURCES)):
@@ -57,10 +57,10 @@ def _numbered(report: Report) -> tuple[pl.DataFrame, pl.Series, pl.Series | None
 
 @once_per_report
 def kernel_shapes(report: Report) -> pl.DataFrame:
-    """The kernels in scope by device, name, launch shape and resources.
+    """Kernels in scope grouped by device, name, launch shape and resources.
 
     Columns: device, bucket, name, the six of :data:`SHAPE`, :data:`RESOURCES`, count, total_ns, exclusive_ns, and
-    alone_ns: the time in which such a kernel ran and no other one did.
+    alone_ns (time in which the kernel ran without any other kernel).
     """
     needed = ("event_id", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
     work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
@@ -76,12 +76,12 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
 
 
 def other_shapes(shapes: pl.DataFrame) -> int:
-    """How many kernels and launch shapes there are beside the first row's, however much of an SM they take."""
+    """Number of distinct kernels and launch shapes besides that of the first row, resources aside."""
     return shapes.select("name", *SHAPE).unique().height - 1
 
 
 def _alone(work: pl.DataFrame) -> pl.DataFrame:
-    """`work`, of one device, with the time in which each kernel ran and no other did."""
+    """Adds alone_ns, the time in which no other kernel ran, to kernels of one device."""
     if work.select((pl.col("exclusive_ns") == pl.col("end") - pl.col("start")).all()).item():
         return work.with_columns(alone_ns="exclusive_ns")
     single = intervals.alone(work)

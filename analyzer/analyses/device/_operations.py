@@ -1,4 +1,4 @@
-"""The work of the devices: every kernel, graph, copy and memset, with the bucket that it fills while it runs."""
+"""Device operations (kernels, graphs, copies and memsets) with their ledger bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: Buckets of a busy device; where several run at once the first wins (definitions.md, section 5).
+#: Buckets of a busy device by precedence, for operations that overlap (definitions.md, section 5).
 BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
 
 _OPERATION: Final = ("event_id", "kind", "name", "start", "dur_ns", "device", "process_id", "rank", "detail")
@@ -26,12 +26,11 @@ _MEMCPY_NAME: Final = r"^\[(?:CUDA|HIP) memcpy (.*)\]$"
 
 @once_per_process
 def operations(report: Report) -> pl.DataFrame:
-    """Every operation of the processes in scope, on any device and at any time, in the order of event_id.
+    """Operations of the processes in scope, on any device and at any time, sorted by event_id.
 
-    Columns: row (its number here), event_id, kind, name, start and end (no later than what can have been recorded),
-    began and dur_ns (before any clipping), device,
-    process_id, rank (of its bucket), bucket, detail (``graph`` for a whole graph, the direction for a
-    copy, else null).
+    Columns: row (row index), event_id, kind, name, start and end (clipped to the end of the recording), began and
+    dur_ns (as recorded, not clipped), device, process_id, rank (index of the bucket), bucket, detail (``graph`` for a
+    whole graph, the direction for a copy, else null).
     """
     kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds] or ["kernel"]
     work = report.of_kinds(kinds, "event_id", "name", "start_ns", "dur_ns").rename({"start_ns": "start"})
@@ -49,21 +48,21 @@ def operations(report: Report) -> pl.DataFrame:
 
 
 def recorded(report: Report, *columns: str) -> pl.DataFrame:
-    """Columns of the devices' events as they were recorded, with `event_id`, in the order of :func:`operations`."""
+    """Columns of the device events as recorded, with event_id, in the order of :func:`operations`."""
     events = pl.concat([report.kind(kind).select("event_id", *columns) for kind in DEVICE_KINDS])
     return events if events.get_column("event_id").is_sorted() else events.sort("event_id")
 
 
 @once_per_report
 def device_operations(report: Report) -> pl.DataFrame:
-    """:func:`operations` on the devices in scope."""
+    """The :func:`operations` on the devices in scope."""
     work, device = operations(report), report.scope.device
     return work if device is None else work.filter(pl.col("device") == device)
 
 
 @once_per_report
 def exclusive_operations(report: Report) -> pl.DataFrame:
-    """:func:`device_operations` that overlap the window, with `exclusive_ns` inside it, additive on each device."""
+    """Clips :func:`device_operations` to the window; adds exclusive_ns, which is additive per device."""
     work, window = device_operations(report), report.scope.window
     if window is not None:
         low, high = window.start_ns, window.end_ns
@@ -74,25 +73,25 @@ def exclusive_operations(report: Report) -> pl.DataFrame:
         work = work.with_columns(pl.col("start").clip(low, high), pl.col("end").clip(low, high))
     if work.is_empty() or constant(work, "device"):
         own = intervals.exclusive(work)
-        same = own.equals(work.get_column("dur_ns"))  # where nothing overlaps, which is in memory once then
+        same = own.equals(work.get_column("dur_ns"))  # nothing overlaps: both columns share one buffer
         return work.with_columns(pl.col("dur_ns").alias(own.name) if same else own)
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in work.partition_by("device")])
 
 
 @once_per_report
 def used_devices(report: Report) -> pl.DataFrame:
-    """Which processes ran operations on which devices in scope: columns device and process_id, each pair once."""
+    """Distinct pairs of device in scope and process with operations on it: device, process_id."""
     return distinct_rows(device_operations(report).select("device", "process_id"))
 
 
 def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
-    """The rows of `work` on one device; `work` itself where that is all of them."""
+    """Filters `work` by device; gives `work` itself where all rows are on it."""
     only = constant(work, "device") and work.head(1).item(0, "device") == device
     return work if only else work.filter(pl.col("device") == device)
 
 
 def _buckets(report: Report, kind: str) -> pl.DataFrame:
-    """What :func:`operations` tells of the events of one kind beside what is recorded."""
+    """Derived columns of the operations of one kind: kind, device, process_id, rank and detail."""
     events = report.kind(kind)
     rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.Categorical)
     if kind == "kernel":
@@ -116,34 +115,35 @@ def _buckets(report: Report, kind: str) -> pl.DataFrame:
     )
 
 
-# Until when anything can have been recorded: an event that is said to end later does not stretch a window.
+# The end of the recording: events with a later (wrong) end are clipped, so that they do not stretch a window.
 #
 # Definitions: docs/definitions.md, section 5, the window of a device.
 
-#: Where no report says when the recording ended: an event may outlast the start of all others by so much.
-_OUTLASTS_NS: Final = 60_000_000_000
+#: In a report without the end of the recording, how long an event may last after the last start of any other.
+_LONGEST_TAIL_NS: Final = 60_000_000_000
 
 _END: Final = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
 
 
 @once_per_process
 def recorded_until(report: Report) -> int | None:
-    """When the last CUDA call or operation can have ended; None where all of them ended in time.
+    """Upper bound for the ends of CUDA calls and operations; None where no end has to be clipped.
 
-    That is the end of the recording, unless most events begin after that: it is then what is wrong. Where the report
-    does not say it, an event ends too late that outlasts the start of every other by a minute and by all the time
-    before, while nothing on the other side (a call, or an operation) ends nearly as late; all that ended before counts.
+    That is the recorded end of the recording, unless most events begin after it, so that it must be wrong itself. In a
+    report without it, an end is an outlier if it is more than a minute, and more than the span of all starts, after the
+    last start, while no event of the other side (calls, or operations) ends as late; the bound is then the latest other
+    end.
     """
     end = report.meta.end_ns
-    sides = [_side(report, DEVICE_KINDS), _side(report, ("api",))]
+    sides = [_extent(report, DEVICE_KINDS), _extent(report, ("api",))]
     known = [side for side in sides if side is not None]
     if not known:
         return None
     latest = max(side[2] for side in known)
     if end is not None:
-        return end if latest > end and _mostly_before(report, end) else None
+        return end if latest > end and _most_begin_before(report, end) else None
     first, last = min(side[0] for side in known), max(side[1] for side in known)
-    limit = last + max(_OUTLASTS_NS, last - first)
+    limit = last + max(_LONGEST_TAIL_NS, last - first)
     late = [side[2] > limit for side in known]
     if not any(late) or (all(late) and len(late) > 1):
         return None
@@ -152,13 +152,13 @@ def recorded_until(report: Report) -> int | None:
 
 
 def in_time(report: Report, events: pl.DataFrame) -> pl.DataFrame:
-    """The `events` of a report, calls or operations, with the columns start and end cut at what can have been recorded.
+    """Clips start and end of `events` (calls or operations) to :func:`recorded_until`.
 
-    Looks at other events only where one of these may have ended too late.
+    Other events are read only where an end looks too late.
     """
     last, latest = events.select(last=pl.col("start").max(), latest=pl.col("end").max()).row(0)
     end = report.meta.end_ns
-    if latest is None or latest <= (last + _OUTLASTS_NS if end is None else end):
+    if latest is None or latest <= (last + _LONGEST_TAIL_NS if end is None else end):
         return events
     limit = recorded_until(report)
     return events if limit is None else events.with_columns(pl.col("start", "end").clip(upper_bound=limit))
@@ -168,8 +168,8 @@ def _kinds(report: Report) -> list[str]:
     return [kind for kind in (*DEVICE_KINDS, "api") if kind in report.kinds]
 
 
-def _side(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None:
-    """First and last start, and last end, of the events of some kinds; None where there are none."""
+def _extent(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None:
+    """First start, last start and last end of the events of some kinds; None without events."""
     starts = pl.col("start_ns")
     found = [
         report.kind(kind)
@@ -185,7 +185,7 @@ def _side(report: Report, kinds: tuple[str, ...]) -> tuple[int, int, int] | None
     return min(firsts), max(lasts), max(ends)
 
 
-def _mostly_before(report: Report, end_ns: int) -> bool:
+def _most_begin_before(report: Report, end_ns: int) -> bool:
     """Whether at least half of all calls and operations begin before `end_ns`."""
     counts = [report.kind(kind).select(pl.len(), (pl.col("start_ns") < end_ns).sum()).row(0) for kind in _kinds(report)]
     return bool(2 * sum(before for _, before in counts) >= sum(every for every, _ in counts))

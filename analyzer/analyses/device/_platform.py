@@ -1,4 +1,4 @@
-"""Which programming interface a report's program used."""
+"""The programming interface (CUDA or HIP) that the program used."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: How the names of each interface's calls begin.
+#: Pattern of the call names of each interface.
 _CALLS: Final = {HIP: r"^hip(?:[A-Z]|rtc)", CUDA: r"^cu(?:da)?[A-Z]"}
 
 
 @once_per_process
 def interface(report: Report) -> str:
-    """CUDA, HIP or RUNTIME (:mod:`kanalyze.wording`), by the names of the calls; without calls by those of the GPUs."""
+    """CUDA, HIP or RUNTIME (:mod:`kanalyze.wording`), by names of calls; without calls by names of GPUs."""
     names = report.kind("api").get_column("name").unique().cast(pl.String).drop_nulls()
     for found, pattern in _CALLS.items():
         if names.str.contains(pattern).any():

@@ -1,9 +1,9 @@
-"""GPUs that several processes share: whose kernels had begun and not ended at the same time, and who took turns.
+"""Detects GPUs shared by several processes, whose kernels overlap or alternate.
 
-A GPU runs the kernels of one process at a time, in time slices, unless the Multi-Process Service (MPS) or instances of
-the GPU (MIG) let them run side by side. A kernel that has to wait for the other process's slice has begun and not
-ended, so that both look as if they ran together, and its duration holds the slice. The report does not say which of the
-two it was; it shows that they shared the GPU, and for how long.
+A GPU time-slices between processes, unless the Multi-Process Service (MPS) or GPU instances (MIG) let their kernels run
+concurrently. A kernel that waits for the time slice of another process has started and not ended, so both appear to
+overlap, and its duration includes that slice. The report does not tell the two cases apart; it shows that the processes
+shared the GPU, and for how long.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kanalyze.analyses.shared.cached import once_per_report
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Tools that number the GPUs of each process on their own: two processes' GPU 0 may be two GPUs.
-_OWN_NUMBERS: Final = ("torch.profiler",)
+#: Tools with device numbers local to a process: GPU 0 of two processes may be two GPUs.
+_LOCAL_DEVICE_NUMBERS: Final = ("torch.profiler",)
 
 _KINDS: Final = ("kernel", "graph")
 
 
 @dataclass(frozen=True)
 class Slowed:
-    """A kernel of one process that takes longer where kernels of another one run meanwhile.
+    """A kernel that takes longer while kernels of another process overlap it.
 
     Attributes:
-        name: The kernel.
+        name: Name of the kernel.
         process: Its process.
-        longest_ns: The longest of its durations there.
-        alone_ns: The median of the others.
+        longest_ns: Longest duration with such an overlap.
+        alone_ns: Median duration without one.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Shared:
 
     Attributes:
         device: The GPU.
-        processes: Those that ran kernels on it in turn, or at the same time.
-        together_ns: How long, in its window, kernels of two of them or more had begun and not ended.
-        turns: How often the next kernel to start is another process's.
-        slowed: The kernel that lost most by it, where one is known.
+        processes: Processes whose kernels overlap or alternate on it.
+        together_ns: Time in its window in which kernels of two or more processes overlap.
+        turns: Number of kernels that follow one of another process.
+        slowed: The kernel that lost most time by sharing, where one is known.
     """
 
     device: int
@@ -65,8 +65,8 @@ class Shared:
 
 @once_per_report
 def shared_devices(report: Report) -> list[Shared]:
-    """The GPUs in scope on which kernels of several processes ran in turn, or at the same time, in the window."""
-    if report.meta.tool in _OWN_NUMBERS:
+    """GPUs in scope on which kernels of several processes overlap or alternate within the window."""
+    if report.meta.tool in _LOCAL_DEVICE_NUMBERS:
         return []
     kernels = pl.col("kind").is_in(_KINDS) & pl.col("process_id").is_not_null()
     found = []
@@ -80,7 +80,7 @@ def shared_devices(report: Report) -> list[Shared]:
 
 
 def _shared(device: int, work: pl.DataFrame) -> Shared | None:
-    together = _together(work)
+    together = _overlapping(work)
     line = work.sort("start", "end").get_column("process_id")
     turns = int((line != line.shift(1)).sum())
     if together.height:
@@ -88,15 +88,15 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
         beside = work.with_columns(shared=met > 0)
         processes = beside.filter("shared").get_column("process_id")
         slowed = _slowed(beside)
-    elif turns >= line.n_unique():  # else each ran after the other
+    elif turns >= line.n_unique():  # fewer turns: one process ran after the other
         processes, slowed = line, None
     else:
         return None
     return Shared(device, processes.unique().sort().to_list(), intervals.length(together), turns, slowed)
 
 
-def _together(work: pl.DataFrame) -> pl.DataFrame:
-    """The span set in which kernels of two processes or more had begun and not ended."""
+def _overlapping(work: pl.DataFrame) -> pl.DataFrame:
+    """The span set in which kernels of two or more processes overlap."""
     spans = [intervals.union(part) for part in work.partition_by("process_id")]
     edges = [pl.concat([part.select(at=side, step=pl.lit(step)) for side, step in _STEPS]) for part in spans]
     line = pl.concat([pl.DataFrame(schema={"at": pl.Int64, "step": pl.Int32}), *edges])
@@ -109,7 +109,7 @@ _STEPS: Final = (("start", 1), ("end", -1))
 
 
 def _slowed(work: pl.DataFrame) -> Slowed | None:
-    """The kernel that took most longer in all where it was not alone, against its median where it was."""
+    """The kernel with the most excess time while shared, against its median duration when alone."""
     took = pl.col("end") - pl.col("start")
     shared, alone = took.filter(pl.col("shared")), took.filter(~pl.col("shared")).median().alias("alone_ns")
     sums = work.group_by("name", "process_id").agg(

@@ -1,4 +1,4 @@
-"""The window of each device: the time that its ledger accounts for."""
+"""Window of each device: the interval that its ledger accounts for."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SCHEMA = dict.fromkeys(("device", "start", "end"), pl.Int64)
 
 @once_per_report
 def activity(report: Report) -> pl.DataFrame:
-    """First start and last end of any CUDA call or operation of the processes that ran operations on a device.
+    """First start and last end of the CUDA calls and operations of all processes that used a device.
 
-    Columns device, start, end; one row per device with operations.
+    Columns: device, start, end; one row per device with operations.
     """
     spans = _process_spans(report)
     used = used_devices(report)
@@ -32,9 +32,9 @@ def activity(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def windows(report: Report) -> pl.DataFrame:
-    """The window of each device with operations: its activity, or what the user asked for. Columns as there."""
+    """Window of each device with operations, the user's or else its :func:`activity`: device, start, end."""
     asked, spans = report.scope.window, activity(report)
-    if asked is None:  # no window is of negative length, even where all that happened ended before it began
+    if asked is None:  # events that end before they start would give a negative length
         return spans.with_columns(pl.max_horizontal("start", "end").alias("end"))
     low = pl.col("start") if asked.start_ns is None else pl.lit(asked.start_ns, dtype=pl.Int64)
     high = pl.col("end") if asked.end_ns is None else pl.lit(asked.end_ns, dtype=pl.Int64)
@@ -48,30 +48,30 @@ def _process_spans(report: Report) -> pl.DataFrame:
 
 
 def _spans(events: pl.DataFrame) -> pl.DataFrame:
-    """From when to when the `events` (process_id, start, end) of each process lasted."""
+    """First start and last end of the `events` (process_id, start, end) of each process."""
     sides = pl.col("start").min(), pl.col("end").max()
-    if constant(events, "process_id"):  # no table of processes has to be made
+    if constant(events, "process_id"):  # saves the group-by
         return events.select(pl.col("process_id").first(), *sides)
     return events.group_by("process_id").agg(sides)
 
 
 @once_per_process
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
-    """The span set in which anything ran on each device, at any time."""
+    """Span set of busy time by device, at any time."""
     work = operations(report).select("device", "start", "end")
     return {device: intervals.union(of_device(work, device)) for device in distinct_values(work, "device")}
 
 
 @once_per_report
 def idle_spans(report: Report) -> dict[int, pl.DataFrame]:
-    """The span set of each device in scope, by its number, in which nothing ran on it inside its window."""
+    """Span set of idle time inside its window, by device in scope."""
     busy = busy_spans(report)
     return {device: intervals.gaps(busy[device], low, high) for device, low, high in windows(report).iter_rows()}
 
 
 @once_per_report
 def all_idle_spans(report: Report) -> pl.DataFrame:
-    """The span set in which all devices in scope were idle, between the first start and last end of their windows."""
+    """Span set in which all devices in scope were idle, from the first start to the last end of their windows."""
     known, work = windows(report), operations(report).select("device", "start", "end")
     if known.is_empty():
         return pl.DataFrame(schema=intervals.SPANS)

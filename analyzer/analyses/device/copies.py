@@ -1,4 +1,4 @@
-"""Copies and memsets by operation: time, bytes and achieved bandwidth."""
+"""Time, bytes and bandwidth of copies and memsets, by operation."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TABLE: Final = Table(
 
 @analysis
 def copies(report: Report) -> pl.DataFrame:
-    """The copies and memsets in scope, by operation, the longest in total first.
+    """Copies and memsets in scope by operation, the longest in total first.
 
     Returns:
         :data:`TABLE`.

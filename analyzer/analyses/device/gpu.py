@@ -1,4 +1,4 @@
-"""Kernels, copies and memsets in one table by time."""
+"""Kernels, copies and memsets in one table, by total time."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ TABLE: Final = Table(
 
 @analysis
 def gpu(report: Report) -> pl.DataFrame:
-    """Everything that ran on the devices in scope, by name, the longest in total first.
+    """Device operations in scope by name, the longest in total first.
 
-    Whole-graph rows are not in it, as in nsys; `ledger` and `exposure` count them.
+    As in nsys, operations that are a whole graph are left out; `ledger` and `exposure` count them.
 
     Returns:
         :data:`TABLE`.

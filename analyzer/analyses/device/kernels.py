@@ -1,4 +1,4 @@
-"""Kernels by name, by name and launch shape, or by what their names say."""
+"""Kernels by name, by name and launch shape, or by family."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FAMILY: Final = Column("family", pl.String, "What they do: gemm, elementwise, c
 
 
 def _by_name(by: str, *keys: Column) -> Table:
-    """The form of the table that groups by what the names say; ``other`` is where they do not."""
+    """The table for a grouping by keys decoded from kernel names; ``other`` where not known."""
     return Table(
         "kernels",
         "All kernels whose names say the same; `other` where they do not say.",
@@ -84,12 +84,11 @@ _FORMS: Final = {
 
 
 def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """The kernels in scope, heaviest first.
+    """Kernels in scope, the longest in total first.
 
     Args:
-        report: Where to look; kernels that overlap its window count, whole.
-        by: ``launch-shape`` tells launches of different grid or block apart; the other groupings put together all
-            kernels whose names say the same.
+        report: The report; kernels that overlap its window count whole.
+        by: ``launch-shape`` groups by name, grid and block; the other groupings by keys decoded from the names.
         where: A window, device or process to look at alone.
 
     Returns:

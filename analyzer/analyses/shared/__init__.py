@@ -1,1 +1,1 @@
-"""What all analyses build on: answers kept per report, threads, nesting and lookups. Knows no subject."""
+"""Common ground of all analyses: caches per report, thread pools, nesting and lookups. Knows no subject."""

@@ -1,4 +1,4 @@
-"""Answers kept per report: computed when first asked for, shared by all analyses that build on them."""
+"""Caches results per report: computed on first use, shared by all analyses that need them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Others = TypeVarTuple("Others")
 
 
 class Remembered(Generic[T]):
-    """A function of a report whose answer is kept as long as the report lives; see :func:`once_per_report`."""
+    """A function of a report with a cached result; see :func:`once_per_report`."""
 
     def __init__(self, compute: Callable[[Report], T]) -> None:
-        """Remember what `compute` gives."""
+        """Wraps `compute`."""
         self._compute = compute
         self._lock = RLock()
         update_wrapper(self, compute)
 
     def __call__(self, report: Report) -> T:
-        """The answer, computed when it is first asked for."""
+        """The cached result, computed on the first call."""
         with self._lock:
             if self not in report.answers:
                 report.answers[self] = self._compute(report)
@@ -39,35 +39,35 @@ class Remembered(Generic[T]):
             return found
 
     def forget(self, report: Report) -> None:
-        """Let go of the answer; it is computed again if it is asked for again."""
+        """Drops the cached result; the next call computes it again."""
         with self._lock:
             report.answers.pop(self, None)
 
 
 def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
-    """Keep what `compute` gives for a report as long as the report lives: several analyses build on it."""
+    """Caches the result of `compute` per report, for the lifetime of the report."""
     return Remembered(compute)
 
 
 class _OfWhole(Remembered[T]):
-    """A function of the whole of a report, of which all parts of the report have the answer."""
+    """A function of the whole report, with one cached result for all narrowed parts of it."""
 
     def __call__(self, report: Report) -> T:
-        """The answer, computed when it is first asked for."""
+        """The cached result for the whole report, computed on the first call."""
         return super().__call__(report.whole)
 
     def forget(self, report: Report) -> None:
-        """Let go of the answer."""
+        """Drops the cached result."""
         super().forget(report.whole)
 
 
 def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
-    """As :func:`once_per_report`, for what neither window nor device changes: the parts of a report share it."""
+    """As :func:`once_per_report`, for results independent of window and device: shared by all parts of a report."""
     return _OfWhole(compute)
 
 
 def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, *Others], T]:
-    """Keep what `compute` gives for several reports as long as the first of them lives; the others live with it."""
+    """Caches the result of `compute` for a tuple of reports, for the lifetime of the first one."""
 
     @once_per_report
     def known(report: Report) -> dict[tuple[int, ...], tuple[tuple[*Others], T]]:
@@ -76,7 +76,7 @@ def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, 
 
     @wraps(compute)
     def remembered(first: Report, *others: *Others) -> T:
-        found, key = known(first), tuple(map(id, others))  # which are kept, so that ids stay theirs
+        found, key = known(first), tuple(map(id, others))  # kept alive by the cache, so that ids stay unique
         if key not in found:
             found[key] = others, compute(first, *others)
         return found[key][1]
@@ -85,20 +85,20 @@ def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, 
 
 
 class Analysis(Protocol):
-    """A function from a report, or the part of it that keywords name, to one table."""
+    """A function from a report, or a part of it given by keywords, to one table."""
 
     def __call__(self, report: Report, **where: Unpack[Where]) -> pl.DataFrame:
         """The table; `where` is a window, device or process to look at alone."""
 
 
 def analysis(compute: Callable[[Report], pl.DataFrame]) -> Analysis:
-    """Make a function of a report one that also takes the part to look at, and that remembers its answer."""
+    """Decorator: adds the keywords that narrow a report, and caches the table per part."""
     remembered = once_per_report(compute)
 
     def narrowed(report: Report, **where: Unpack[Where]) -> pl.DataFrame:
         return remembered(report.narrow(**where))
 
-    # not functools.wraps: help() is to show the keywords, which the wrapped function does not have
+    # not functools.wraps: help() would show the signature without the keywords
     for name in ("__doc__", "__name__", "__qualname__", "__module__"):
         setattr(narrowed, name, getattr(compute, name))
     return narrowed

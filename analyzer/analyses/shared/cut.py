@@ -1,4 +1,4 @@
-"""Cutting stretches of time where others begin and end, so that each part lies in one of them or in none."""
+"""Splits intervals at the edges of others, so that each part lies in one of those or in none."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import polars as pl
 from kanalyze.frames import count_up_to, spread
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
-#: So many times more pieces than spans are found by the spans.
+#: With so many times more pieces than spans, the search goes from spans to pieces.
 _MANY: Final = 8
 
 
 def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFrame:
-    """`pieces` cut where `spans` begin and end, with the `value` of the span that a part lies in, null for none.
+    """Splits `pieces` at the edges of `spans`; adds the column `value` of the span around each part, null for none.
 
-    Both are sorted by start and do not overlap; the parts are in the order of time and keep the pieces' columns.
+    Both (start, end) are sorted and disjoint; the parts are sorted by start and keep the columns of `pieces`.
     """
     values = spans.get_column(value)
     if spans.is_empty() or pieces.is_empty():
         return pieces.with_columns(pl.lit(None, dtype=values.dtype).alias(value))
     edges = _edges(spans)
-    # what lies between two edges has the number of the first one, from 1 on; the odd ones are spans, the even ones none
+    # elementary intervals are numbered by their first edge, from 1 on: odd ones are inside a span, even ones between
     first = count_up_to(edges, pieces.get_column("start"), equal=True)
     last = count_up_to(edges, pieces.get_column("end"), equal=False)
     last = last.zip_with(last > first, first)
@@ -41,18 +41,18 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
 
 
 def _edges(spans: pl.DataFrame) -> pl.Series:
-    """Where `spans` start and end, in turn: sorted as they are."""
+    """Starts and ends of `spans`, interleaved, and therefore sorted."""
     return spans.select(pl.concat_arr("start", "end")).to_series().explode()
 
 
 def touched(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Which of `pieces` overlap any of `spans`; these are sorted by start and do not overlap, and all last."""
+    """Whether each of `pieces` overlaps any of `spans`, which are sorted, disjoint and longer than 0."""
     none = pl.Series([False]).new_from_index(0, pieces.height)
     if spans.is_empty() or pieces.is_empty():
         return none
     start, end = pieces.get_column("start"), pieces.get_column("end")
     if spans.height * _MANY < pieces.height and start.is_sorted() and end.is_sorted():
-        # from the first piece that ends after a span begins to the last one that begins before it ends
+        # overlapping pieces: from the first that ends after the span starts to the last that starts before it ends
         first = count_up_to(end, spans.get_column("start"), equal=True)
         stop = count_up_to(start, spans.get_column("end"), equal=False)
         near = pl.DataFrame([first.alias("first"), stop.alias("stop")]).filter(stop > first)

@@ -1,13 +1,13 @@
-"""Which ranges of one thread contain what: also where they overlap without nesting, as start/end ranges may.
+"""Containment of intervals in the ranges of one thread, which may also cross, as start/end ranges do.
 
 Nothing here assumes a stack. Push/pop ranges of one domain nest, but those of two domains, and start/end ranges, may
-cross. So a thread's ranges are cut into layers, of which none contains another of its own layer: the outermost first,
-then the outermost of the rest, and so on. Within a layer starts and ends rise together, and the ranges that contain
-a stretch of time are neighbours, found by two searches. What a range of a deeper layer contains, one of every layer
-above contains, too; so what no range of a layer contains need not be looked for further down.
+cross. So the ranges of a thread are split into layers, in which no range contains another one of the same layer: the
+outermost ranges first, then the outermost of the rest, and so on. Within a layer starts and ends increase together, so
+the ranges that contain an interval are adjacent, and two binary searches find them. An interval inside a range of a
+deeper layer is also inside a range of every layer above; so the search stops at the first layer without a match.
 
-Ranges that a program forgot to close all end together, at the end of all others, and each contains all that start
-after it: thousands of layers of one range each. They are a chain of their own (:class:`Nest`), searched by start alone.
+Ranges that a program forgot to close all end together, after all others, and each contains all that start after it:
+thousands of layers of one range each. They form a chain of their own (:class:`Nest`), searched by start alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Layer(NamedTuple):
     Attributes:
         start: When each starts.
         end: When each ends.
-        at: Which each is: its place among all ranges.
+        at: Index of each among all ranges.
     """
 
     start: pl.Series
@@ -40,11 +40,11 @@ class Layer(NamedTuple):
 
 
 class Nest(NamedTuple):
-    """How the ranges of one thread lie in each other.
+    """The ranges of one thread as layers by nesting.
 
     Attributes:
-        chain: Those that end when the last one ends, if there are several: each contains all after it.
-        layers: The others, the outermost first.
+        chain: Ranges that share the latest end, if there are several: each contains all after it.
+        layers: The other ranges, the outermost layer first.
     """
 
     chain: Layer
@@ -52,15 +52,15 @@ class Nest(NamedTuple):
 
 
 def outermost_first(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Ranges of one thread (start, end, row) in the order that this module needs: what contains another before it."""
+    """Sorts ranges of one thread (start, end, row) so that a range comes before all that it contains."""
     return ranges.sort("start", "end", "row", descending=[False, True, False])
 
 
 def nest(ranges: pl.DataFrame) -> Nest:
-    """The chain and the layers of `ranges` (start, end; as :func:`outermost_first` sorts them).
+    """Splits `ranges` (start, end; sorted by :func:`outermost_first`) into chain and layers.
 
-    Of ranges that start and end together the one that stands first contains the others. Every range of a layer but
-    the first is contained in one of the layer above.
+    Of ranges with equal start and end, the first row contains the others. Every range below the first layer is
+    contained in one of the layer above.
     """
     line = ranges.select("start", "end").with_row_index("at")
     last = line.select((pl.col("end") == pl.col("end").max()) & pl.lit(ranges.height > 1)).to_series()
@@ -71,9 +71,9 @@ def nest(ranges: pl.DataFrame) -> Nest:
 
 
 def flat_layers(ranges: pl.DataFrame) -> list[Layer]:
-    """The layers of `ranges` (start, end; as :func:`outermost_first` sorts them); those of one end may share one.
+    """Splits `ranges` (start, end; sorted by :func:`outermost_first`) into layers; equal ends may share a layer.
 
-    They do for :func:`innermost`, which asks only for the last of those that contain something.
+    Enough for :func:`innermost`, which needs only the last range of a layer that contains an interval.
     """
     line = ranges.select("start", "end").with_row_index("at")
     return _layers(line, pl.col("end") >= pl.col("end").cum_max().shift(1), strict=False)
@@ -96,7 +96,7 @@ def _layer(rows: pl.DataFrame) -> Layer:
 
 
 def chained(chain: Layer, stretches: pl.DataFrame) -> pl.Series:
-    """How many of a chain's ranges contain each stretch of time (since, until): the first so many of them."""
+    """Number of ranges of a chain that contain each interval (since, until), counted from its first range."""
     if chain.start.is_empty():
         return pl.zeros(stretches.height, dtype=pl.UInt32, eager=True)
     begun = count_up_to(chain.start, stretches.get_column("since"), equal=True)
@@ -104,11 +104,11 @@ def chained(chain: Layer, stretches: pl.DataFrame) -> pl.Series:
 
 
 def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.Series]]:
-    """Every stretch of time with every range that contains it, both ends included.
+    """Pairs of interval and containing range, both ends included, batch by batch.
 
-    `stretches` has the columns `since` and `until`, and any others. Each step gives some of its rows, in their order,
-    and for each row the place of the range around it; no row stands twice in one step, and the rows of one range are
-    all in the same step.
+    `stretches` has the columns since and until, and any others. Each batch has some of its rows, in order, and the
+    index of a containing range for each; a row occurs at most once per batch, and all rows of one range are in the same
+    batch.
     """
     for layer in found:
         begun = count_up_to(layer.start, stretches.get_column("since"), equal=True)
@@ -119,17 +119,17 @@ def containing(found: list[Layer], stretches: pl.DataFrame) -> Iterator[tuple[pl
             return
         most = longest(pl.DataFrame({"ranges": begun - over}), "ranges")
         for lane in range(most):
-            # every so many places a range of this lane: one of them, at most, is around any stretch
+            # ranges whose index is equal to `lane` modulo `most`: at most one of them contains an interval
             place = over + (lane + most - over % most) % most
             around = place < begun
             yield stretches.filter(around), layer.at.gather(place.filter(around))
 
 
 def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
-    """What encloses each of `ranges` (start, end; as :func:`nest` took them): columns at, parent, level.
+    """Parent and depth of each of `ranges` (start, end; as given to :func:`nest`): at, parent, level.
 
-    The parent is the shortest range that contains it, of equals the one that started last, then the one that stands
-    last; null for a range in no other. The level counts the ranges from there outwards, parent by parent.
+    The parent is the shortest containing range, then the one that started last, then the last row; null for outermost
+    ranges. The level is the number of ancestors.
     """
     if len(found.layers) >= DEEP:
         told = enclosing(ranges.get_column("start").to_list(), ranges.get_column("end").to_list())
@@ -141,13 +141,13 @@ def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
     places = lengths.get_column("at")
     rank = places.scatter(tightest, places)
     chain = found.chain.at
-    # of the chain the last one that contains it is the tightest; its own ranges are in nothing else
+    # the last containing range of the chain is the shortest; ranges of the chain lie only within the chain
     before = chained(found.chain, ranges.select(since="start", until="end")).cast(pl.Int64)
     before = before.scatter(chain, pl.int_range(len(chain), eager=True)) - 1
     best = gathered(rank.gather(chain), before.set(before < 0, None))
     for inner, outer in containing(found.layers, ranges.select(since="start", until="end").with_row_index("at")):
         own = inner.get_column("at")
-        others = outer < own  # what contains a range stands before it; the range itself, and its later equals, do not
+        others = outer < own  # a containing range has a lower index; drops the range itself, and equal ranges after it
         own, around = own.filter(others), outer.filter(others)
         closer = pl.select(pl.min_horizontal(best.gather(own), rank.gather(around))).to_series()
         best = best.scatter(own, closer)
@@ -160,7 +160,7 @@ def parents(found: Nest, ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def held(found: list[Layer], stretches: pl.DataFrame) -> pl.Series | None:
-    """What :func:`innermost` gives of the ranges of all layers, in one pass; None where ranges cross."""
+    """The :func:`innermost` ranges in one pass with a stack; None where ranges cross."""
     starts, ends, at = (pl.concat([getattr(layer, name) for layer in found]) for name in Layer._fields)
     line = pl.DataFrame([starts, ends, at]).sort("at")
     ranges, asked = (line.get_column(name).to_list() for name in ("start", "end")), ("since", "until")
@@ -169,9 +169,9 @@ def held(found: list[Layer], stretches: pl.DataFrame) -> pl.Series | None:
 
 
 def innermost(found: list[Layer], stretches: pl.DataFrame) -> pl.Series:
-    """For each stretch of time (since, until), the place of the range around it that started last; null for none.
+    """Index of the innermost range that contains each interval (since, until); null for none.
 
-    Of those that started together it is the shorter one, then the one that stands last.
+    Innermost is the one that started last, then the shorter one, then the last row.
     """
     if len(found) >= DEEP and (told := held(found, stretches)) is not None:
         return told
@@ -189,22 +189,22 @@ def innermost(found: list[Layer], stretches: pl.DataFrame) -> pl.Series:
     return best
 
 
-# Ranges nested hundreds deep, which made-up or damaged reports have, and programs that recurse.
+# Ranges nested hundreds deep, as in recursive programs and in synthetic or damaged reports.
 #
-# Layer by layer the work grows with the depth times what lies inside. Here one pass goes along ranges and stretches of
-# time with a stack, in Python: slower for what is usual, and linear for any depth. Ranges that cross have no stack; for
-# those the functions give None, and layers are left.
+# The layers above cost depth times number of intervals. The functions below make one pass over ranges and intervals
+# with a stack, in Python: slower in the usual case, linear for any depth. Ranges that cross form no stack; then the
+# functions give None, and the caller falls back to layers.
 
-#: From so many layers on one pass costs less: what takes it a microsecond takes a layer some nanoseconds.
+#: From so many layers on one pass costs less: it takes a microsecond per interval, a layer some nanoseconds.
 DEEP: Final = 256
 
 
 def layer_numbers(ends: Sequence[int], *, strict: bool) -> list[int]:
-    """The layer of each range, outermost first as `outermost_first` of :mod:`.range_nesting` sorts them.
+    """Layer number of each range, given the ends in the order of :func:`outermost_first`.
 
-    A layer's ends rise, strictly or not: each range belongs to the first layer where its end goes on with that.
+    The ends of a layer increase, strictly or not: a range belongs to the first layer that its end continues.
     """
-    tops: list[int] = []  # minus the last end of each layer, rising
+    tops: list[int] = []  # negated last end of each layer, in ascending order for bisect
     found = []
     for end in ends:
         layer = (bisect_right if strict else bisect_left)(tops, -end)
@@ -217,7 +217,7 @@ def layer_numbers(ends: Sequence[int], *, strict: bool) -> list[int]:
 
 
 class _Stack:
-    """The ranges around one moment that moves on, the outermost first."""
+    """Stack of the ranges open at a moment that only advances, the outermost first."""
 
     def __init__(self, starts: Sequence[int], ends: Sequence[int]) -> None:
         self._starts, self._ends = starts, ends
@@ -227,7 +227,7 @@ class _Stack:
         self._touching: int | None = None
 
     def go_to(self, moment: int) -> Iterator[int]:
-        """Open every range that starts up to a moment, and give each as it is opened.
+        """Advances to a moment, and yields each range that starts up to it as it is pushed.
 
         Raises:
             ValueError: Ranges cross.
@@ -238,10 +238,10 @@ class _Stack:
             while self.places and self._ends[self.places[-1]] < self._ends[place]:
                 if self._ends[self.places[-1]] > self._starts[place]:
                     raise ValueError
-                self._touching = self._starts[place]  # one ends where this one starts
+                self._touching = self._starts[place]  # a range ends where this one starts
                 self._drop()
             if self._touching == self._ends[place]:
-                raise ValueError  # it may lie in one that is gone
+                raise ValueError  # a range already popped may contain it
             self._next += 1
             yield place
             self.places.append(place)
@@ -249,10 +249,10 @@ class _Stack:
         self._leave(moment)
 
     def around(self, since: int, until: int) -> int | None:
-        """The innermost range that holds a stretch which begins where the stack is; None for none.
+        """Index of the innermost range that contains ``[since, until]``; `since` is the current moment. None for none.
 
         Raises:
-            ValueError: It is a moment at which one range ends and another starts.
+            ValueError: The interval is a moment at which one range ends and another starts.
         """
         if since == until == self._touching:
             raise ValueError
@@ -269,7 +269,7 @@ class _Stack:
 
 
 def enclosing(starts: Sequence[int], ends: Sequence[int]) -> tuple[list[int | None], list[int]] | None:
-    """For each range (outermost first) the one that encloses it, and how many do; None where ranges cross."""
+    """Parent and depth of each range (sorted by :func:`outermost_first`); None where ranges cross."""
     stack, parents, levels = _Stack(starts, ends), [], []
     try:
         for start in starts:
@@ -284,7 +284,7 @@ def enclosing(starts: Sequence[int], ends: Sequence[int]) -> tuple[list[int | No
 def holding(
     starts: Sequence[int], ends: Sequence[int], since: Sequence[int], until: Sequence[int]
 ) -> list[int | None] | None:
-    """For each stretch of time the innermost range around it, by its place; None for all where ranges cross."""
+    """Index of the innermost range that contains each interval (since, until); None where ranges cross."""
     stack = _Stack(starts, ends)
     found: list[int | None] = [None] * len(since)
     try:
@@ -298,20 +298,20 @@ def holding(
 
 
 class Spans:
-    """Stretches of time that do not touch, sorted, and how long they are together."""
+    """Mutable union of intervals: sorted, disjoint, with its total length `ns`."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Starts empty."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self.ns = 0
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of disjoint intervals."""
         return len(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Unite them with one more."""
+        """Adds an interval to the union."""
         first = bisect_left(self._ends, start)
         last = bisect_right(self._starts, end)
         if first < last:
@@ -322,19 +322,19 @@ class Spans:
         self.ns += end - start
 
     def united(self, other: Spans) -> Spans:
-        """Both together; the smaller one is added to the larger one, which is changed."""
+        """Merges the smaller union into the larger one, in place, and gives that."""
         large, small = (self, other) if len(self) >= len(other) else (other, self)
         for start, end in small.all():
             large.add(start, end)
         return large
 
     def all(self) -> list[tuple[int, int]]:
-        """Their starts and ends."""
+        """The disjoint intervals as (start, end)."""
         return list(zip(self._starts, self._ends, strict=True))
 
 
 class Sums(NamedTuple):
-    """What ran in a range: first start, last end, time in which anything ran, first operations of calls, operations."""
+    """Operations in a range: its index, first start, last end, busy time (ns), and numbers of calls and operations."""
 
     place: int
     start: int
@@ -347,10 +347,10 @@ class Sums(NamedTuple):
 def sums_in(
     parents: Sequence[int | None], own: Sequence[int | None], work: Sequence[tuple[int, int, bool]]
 ) -> Iterator[Sums]:
-    """What ran in each range and all in it, for those with anything.
+    """Sums of the operations in each range, nested ranges included; ranges without operations are left out.
 
-    `parents` are of the ranges, outermost first; `own` is the innermost range of each of `work`: start, end, and
-    whether it is the first operation of its call.
+    `parents` has the parent of each range (outermost first), `work` the operations (start, end, whether it is the first
+    of its call), and `own` the innermost range of each operation.
     """
     inside: list[list[tuple[int, int, bool]]] = [[] for _ in parents]
     for place, operation in zip(own, work, strict=True):

@@ -1,4 +1,4 @@
-"""What a table needs of a report: kinds of events, and times."""
+"""Checks that a report has the kinds of events, and the times, that a table needs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 def require(report: Report, table: str, *kinds: str) -> None:
-    """Raise :class:`CannotTellError` unless the report records one of `kinds`, which `table` is made of, in time."""
+    """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times."""
     if report.meta.timeless:
         raise CannotTellError.timeless(table, report.meta.path)
     _require_kinds(report, table, *kinds)
 
 
 def require_kernels(report: Report, table: str) -> None:
-    """Raise :class:`CannotTellError` unless the report records kernels, of whose durations `table` is made.
+    """Raises :class:`CannotTellError` unless the report records kernels, whose durations `table` needs.
 
-    ncu's will do, which it measured one by one: each had the device for itself. They are in no window.
+    Kernels of ncu suffice, though it measured them one by one, without a place in time; they are in no window.
     """
     if report.meta.timeless and report.scope.window is not None:
         raise CannotTellError.timeless(f"{table} of a window", report.meta.path)

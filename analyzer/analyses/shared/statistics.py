@@ -13,7 +13,7 @@ def total(frame: pl.DataFrame, column: str) -> int:
 
 
 def longest(frame: pl.DataFrame, column: str) -> int:
-    """The greatest value of an integer column; 0 for no value."""
+    """The maximum of an integer column; 0 for no value."""
     value = frame.get_column(column).max()
     return value if isinstance(value, int) else 0
 
@@ -38,7 +38,7 @@ DURATION_COLUMNS = (
 
 
 def duration_statistics() -> list[pl.Expr]:
-    """The aggregations behind :data:`DURATION_COLUMNS`, of the column dur_ns; `share` follows from them all."""
+    """Aggregations of dur_ns for :data:`DURATION_COLUMNS`, without `share`, which needs all rows."""
     return [
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("dur_ns").sum().alias("total_ns"),
@@ -47,9 +47,9 @@ def duration_statistics() -> list[pl.Expr]:
 
 
 def spread(column: str, prefix: str, unit: str) -> list[pl.Expr]:
-    """Mean, median, least, most and sample deviation of a column, named ``<prefix>avg<unit>`` and so on.
+    """Mean, median, minimum, maximum and sample standard deviation of a column, named ``<prefix>avg<unit>`` and so on.
 
-    All but the deviation are null where the column has no values; it is then 0, as nsys prints it.
+    Without values all are null but the standard deviation, which is then 0, as nsys prints it.
     """
     value = pl.col(column)
     parts = {
@@ -63,6 +63,6 @@ def spread(column: str, prefix: str, unit: str) -> list[pl.Expr]:
 
 
 def share_of_total() -> pl.Expr:
-    """Each row's part of the sum of total_ns; 0 where that sum is 0."""
+    """Share of each row in the sum of total_ns; 0 where that sum is 0."""
     total = pl.col("total_ns").sum()
     return pl.when(total > 0).then(pl.col("total_ns") / total).otherwise(0.0).alias("share")

@@ -1,7 +1,7 @@
-"""Host threads one after the other on one line of time, so that what is done for each of them is done for all at once.
+"""Concatenates the timelines of host threads on one time axis, so that one vectorised call handles all threads.
 
-The time of each thread is moved to a lane of its own: the first one stays where it is, every further one is `width`
-later. What is sorted and apart on every thread is so on the line, and nothing of two threads meets.
+Each thread has a lane, a segment of that axis: the first one keeps its times, every further one is shifted by `width`.
+Intervals that are sorted and disjoint per thread stay so on the axis, and those of two threads never overlap.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: What tells one host thread from another, and its values.
+#: Key columns of a host thread, and the type of its values.
 THREAD: Final = ("process_id", "thread_id")
 ThreadKey = tuple[int | None, int | None]
 
 
-#: A line of stretches of time, each of a row of something.
+#: Schema of a timeline: disjoint intervals, each with a row number of another table.
 LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
-#: All lanes together are no longer than this, so that no time overflows.
+#: Longest total length of all lanes, so that no time overflows.
 _LONGEST: Final = 1 << 62
 
 
@@ -33,9 +33,9 @@ class Lanes:
     """The lanes of some threads.
 
     Attributes:
-        keys: The threads, in the order of their lanes.
-        low: The first time of a lane.
-        high: The last one.
+        keys: Process id and thread id of each thread, in the order of their lanes.
+        low: First time of a lane (ns).
+        high: Last time of a lane (ns).
     """
 
     keys: tuple[ThreadKey, ...]
@@ -44,29 +44,29 @@ class Lanes:
 
     @property
     def width(self) -> int:
-        """How far apart two lanes begin."""
+        """Distance between the starts of two lanes."""
         return self.high - self.low + 2
 
     def moved(self, time: int, lane: int) -> int:
-        """A time of a thread on its lane, the nearest one if it is outside of it."""
+        """Converts a time of a thread to lane time, clipped to the lane."""
         if len(self.keys) == 1:
             return time
         return min(max(time, self.low), self.high) + lane * self.width
 
     def placed(self, lane: int, *times: str) -> list[pl.Expr]:
-        """Columns of times of the thread of a `lane` on it; those outside are moved to its ends."""
+        """Expressions that convert columns of times of one thread to lane times, clipped to the lane."""
         if len(self.keys) == 1:
             return [pl.col(time) for time in times]
         low, high, later = (pl.lit(at, dtype=pl.Int64) for at in (self.low, self.high, lane * self.width))
         return [pl.max_horizontal(pl.min_horizontal(time, high), low).alias(time) + later for time in times]
 
     def shifts(self, counts: Sequence[int]) -> pl.Series:
-        """How much later its lane is than the first one, of so many rows of each thread one after the other."""
+        """Shift of the lane of each row, where `counts` is the number of rows of each thread, in lane order."""
         each = [pl.Series([lane * self.width], dtype=pl.Int64) for lane in range(len(counts))]
         return pl.concat([later.new_from_index(0, count) for later, count in zip(each, counts, strict=True)])
 
     def line(self, lines: Mapping[ThreadKey, pl.DataFrame]) -> pl.DataFrame:
-        """What `lines` of threads (start, end, row; sorted and apart) have to tell of the lanes, as one line."""
+        """Concatenates timelines of threads (start, end, row; sorted, disjoint) in lane times, clipped to the lanes."""
         parts = [pl.DataFrame(schema=LINE)]
         for lane, key in enumerate(self.keys):
             line = lines.get(key, parts[0])
@@ -76,14 +76,14 @@ class Lanes:
         return pl.concat(parts, rechunk=True)
 
     def back(self, pieces: pl.DataFrame) -> pl.DataFrame:
-        """`pieces` of the line (start, end, and what else they have) at the times of their threads."""
+        """Converts `pieces` (start, end, any others) from lane times back to times of their threads."""
         if len(self.keys) == 1:
             return pieces
         later = (pl.col("start") - self.low) // self.width * self.width
         return pieces.with_columns(pl.col("start") - later, pl.col("end") - later)
 
     def of_each(self, pieces: pl.DataFrame) -> Iterator[tuple[ThreadKey, pl.DataFrame]]:
-        """The `pieces` (start, end, and what else they have; sorted) of each thread that has any, at its times."""
+        """Splits sorted `pieces` (start, end, any others) by thread, with times converted back."""
         begins = [self.low + lane * self.width for lane in range(1, len(self.keys))]
         places = [0, *(bisect_left(pieces.get_column("start"), begin) for begin in begins), pieces.height]
         for key, (first, stop) in zip(self.keys, pairwise(places), strict=True):
@@ -92,7 +92,7 @@ class Lanes:
 
 
 def lanes_of(keys: Sequence[ThreadKey], low: int, high: int) -> Iterator[Lanes]:
-    """The lanes of the threads `keys` from `low` to `high`: one line of them, or more where it would be too long."""
+    """Lanes of the threads `keys` from `low` to `high`; several groups where one axis would overflow."""
     most = max(_LONGEST // (high - low + 2), 1)
     for first in range(0, len(keys), most):
         yield Lanes(tuple(keys[first : first + most]), low, high)

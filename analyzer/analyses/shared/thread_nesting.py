@@ -1,12 +1,12 @@
-"""How the host events of one thread lie in each other, by the rule of torch's own profiler.
+"""Call tree of the host events of one thread, by the rule of torch's own profiler.
 
-A thread's events are looked at by start, of those that start together the longer one first. Each takes from the top of
-a stack what ends before it starts, when it starts, or before it ends; what is then on top contains it. So of two events
-that overlap in part the later one contains what follows, and an event that has no duration contains nothing
-(torch.autograd.profiler_util, EventList._populate_cpu_children).
+Events are processed by start, of equal starts the longer one first. Each pops from a stack all events that end no later
+than it starts, or before it ends; the event then on top is its parent. So of two events that overlap in part the later
+one contains what follows, and an event without duration contains nothing (torch.autograd.profiler_util,
+EventList._populate_cpu_children).
 
-Said without a stack: an event is taken off by the first later one that starts at its end or after it, or ends after its
-end. Nearly always the first half is enough, and is one search; where events overlap in part, the second is needed, too.
+Vectorised: an event is popped by the first later one that starts at or after its end, or that ends after it. The first
+condition is one binary search, and nearly always enough; the second is needed where events overlap in part.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from typing import Final
 
 import polars as pl
 
-#: Later than any time of any trace.
+#: Greater than any time of any trace.
 _AFTER_ALL: Final = (1 << 63) - 1
 
 _PLACE: Final = pl.Int64
 
 
 def nested(start: pl.Series, end: pl.Series) -> pl.DataFrame:
-    """What contains each of a thread's events, which are sorted by start, then by end, the longest first.
+    """Call tree of the events of a thread, which are sorted by start, then by end, the longest first.
 
     Returns:
-        parent (the place of the innermost one around it; null for none), stop (the place of the first one after it that
-        is not in it: what is in it stands between the two) and inner_ns (the durations, summed, of those that it is the
-        parent of).
+        parent (index of the innermost enclosing event; null for none), stop (index of the first later event outside of
+        it; all between are its descendants) and inner_ns (summed duration of its children).
     """
     places = pl.int_range(len(start), dtype=_PLACE, eager=True)
     inside = (start.shift(-1) < end).fill_null(value=False).arg_true()
@@ -42,15 +41,15 @@ def nested(start: pl.Series, end: pl.Series) -> pl.DataFrame:
 
 
 def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
-    """The tree of events that each end before `stop`: an event is in all earlier ones whose stop is after it.
+    """Builds the tree from `stop`: an event is a descendant of all earlier ones whose stop is after it.
 
-    By depth, then by place, events with the same parent stand together, and the first of them right behind it in place.
+    Sorted by depth, then by index, siblings are adjacent, and the index of the first one follows that of its parent.
     """
     count = len(stop)
     places = pl.int_range(count, dtype=_PLACE, eager=True)
     containing = stop > places + 1
     first = containing.shift(1, fill_value=False)
-    depth = first.cast(_PLACE).cum_sum() - _up_to(stop.filter(containing).sort(), count)
+    depth = first.cast(_PLACE).cum_sum() - _count_up_to_each(stop.filter(containing).sort(), count)
     order = (depth * count + places).sort() % max(count, 1)
     firsts = first.gather(order).arg_true()
     parents = order.gather(firsts) - 1
@@ -67,17 +66,17 @@ def _tree(stop: pl.Series, durations: pl.Series) -> pl.DataFrame:
     )
 
 
-def _up_to(marks: pl.Series, count: int) -> pl.Series:
-    """How many of `marks`, which are sorted, are at each of the places up to `count`, or before it."""
+def _count_up_to_each(marks: pl.Series, count: int) -> pl.Series:
+    """Number of `marks` (sorted) at or before each index below `count`."""
     runs = marks.filter(marks < count).rle().struct.unnest()
     at = pl.zeros(count, dtype=_PLACE, eager=True).scatter(runs.get_column("value"), runs.get_column("len"))
     return at.cum_sum()
 
 
 def next_greater(values: pl.Series, rows: pl.Series) -> pl.Series:
-    """For each of `rows` the place of the first later value that is greater; how many there are where none is.
+    """Index of the next greater value for each of `rows`; the number of values where there is none.
 
-    Goes up and down a tree of the maxima of blocks of 1, 2, 4… values, with all that still look at once.
+    Vectorised search, up and down, in a segment tree of maxima of blocks of 1, 2, 4… values.
     """
     levels = _maxima(values)
     looking = pl.DataFrame({"row": rows, "value": values.gather(rows), "at": rows + 1})
@@ -105,7 +104,7 @@ def _larger(left: pl.Series, right: pl.Series) -> pl.Series:
 
 
 def _maxima(values: pl.Series) -> list[pl.Series]:
-    """The values, one greater than all after them, and the maxima of blocks of 2, 4… of them up to all."""
+    """Levels of the segment tree of maxima: the values padded with a sentinel, then blocks of 2, 4… up to all."""
     padding = (1 << len(values).bit_length()) - len(values)
     levels = [pl.concat([values, pl.Series([_AFTER_ALL], dtype=values.dtype).new_from_index(0, padding)])]
     while len(levels[-1]) > 1:
@@ -115,10 +114,10 @@ def _maxima(values: pl.Series) -> list[pl.Series]:
 
 
 def innermost_line(events: pl.DataFrame) -> pl.DataFrame:
-    """The spans in which one of a thread's `events` (start, end, row) is the innermost: start, end, row; sorted, apart.
+    """Timeline of the innermost of a thread's `events` (start, end, row): start, end, row; sorted, disjoint.
 
-    An instant belongs to the event that started last of those that cover it, of those that started together to the one
-    that ends first, then to the one that stands last. Two spans of one event may touch.
+    An instant belongs to the covering event that started last, then to the one that ends first, then to the last row.
+    Two intervals of one event may touch.
     """
     real = events.filter(pl.col("end") > pl.col("start")).sort(
         "start", "end", descending=[False, True], maintain_order=True
@@ -126,12 +125,12 @@ def innermost_line(events: pl.DataFrame) -> pl.DataFrame:
     start, end, rows = (real.get_column(name) for name in ("start", "end", "row"))
     tree = nested(start, end)
     after = tree.get_column("stop")
-    # an event that a later one outlasts is not the innermost any more when it ends; of others, what is around goes on
+    # at the end of an event its parent becomes the innermost, unless a later event outlasts it
     begins_after = start.gather(after.set(after == len(start), None))
     ending = ~(begins_after < end).fill_null(value=False)
     places = pl.int_range(len(start), dtype=pl.Int64, eager=True)
     ends = pl.DataFrame({"at": end, "place": tree.get_column("parent")}).filter(ending).reverse()
-    # of what happens at one time the last counts: ends from the inside out, then beginnings from the outside in
+    # of edges at one time the last counts: first ends, innermost first, then starts, outermost first
     edges = pl.concat([ends, pl.DataFrame({"at": start, "place": places})]).sort("at", maintain_order=True)
     last = edges.filter((pl.col("at") != pl.col("at").shift(-1)).fill_null(value=True))
     spans = last.select(start="at", end=pl.col("at").shift(-1), place="place").drop_nulls()

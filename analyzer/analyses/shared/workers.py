@@ -1,4 +1,4 @@
-"""Work on several tables at once, where a report is large enough to gain by it and small enough for memory."""
+"""Thread pools over tables and batches, where a report is large enough to gain and memory suffices."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ J = TypeVar("J")
 
 
 def in_threads(work: Callable[[J], T], jobs: Sequence[J], *, small: bool = False) -> Iterator[T]:
-    """What `work` gives for each of `jobs`, in order; several at once, since polars lets go of Python's lock.
+    """Maps `work` over `jobs` in a thread pool, results in order; polars releases the GIL.
 
-    Where there are enough of them for all processors, or they are `small`, each is done in one thread, without the
-    help of polars' pool.
+    With a job per processor or more, or `small` jobs, each runs in one thread, without the thread pool of polars.
     """
     if len(jobs) <= 1:
         yield from map(work, jobs)
@@ -39,8 +38,8 @@ def in_threads(work: Callable[[J], T], jobs: Sequence[J], *, small: bool = False
         yield from pool.map(alone if small or len(jobs) >= most else work, jobs)
 
 
-#: So many kernels make it worth while to work on several tables at once; so many of them, or so many calls and
-#: operators, make memory count more.
+#: Thresholds in events: from so many calls or kernels on, tables are made in parallel; with more than so many kernels,
+#: or so many calls, operators and Python functions, one after the other, to save memory.
 _WORTH_WHILE: Final = 1 << 14
 
 
@@ -58,22 +57,22 @@ def _count(report: Report, *kinds: str) -> int:
 
 
 def many(kernels: int) -> bool:
-    """Whether memory counts more than time where there are so many kernels."""
+    """Whether memory matters more than time with this number of kernels."""
     return kernels > _MANY
 
 
 def many_events(report: Report) -> bool:
-    """Whether memory counts more than time."""
+    """Whether memory matters more than time for a report."""
     return many(_count(report, "kernel")) or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
 
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
-    """What each of `makers` gives for a report; several at once where that is worth while."""
+    """Results of `makers` for a report; in parallel, unless the report has :func:`many_events`."""
     return [make(report) for make in makers] if many_events(report) else at_once(report, makers)
 
 
 def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
-    """What :func:`side_by_side` gives, of makers that take little memory beside what they give."""
+    """As :func:`side_by_side`, for makers with small intermediate tables: in parallel for large reports, too."""
     if not any(_count(report, kind) >= _WORTH_WHILE for kind in ("api", "kernel")):
         return [make(report) for make in makers]
     return list(in_threads(lambda make: make(report), makers, small=not many(_count(report, "api"))))
