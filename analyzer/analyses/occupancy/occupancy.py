@@ -1,4 +1,4 @@
-"""Theoretical occupancy, waves and what a grid leaves unused, by kernel and launch shape, from the report alone."""
+"""Theoretical occupancy, waves and unused SM time of kernels, by launch shape."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ _HEAVIEST_FIRST: Final = ("exclusive_ns", "total_ns", "count")
 
 
 def occupancy(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """The theoretical occupancy of the kernels in scope, those first that had the device longest.
+    """Theoretical occupancy of kernels in scope, the longest exclusive time first.
 
     Args:
-        report: Where to look; kernels that overlap its window count.
+        report: The report; kernels that overlap its window count.
         by: ``kernel`` sums the launch shapes of each kernel, ``device`` those of each device.
         where: A window, device or process to look at alone.
 
@@ -165,22 +165,22 @@ def occupancy(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
 
 @once_per_report
 def launch_occupancy(report: Report) -> pl.DataFrame:
-    """The columns of :data:`TABLE` and of :func:`sm_limits`, bucket, blocks and threads.
+    """Theoretical occupancy by launch shape: columns of :data:`TABLE` and :func:`sm_limits`, bucket, blocks, threads.
 
-    blocks are those of the grid, threads those of a block. Rows are in the order of :data:`TABLE`.
+    `blocks` counts those of the grid, `threads` those of a block. Sorted as :data:`TABLE`.
     """
     blocks, threads = (product(*(pl.col(f"{what}_{axis}") for axis in "xyz")) for what in ("grid", "block"))
     shapes = kernel_shapes(report).with_columns(
         pl.col("name").cast(pl.String), pl.when(blocks > 0).then(blocks).alias("blocks"), threads.alias("threads")
     )
-    found = _possible(with_occupancy(shapes.join(sm_limits(report), on="device", how="left")))
+    found = _without_impossible(with_occupancy(shapes.join(sm_limits(report), on="device", how="left")))
     return _sorted(
-        found.with_columns(_waves()).with_columns(_costs()).with_columns(_left()), "name", *SHAPE, *RESOURCES
+        found.with_columns(_waves()).with_columns(_costs()).with_columns(_low_occupancy()), "name", *SHAPE, *RESOURCES
     )
 
 
-def _possible(launches: pl.DataFrame) -> pl.DataFrame:
-    """`launches`, which all ran, without the answers for those that no SM could have held."""
+def _without_impossible(launches: pl.DataFrame) -> pl.DataFrame:
+    """Clears the results of launches that would not fit on an SM: they ran, so the recorded input is wrong."""
     wrong = pl.lit("by what the report says of the launch and the GPU, it could not have run")
     ran, answers = pl.col("blocks_per_sm") > 0, (*LIMITS.values(), "blocks_per_sm", "warps_per_sm", "occupancy_share")
     return launches.with_columns(
@@ -211,8 +211,8 @@ def _costs() -> list[pl.Expr]:
     ]
 
 
-def _left() -> pl.Expr:
-    """What a higher occupancy can gain beside the tail: of the warps that could be resident those that cannot."""
+def _low_occupancy() -> pl.Expr:
+    """Time lost to low occupancy, the tail aside: the share of the grid's warps that cannot be resident."""
     blocks, sms = wide(pl.col("blocks")), pl.col("sm_count")
     warps = pl.col("warps_per_sm") // pl.col("blocks_per_sm")
     could = pl.min_horizontal(blocks * warps, sms * pl.col("max_warps_per_sm"))
@@ -221,7 +221,7 @@ def _left() -> pl.Expr:
 
 
 def _summed(launches: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """`launches` summed by `keys`; a cost is null where it is known of no launch."""
+    """Sums `launches` by `keys`; a cost is null where it is known for no launch."""
     share, weight = pl.col("occupancy_share"), pl.col("exclusive_ns")
     known = weight.filter(share.is_not_null()).sum()
     costs = [pl.when(pl.col(cost.name).count() > 0).then(pl.col(cost.name).sum()).alias(cost.name) for cost in _COSTS]

@@ -1,1 +1,1 @@
-"""The values that pages draw."""
+"""Values of the pages, which renderers lay out."""

@@ -1,4 +1,4 @@
-"""The page of a report of ncu: every kernel with its verdict, and all that supports it."""
+"""Page of an ncu report: kernels with their verdicts and the supporting tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CounterSummary:
-    """What the page shows. Every table is complete; a renderer decides how many rows to print.
+    """Content of the page of an ncu report, with complete tables; a renderer decides how many rows to print.
 
     Attributes:
-        kind: Which kind of page it is of, so that a renderer need not import the others to know.
+        kind: Kind of page, by which renderers dispatch without importing the class.
         meta: Where the report came from.
-        scope: The part of it that was looked at.
-        answer: One or two sentences that answer first.
+        scope: The part of the report that was analysed.
+        answer: Headline, one or two sentences.
         devices: The GPUs that kernels ran on, as in `devices`.
         kernels: A row per kernel: the columns of `counters` and `roofline`, blocks, family, product, and verdict and
             conclusion (:mod:`kanalyze.analyses.counters._bottleneck`).
@@ -54,10 +54,10 @@ _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
 def summarize_counters(report: Report) -> CounterSummary:
-    """The page of a report of ncu.
+    """Makes the page of an ncu report.
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is asked for: kernels of ncu have no place in time.
     """
     facts = kernel_facts(report)
     rows = facts.to_dicts()
@@ -87,7 +87,7 @@ def _groups(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _answer(kernels: pl.DataFrame, groups: pl.DataFrame) -> str:
-    """How many kernels there are, and what holds them back, by their time."""
+    """The headline: number of kernels, and their time by verdict."""
     total = int(kernels.get_column("dur_ns").sum())
     sums = (
         kernels.group_by("verdict")

@@ -1,4 +1,4 @@
-"""The page of one program that several tools recorded: that of the time, its kernels with counters and operators."""
+"""Page of one program recorded by several tools: the time page with counters and operators joined to its kernels."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JointSummary:
-    """What the page shows.
+    """Content of the page of several reports.
 
     Attributes:
-        kind: Which kind of page it is of, so that a renderer need not import the others to know.
-        summary: Everything of the report that gives the time.
-        metas: Where all reports came from, that one first.
+        kind: Kind of page, by which renderers dispatch without importing the class.
+        summary: The page of the report that gives the time.
+        metas: Origin of all reports, that one first.
         joined: The table `joined`.
         gains: The table `gains`; None where no report has counters.
-        outside: By each other tool, how many of its rows without a time are kernels that ran outside of the window.
+        outside: Number of kernel groups by other tool that have no time because they ran outside the window.
     """
 
     kind: ClassVar[Literal["joint"]] = "joint"
@@ -44,18 +44,18 @@ class JointSummary:
 
     @property
     def tools(self) -> list[str]:
-        """The tools, each once, that of the time first."""
+        """The distinct tools, the one that gives the time first."""
         return list(dict.fromkeys(meta.tool for meta in self.metas))
 
 
 def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSummary | Summary | CounterSummary]:
-    """The pages of reports of one program by different tools: one for each that gives the time.
+    """Makes the pages of reports of one program by different tools: one per report that gives the time.
 
-    That of one which no other report belongs to is a page of its own; so is that of one without kernels, to which
-    nothing can be joined. Reports that are then on no page have pages of their own at the end.
+    A report that no other belongs to, or without kernels to join with, has a plain page. Reports that are then on no
+    page have pages of their own at the end.
 
     Raises:
-        CannotTellError: None gives time.
+        CannotTellError: No report gives the time.
     """
     found = together("joined", reports, where)
     joint = {one for each in found if _can_join(each) for one in each.given}
@@ -82,7 +82,7 @@ def _page(found: Together) -> JointSummary | Summary:
 
 
 def _outside(base: Report, other: Report) -> int:
-    """How many groups of kernels of another report are in the whole of `base`, and not in the part that it is."""
+    """Number of kernel groups of another report that match the whole of `base`, but not its narrowed part."""
     if base.whole is base:
         return 0
     inside = same_kernels(base, other)

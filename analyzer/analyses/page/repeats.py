@@ -1,4 +1,4 @@
-"""What several runs of one program say together: how far their times are apart."""
+"""Run-to-run variation of several recordings of one program."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def repeated(runs: Sequence[Summary]) -> Summary:
-    """The page of the first of several runs of one program; its answer says how the others differ."""
+    """The page of the first of several runs, with the variation of all runs added to its headline."""
     first = runs[0]
     if len(runs) == 1:
         return first
-    return replace(first, answer=f"{first.answer} {_apart(runs)}")
+    return replace(first, answer=f"{first.answer} {_variation(runs)}")
 
 
-def _apart(runs: Sequence[Summary]) -> str:
+def _variation(runs: Sequence[Summary]) -> str:
     windows = [int(run.windows.get_column("window_ns").sum()) for run in runs]
     busy = [int(run.windows.get_column("busy_ns").sum()) for run in runs]
     idle = sum(not window for window in windows)

@@ -1,4 +1,4 @@
-"""The page: everything that answers "where did the time go?" in one value, for any renderer."""
+"""Time page: the answer to "where did the time go?" as one value, for any renderer."""
 
 from __future__ import annotations
 
@@ -68,38 +68,37 @@ WINDOWS: Final = Table(
     ),
 )
 
-#: A part of the ledger's bucket `host` that the headline tells apart, and what it calls that.
+#: Key of unrecorded context creation, a part of the bucket `host` that the headline names on its own.
 _CONTEXTS: Final = "contexts"
 _MEANINGS: Final = {**ledger.MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
 
-#: What a device may be busy with while no kernel of the program's own runs, and what the headline calls that from this
-#: part of the window on.
+#: Wording for busy time without a compute kernel, by bucket, and the least share of the window to be mentioned.
 _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}
 _NOTABLE: Final = 0.1
 
-#: The steady part is worth a sentence where it leaves out this part of the window or more.
-_WORTH_CORRECTING: Final = 0.1
+#: Share of the window that the steady part has to leave out to be mentioned in the headline.
+_LEAST_ONE_TIME_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the page shows. Every table is complete; a renderer decides how many rows to print.
+    """Content of the time page, with complete tables; a renderer decides how many rows to print.
 
     Attributes:
-        kind: Which kind of page it is of, so that a renderer need not import the others to know.
+        kind: Kind of page, by which renderers dispatch without importing the class.
         meta: Where the report came from.
-        scope: The part of it that was looked at.
-        answer: One or two sentences that answer first.
+        scope: The part of the report that was analysed.
+        answer: Headline, one or two sentences.
         windows: The devices and their windows, :data:`WINDOWS`.
-        processes: The reader's table of processes.
-        process_count: Processes that ran anything on the devices, or made CUDA calls where none did.
-        tables: The other tables by name; one that the report cannot give is missing here.
-        findings: What is worth knowing, the costliest first.
-        cannot_tell: For each table that every CUDA trace gives and this one does not, why.
-        not_recorded: The same for tables of what is traced only where it was asked for, or used.
-        remarks: What some of the tables say in a sentence, by name.
-        interface: What the program used, CUDA or another of :mod:`kanalyze.wording`.
-        zero_ns: What people count the report's times from.
+        processes: The table of processes, as read.
+        process_count: Processes with device operations; where there are none, processes with CUDA calls.
+        tables: The other tables by name, without those that the report cannot give.
+        findings: The findings, the costliest first.
+        cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
+        not_recorded: Reason by table, for missing tables of optional traces.
+        remarks: One-sentence summary by table, for some tables.
+        interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
+        zero_ns: Origin of displayed times.
     """
 
     kind: ClassVar[Literal["time"]] = "time"
@@ -119,7 +118,7 @@ class Summary:
     zero_ns: int = 0
 
 
-#: Parts of the window whose busy share is shown: one character each.
+#: Chunks of the utilisation chart, one character each.
 _CHUNKS: Final = 60
 
 #: The tables that every CUDA trace gives.
@@ -133,10 +132,10 @@ _MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "health": health.health,
 }
 
-#: What takes long in a large report and needs little memory meanwhile.
+#: Cached answers to prefetch first: slow for a large report, with small intermediate tables.
 _FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
 
-#: The tables of what a report may or may not hold.
+#: The tables of optional traces.
 _MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "culprits": culprits.culprits,
     "utilisation": partial(utilisation.utilisation, chunks=_CHUNKS),
@@ -174,13 +173,13 @@ TABLES: Final = (
 )
 
 
-#: What a table has to say in a sentence below it.
+#: Functions for the sentence below a table.
 _REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told, "memory": memory.told}
 
 
 def summarize(report: Report) -> Summary:
-    """The page of a report: every table that it allows, the findings, and the answer in a sentence."""
-    _settle(report)
+    """Makes the page of a report: all tables that it allows, the findings, and the headline."""
+    _prefetch_shapes(report)
     tables, reasons = _made(report)
     spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
     processes = report.processes
@@ -207,33 +206,33 @@ def summarize(report: Report) -> Summary:
     )
 
 
-def _settle(report: Report) -> None:
-    """In a large report, find out all that the page needs of its launches' shapes, and let go of their table.
+def _prefetch_shapes(report: Report) -> None:
+    """In a large report, prefetches what depends on the table of kernel configurations, and releases that table.
 
-    It is one of the largest; what it took is free again when the calls are read, and what reading took after that.
+    It is one of the largest tables; its memory is free again before the calls are read, and so is that of reading it.
     """
     if many(report.kind("kernel").height):
         held = report.holds(KERNEL_CONFIG.name)
         shape_numbers(report)
         told_graphs(report)
-        if not held:  # else who asked for it before may ask again when the report is closed
+        if not held:  # a caller that read it before may need it again after the file is closed
             report.release(KERNEL_CONFIG.name)
         at_once(report, _FIRST)
         give_back()
 
 
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
-    """The tables that the report allows, and for the others why not."""
+    """The tables that the report allows, and the reason why for each other one."""
     everything = _MAKERS | _MORE
     want_names(report)
-    # the walk takes longest, and what does not need it comes beside it
+    # idle attribution takes longest, so it starts first and other tables are made in parallel
     order = sorted(everything, key=lambda name: (name != "culprits", name in _MAKERS))
     tables, reasons, made = {}, {}, []
     makers = [partial(_table_or_reason, make=everything[name]) for name in order]
     if many_events(report):
         made.append(makers.pop(0)(report))
         culprits.context_culprits(report)
-        # nobody else asks who is to blame; what the walk needs takes as much memory as the calls do
+        # only culprits needs these caches, which take as much memory as the calls
         for forget in (forget_names, threads.forget, ended_last.forget):
             forget(report)
     made += side_by_side(report, makers)
@@ -275,7 +274,7 @@ def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]
         calls = report.kind("api").height
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
     many, process = spans.height > 1, report.scope.process
-    idle, beside = _idle(report, tables["ledger"]), _beside_kernels(tables["ledger"])
+    idle, beside = _idle(report, tables["ledger"]), _busy_without_kernels(tables["ledger"])
     sentences = [
         _device_answer(row, idle.get(row["device"], {}), beside.get(row["device"], {}), many=many, process=process)
         + _steady_answer(report, row)
@@ -285,7 +284,7 @@ def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]
 
 
 def _idle(report: Report, rows: pl.DataFrame) -> dict[int, dict[str, int]]:
-    """For each device the idle time by bucket, that in which contexts were made outside recorded calls apart."""
+    """Idle time by device and bucket (ns), unrecorded context creation as a key of its own."""
     sums = rows.filter(~pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device", "bucket").agg(pl.col("ns").sum())
     found: dict[int, dict[str, int]] = {}
     for device, bucket, ns in sums.iter_rows():
@@ -303,8 +302,8 @@ def _without_device(launches: int, tool: str) -> str:
     return f"{made}, but no device activity was recorded: {missing}. {again(DEVICE_KINDS, tool)}"
 
 
-def _beside_kernels(rows: pl.DataFrame) -> dict[int, dict[str, int]]:
-    """For each device the busy time in which no kernel of the program's own ran, by bucket."""
+def _busy_without_kernels(rows: pl.DataFrame) -> dict[int, dict[str, int]]:
+    """Busy time without a compute kernel, by device and bucket (ns)."""
     sums = rows.filter(pl.col("bucket").is_in([*_ONLY])).group_by("device", "bucket").agg(pl.col("ns").sum())
     found: dict[int, dict[str, int]] = {}
     for device, bucket, ns in sums.iter_rows():
@@ -315,7 +314,7 @@ def _beside_kernels(rows: pl.DataFrame) -> dict[int, dict[str, int]]:
 def _device_answer(
     row: dict[str, int], ns: dict[str, int], beside: dict[str, int], *, many: bool, process: int | None
 ) -> str:
-    """How busy the device was and with what, and the largest reason for the rest."""
+    """Headline sentence of a device: its busy share, with what, and the largest part of idle time."""
     window, busy = max(row["window_ns"], 1), row["busy_ns"]
     who = f"GPU {row['device']}" if many else "The GPU"
     text = f"{who} was busy {percent(busy / window)} of {time(window)}"
@@ -332,9 +331,9 @@ def _device_answer(
 
 
 def _steady_answer(report: Report, row: dict[str, int]) -> str:
-    """How busy a device was where nothing was paid once; nothing where that is all of its window, or not known."""
+    """Headline sentence on the steady part of a device; empty if that is nearly the window, or not known."""
     steady = steady_parts(report).get(row["device"])
-    if steady is None or steady.ns >= (1 - _WORTH_CORRECTING) * row["window_ns"]:
+    if steady is None or steady.ns >= (1 - _LEAST_ONE_TIME_SHARE) * row["window_ns"]:
         return ""
     start, end = (instant(at, report.zero_ns) for at in (steady.start, steady.end))
     return f" Without one-time costs, from {start} to {end}, it was busy {percent(steady.busy_ns / steady.ns)}."

@@ -1,1 +1,1 @@
-"""Streams, concurrency, and what queued work waited for."""
+"""Streams, their concurrency, and the dependencies of queued work."""

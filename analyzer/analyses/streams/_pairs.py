@@ -1,4 +1,4 @@
-"""Streams of one context two by two: how long both ran, how often they took turns, and which waited for which."""
+"""Pairs of streams of one context: overlap, alternation and waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kanalyze.analyses.streams._streams import busy_spans, placed_operations, us
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: So many streams of a context are compared, the busiest ones: each is a bit of a number.
+#: Most streams of a context that are compared, the busiest ones: each is a bit of an Int64.
 MOST_STREAMS: Final = 62
 
 _PAIR: Final = {"first": pl.UInt32, "second": pl.UInt32}
@@ -23,7 +23,7 @@ _SUMS: Final = dict.fromkeys(("overlap_ns", "turns", "waits", "waited_ns", "orde
 
 @once_per_report
 def stream_pairs(report: Report) -> pl.DataFrame:
-    """Pairs of streams that ran at the same time, one right after the other, or waited for each other.
+    """Pairs of streams that overlapped, alternated, or waited for each other.
 
     Columns: those of the table `concurrency` by pair.
     """
@@ -50,10 +50,9 @@ _LENGTHS: Final = {"number": pl.UInt32, "busy_ns": pl.Int64}
 
 
 def _overlaps(spans: list[pl.DataFrame], numbers: list[int]) -> pl.DataFrame:
-    """How long each two of several streams, each a span set, ran at the same time.
+    """Overlap of each pair of streams, given as span sets: first, second, overlap_ns.
 
-    At each instant the streams that run are the bits of one number, so that one pass over all edges tells how long
-    each set of streams ran.
+    The set of running streams is a bit mask, so one sweep over all edges gives the time of each set.
     """
     if len(numbers) <= 1:
         return pl.DataFrame(schema=_PAIR)
@@ -77,7 +76,7 @@ def _overlaps(spans: list[pl.DataFrame], numbers: list[int]) -> pl.DataFrame:
 
 
 def _turns(report: Report) -> pl.DataFrame:
-    """How often the next operation of a context to start is on the other stream of a pair."""
+    """Number of consecutive operations of a context, by start, on the two streams of a pair."""
     work = placed_operations(report).filter(pl.col("end") > pl.col("start")).select("group", "number", "began", "row")
     streams = used_streams(report).drop_nulls("stream").get_column("number")
     line = work.filter(pl.col("number").is_in(streams.implode())).sort("group", "began", "row")
@@ -90,7 +89,7 @@ def _turns(report: Report) -> pl.DataFrame:
 
 
 def _waits(report: Report) -> pl.DataFrame:
-    """How often and how long one stream of a pair waited for the other, within the window."""
+    """Number and length of waits between the two streams of a pair, within the window."""
     waits = in_window(report, stream_waits(report))
     free = ~pl.col("ordered")
     return waits.group_by(
@@ -103,7 +102,7 @@ def _waits(report: Report) -> pl.DataFrame:
 
 
 def in_window(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
-    """The part of each row's time (start, end) inside the window; rows outside are left out."""
+    """Clips intervals (start, end) to the window; those outside are left out."""
     window = report.scope.window
     if window is None:
         return spans

@@ -1,8 +1,8 @@
-"""Operations that were ready to run while another stream of their context ran, and began only after it.
+"""Serialised streams: operations that were ready while another stream of their context ran, and began only after it.
 
-An operation is ready when its call returned a launch's latency ago and what its stream ran before has ended. What kept
-it from running is told by what ended last before it began. Copies that wait for copies are left out, and kernels that
-wait for kernels which fill the GPU: those share an engine, whatever their streams.
+An operation is ready once its launch call has returned, plus a launch latency, and the previous operation of its stream
+has ended. It is taken to have waited for the operation that ended last before it began. Copies that wait for copies are
+left out, and so are kernels that wait for kernels which fill the GPU: those share an engine, whatever their streams.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kanalyze.analyses.streams._streams import stream_numbers, used_streams
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Calls after which a stream waits for something that no operation shows; graphs have an order of their own.
+#: Calls that order a stream by a dependency that no operation shows; graphs have dependencies of their own.
 _ORDERING: Final = re.compile(
     r"StreamWaitEvent|LaunchHostFunc|StreamAddCallback|StreamWaitValue|StreamBatchMemOp|WaitExternalSemaphores"
     r"|GraphLaunch"
 )
 
-#: An idle GPU begins an operation some microseconds after its call returned; after so many it has surely got it.
+#: Upper bound of the launch latency: an idle GPU starts an operation some microseconds after its call returned.
 LATENCY_NS: Final = 10_000
 
 _WAITS: Final = {
@@ -41,25 +41,25 @@ _WAITS: Final = {
     "ordered": pl.Boolean,
 }
 
-#: Operations of this rank and those that win over it run on the multiprocessors.
+#: Operations of this rank or a lower one run on the SMs.
 _KERNELS: Final = BUSY_BUCKETS.index("communication")
 
 
 @once_per_report
 def stream_waits(report: Report) -> pl.DataFrame:
-    """Every operation that was ready beside another stream's, which ended before it began, at any time.
+    """Operations that were ready, and waited for an operation of another stream, at any time.
 
     Returns:
-        One row per operation that waited, by `row`: row and number (of its stream, as in `used_streams`), behind_row
-        and behind_number (of the operation of its context that ended last before it began; of several the one with
-        the lowest event_id), start and end (the time in which it was ready and the other ran), and ordered: whether
-        an event, a callback or a graph may have asked for that order.
+        One row per waiting operation, sorted by row: row and number (of its stream, as in `used_streams`), behind_row
+        and behind_number (the same of the operation of its context that ended last before it began; of equals the
+        lowest event_id), start and end (time in which it was ready and the other one ran), and ordered (whether an
+        event, a callback or a graph may have asked for that order).
     """
     ready = _ready_operations(report)
     if ready.is_empty():
         return pl.DataFrame(schema=_WAITS)
     found = pl.concat(_behind_last(part) for part in ready.partition_by("group"))
-    # what was released by that end begins soon after it; the rest waited for something else
+    # an operation released by that end begins soon after it; others waited for something else
     released = pl.col("start") - pl.col("end") < pl.col("end") - pl.col("ready")
     found = _on_other_engines(report, found.filter(released))
     held = found.with_columns(pl.max_horizontal("ready", "behind_start").alias("start"), ordered(report, found))
@@ -67,10 +67,10 @@ def stream_waits(report: Report) -> pl.DataFrame:
 
 
 def _ready_operations(report: Report) -> pl.DataFrame:
-    """The operations of contexts with several streams, in the order of their streams and starts.
+    """Operations of contexts with several streams, sorted by stream and start.
 
-    Columns: row, number, group, rank, start, end, ready (null if it cannot be told), call_start, and earlier: the
-    start of the call behind what the stream ran before.
+    Columns: row, number, group, rank, start, end, ready (null if not known), call_start, and earlier (start of the
+    launch call of the previous operation of the stream).
     """
     streams = used_streams(report).drop_nulls("stream")
     several = streams.filter(pl.col("group").is_duplicated()).get_column("number")
@@ -78,7 +78,7 @@ def _ready_operations(report: Report) -> pl.DataFrame:
         return pl.DataFrame()
     work = device_operations(report).select("row", "rank", "start", "end")
     calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_end")
-    # what one call launched several of is a graph, whose nodes have an order of their own
+    # several operations of one call are nodes of a graph, which has dependencies of its own
     told = pl.col("call_row").is_not_null() & ~pl.col("call_row").is_duplicated()
     calls = calls.select("call_start", given=pl.when(told).then(pl.col("call_end") + LATENCY_NS))
     work = pl.concat([work, stream_numbers(report).drop("row"), calls], how="horizontal")
@@ -91,9 +91,9 @@ def _ready_operations(report: Report) -> pl.DataFrame:
 
 
 def _behind_last(work: pl.DataFrame) -> pl.DataFrame:
-    """The operations of one context that were ready before they began, with what had ended last by then.
+    """As-of join: operations that were ready before they began, with the one of their context that ended last by then.
 
-    Columns: those of `work` but for its end, and behind_row, behind_number, behind_start, behind (its rank), end.
+    Columns: those of `work` but its end; of that one behind_row, behind_number, behind_start, behind (rank) and end.
     """
     ended = work.select("end", behind_row="row", behind_number="number", behind_start="start", behind="rank")
     ended = ended.sort("end", "behind_row", descending=[False, True])
@@ -104,7 +104,7 @@ def _behind_last(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _on_other_engines(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """The waits in which both operations could have run at once, as far as the hardware goes."""
+    """Keeps the waits in which both operations could have run concurrently on the hardware."""
     kernel, behind_kernel = pl.col("rank") <= _KERNELS, pl.col("behind") <= _KERNELS
     both = found.filter(kernel & behind_kernel)
     roomy = both.filter(leaves_room(report, both.get_column("behind_row")))
@@ -112,10 +112,10 @@ def _on_other_engines(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
-    """Whether each of the operations in `rows` (of `operations`) is a kernel whose blocks do not fill the GPU.
+    """Whether each operation in `rows` (of `operations`) is a kernel whose grid does not fill the GPU.
 
-    They fill it where together they need all the warps, block slots, registers or shared memory that it has. False
-    where the report does not know the kernel or the GPU.
+    A grid fills it if it needs all of its warps, block slots, registers or shared memory. False where the report lacks
+    the launch shape or the limits of the GPU.
     """
     kernels = operations(report).select(pl.col("event_id", "device").gather(rows))
     shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
@@ -145,16 +145,16 @@ def leaves_room(report: Report, rows: pl.Series) -> pl.Series:
 
 
 def ordering_calls(report: Report) -> pl.DataFrame:
-    """The calls that ask a stream to wait for something, or launch a graph: process_id, correlation_id, at (start)."""
+    """Calls that make a stream wait, or launch a graph: process_id, correlation_id, at (start)."""
     calls = report.kind("api")
     asking = names_that(report, _ORDERING.search)
     return calls.filter(pl.col("name").is_in(asking)).select("process_id", "correlation_id", at="start_ns")
 
 
 def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
-    """Whether an ordering call was made for each row's stream (number) from the time `earlier` to `call_start`.
+    """Whether one of the :func:`ordering_calls` concerns the stream of each row between `earlier` and `call_start`.
 
-    Where `earlier` is null, at any time before. The calls are those of :func:`ordering_calls`.
+    Where `earlier` is null, at any time before `call_start`.
     """
     keys = ["process_id", "correlation_id"]
     asked = ordering_calls(report)
@@ -163,7 +163,7 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
     streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
     line = pl.concat([found.select("call_start", "earlier"), streams], how="horizontal").with_row_index("place")
     line = line.sort("call_start")
-    # a call whose stream is not known may concern any stream of its process
+    # a call without a recorded stream may concern any stream of its process
     own = _latest(line, asked.drop_nulls("stream"), ["process_id", "stream"])
     any_stream = _latest(line, asked.filter(pl.col("stream").is_null()), ["process_id"])
     last = pl.max_horizontal(own, any_stream)
@@ -172,7 +172,7 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
 
 
 def _latest(line: pl.DataFrame, asked: pl.DataFrame, by: list[str]) -> pl.Series:
-    """When the last of the calls `asked` was made before each call_start of `line`, both sorted; null for none."""
+    """As-of join by `by`: time of the last of `asked` before each call_start of `line`, both sorted; null for none."""
     times = asked.select(*by, last="at")
     joined = line.join_asof(times, left_on="call_start", right_on="last", by=by, coalesce=False, check_sortedness=False)
     return joined.get_column("last")

@@ -1,4 +1,4 @@
-"""The streams that ran operations, and when each was busy."""
+"""Streams with operations, and their busy time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What names a stream; streams of one context are those that can order each other.
+#: Key columns of a context; only streams of one context can order each other.
 _CONTEXT: Final = ("device", "process_id", "context_id")
 STREAM_KEYS: Final = (*_CONTEXT, "stream")
 
 
 @once_per_report
 def used_streams(report: Report) -> pl.DataFrame:
-    """Every stream with operations on the devices in scope, at any time, in the order of :data:`STREAM_KEYS`.
+    """Streams with operations on the devices in scope, at any time, sorted by :data:`STREAM_KEYS`.
 
-    Columns: those keys, number (the row here), group (one per device, process and context), type, priority and name
-    (null where the report does not say). Operations without a stream, such as unified-memory copies, are one with a
-    null for it.
+    Columns: those keys, number (row index), group (one per device, process and context), type, priority and name (null
+    where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
     """
     found = distinct_rows(_keyed(report).select(STREAM_KEYS))
     known = report.table(STREAMS.name)
@@ -40,7 +39,7 @@ def used_streams(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def stream_numbers(report: Report) -> pl.DataFrame:
-    """The stream of each row of :func:`device_operations`: columns row, number and group, as in `used_streams`."""
+    """The stream of each of :func:`device_operations`: row, number and group, as in `used_streams`."""
     work, streams = _keyed(report), used_streams(report)
     keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1]
     wanted = streams.select("number", "group", *keys)
@@ -52,7 +51,7 @@ def stream_numbers(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def placed_operations(report: Report) -> pl.DataFrame:
-    """The operations that overlap the window, cut at it, with their streams.
+    """Operations in the window, clipped to it, with their streams.
 
     Columns: number, group, row, device, rank, start, end, began, dur_ns.
     """
@@ -72,15 +71,15 @@ def _literal(name: str, value: int) -> pl.Expr:
 
 @once_per_report
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
-    """When each stream was busy within the window: a span set by its number."""
+    """Span set of busy time within the window, by stream number."""
     streams = used_streams(report)
-    if streams.height == 1 and report.scope.window is None:  # what the device ran, which is in memory once, then
+    if streams.height == 1 and report.scope.window is None:  # equal to that of the device, so one copy is shared
         return {0: device_spans(report)[streams.item(0, "device")]}
     return spans_by_stream(placed_operations(report).select("number", "start", "end"))
 
 
 def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
-    """The span set that each stream's rows of `work` (number, start, end) cover, by its number."""
+    """Union of the intervals of `work` (number, start, end), by stream number."""
     if constant(work, "number"):
         return {work.head(1).item(0, "number"): intervals.union(work)}
     parts = work.partition_by("number", as_dict=True, include_key=False)
@@ -88,12 +87,12 @@ def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
 
 
 def _only(streams: pl.DataFrame) -> list[tuple[str, int]]:
-    """The columns of the only stream; of no stream, if nothing ran."""
+    """Number and group of the only stream; zeros if there is none."""
     return [(name, 0 if streams.is_empty() else streams.get_column(name).item(0)) for name in ("number", "group")]
 
 
 def _keyed(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope: columns row and :data:`STREAM_KEYS`."""
+    """Operations on the devices in scope: row and :data:`STREAM_KEYS`."""
     columns = ("event_id", "process_id", "context_id", "stream")
     ids = pl.concat([EVENTS.empty().select(columns), *(report.kind(kind).select(columns) for kind in DEVICE_KINDS)])
     ids = ids if ids.get_column("event_id").is_sorted() else ids.sort("event_id")

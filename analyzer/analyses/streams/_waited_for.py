@@ -1,4 +1,4 @@
-"""What an operation that was already submitted waited for: an event, or what ran before it.
+"""Dependency of queued operations: a CUDA event, or the operation that ran before.
 
 Definitions: definitions.md, section 5, rule 9.
 """
@@ -21,8 +21,8 @@ from kanalyze.model import DEVICE_KINDS
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What tells one stream from another. A context has one device; what a profiler says of the device of a
-#: synchronisation may be wrong (nsys 2025 says 0 for streams of every GPU).
+#: Key columns of a stream. The device is left out: a context has one device, and profilers may record a wrong one for a
+#: synchronisation (nsys 2025 has 0 for streams of every GPU).
 STREAM: Final = ("process_id", "context_id", "stream")
 
 #: The call that makes a stream wait for a CUDA event.
@@ -31,7 +31,7 @@ _STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
 
 @once_per_process
 def streams(report: Report) -> pl.DataFrame:
-    """The stream of each row of :func:`operations`: columns context_id and stream."""
+    """The stream of each of :func:`operations`: context_id and stream."""
     needed = ("event_id", "context_id", "stream")
     parts = stacked(report.kind(kind).select(needed) for kind in DEVICE_KINDS)
     parts = parts if parts.get_column("event_id").is_sorted() else parts.sort("event_id")
@@ -39,10 +39,10 @@ def streams(report: Report) -> pl.DataFrame:
 
 
 def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
-    """What the operations `rows` of a device had waited for, as people read it, such as ``after gemm on stream 7``.
+    """Names the operation that each of `rows` of a device waited for, such as ``after gemm on stream 7``.
 
-    Each ended an idle interval, and was submitted before that began. It waited for what ended last before it on the
-    device, or for the work in front of an event that its stream waited for, if that ended no earlier.
+    `rows` ended an idle interval, and were submitted before it began. Each waited for the operation that ended last
+    before it on the device, or for the work in front of an event that its stream waited for, if that ended no earlier.
     """
     work, on, shared = operations(report), streams(report), shared_streams(report)
     behind, event = _behind(report, device, rows)
@@ -70,10 +70,10 @@ def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
 
 
 def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl.Series | None]:
-    """The operation that each of `rows` of a device waited for; and whether for an event, None: none of them did."""
+    """Row of the operation that each of `rows` waited for, and whether by an event (None where none did)."""
     work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
-    # the device was busy until the interval began, so that something ended before
+    # the device was busy until the interval began, so there is an operation that ended before
     last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
     if held.is_empty():
         return last, None
@@ -84,13 +84,13 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
 
 @once_per_process
 def shared_streams(report: Report) -> list[str]:
-    """What all operations have in common, of what tells one stream from another."""
+    """Key columns of :data:`STREAM` that are constant over all operations."""
     work, on = operations(report), streams(report)
     return [name for name in STREAM if constant(work if name in work.columns else on, name)]
 
 
 def _text(device: int) -> pl.Expr:
-    """What an operation on `device` waited for, of the columns that :func:`waited_for` finds."""
+    """The text of :func:`waited_for` for an operation on `device`, from the columns built there."""
     after = pl.format("after {}", pl.col("name").cast(pl.String).fill_null("an operation without a name"))
     stream = pl.format("stream {}", pl.col("stream").cast(pl.String).fill_null("?"))
     gpu = pl.when(pl.col("there") == device).then(pl.lit("")).otherwise(pl.format("GPU {} ", "there"))
@@ -107,7 +107,7 @@ def _text(device: int) -> pl.Expr:
 
 @once_per_process
 def ended_last(report: Report) -> dict[int, pl.DataFrame]:
-    """The operations of each device by their ends: columns end and row; those without duration are left out."""
+    """Operations by device, sorted by end: end and row; those without duration are left out."""
     work = operations(report).select("device", "start", "end", "row")
     lasting = pl.col("end") > pl.col("start")
     work = work if work.select(lasting.all()).item() else work.filter(lasting)
@@ -120,10 +120,11 @@ def _by_end(work: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_process
 def event_waits(report: Report) -> pl.DataFrame:
-    """The operations that were submitted behind a wait for a CUDA event, with the work in front of that event.
+    """Operations submitted after a wait for a CUDA event, with the work in front of that event.
 
-    Columns: row (of the first operation that its stream was given after the wait) and behind (the operation that its
-    stream was given last before the event was recorded; of several waits the one whose work ended last); sorted by row.
+    Columns: row (of the first operation submitted to the stream after the wait) and behind (row of the last operation
+    submitted before the event was recorded, see :func:`recorded_work`; of several waits the one whose work ended last);
+    sorted by row.
     """
     nothing = pl.DataFrame(schema={"row": pl.UInt32, "behind": pl.UInt32})
     if recorded_work(report).is_empty():
@@ -135,17 +136,17 @@ def event_waits(report: Report) -> pl.DataFrame:
     if waiting.is_empty():
         return nothing
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
-    held = _next_given(waiting.with_columns(ends.alias("ended")), _given(report, waiting))
+    held = _next_submitted(waiting.with_columns(ends.alias("ended")), _submitted(report, waiting))
     last = held.sort("row", "ended", "behind").unique("row", keep="last", maintain_order=True)
     return pl.concat([nothing, last.select("row", "behind")])
 
 
 @once_per_process
 def recorded_work(report: Report) -> pl.DataFrame:
-    """The work in front of each recording of a CUDA event: columns process_id, record_id and behind.
+    """The work in front of each record of a CUDA event: process_id, record_id and behind.
 
-    `behind` is the row of the operation that the stream was given last before the event was recorded into it; of those
-    given in one call the one that ended last. A recording on a stream without work before is left out.
+    `behind` is the row of the last operation submitted to the stream before the event; of those submitted by one call
+    the one that ended last. Events without earlier work on their stream are left out.
     """
     keys = ["process_id", "correlation_id"]
     nothing = pl.DataFrame(schema={"process_id": pl.Int64, "record_id": pl.Int64, "behind": pl.UInt32})
@@ -156,22 +157,22 @@ def recorded_work(report: Report) -> pl.DataFrame:
     made = records.join(recording, on=keys).unique(["process_id", "record_id"], keep="first", maintain_order=True)
     if made.is_empty():
         return nothing
-    given = _given(report, made).sort("at", "end", "row").select(*STREAM, "at", behind="row")
+    given = _submitted(report, made).sort("at", "end", "row").select(*STREAM, "at", behind="row")
     found = made.sort("at").join_asof(
         given, on="at", by=list(STREAM), allow_exact_matches=False, check_sortedness=False
     )
     return found.select("process_id", "record_id", "behind").drop_nulls()
 
 
-def _next_given(waiting: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
-    """`waiting` (a stream, `at`) with the `row` of what that stream was given next; those without are left out."""
+def _next_submitted(waiting: pl.DataFrame, given: pl.DataFrame) -> pl.DataFrame:
+    """As-of join: adds the `row` of the next operation submitted to the stream; `waiting` without one is left out."""
     after = given.sort("at", "start", "row").select(*STREAM, "at", "row")
     found = waiting.sort("at").join_asof(after, on="at", by=list(STREAM), strategy="forward", check_sortedness=False)
     return found.drop_nulls("row")
 
 
-def _given(report: Report, used: pl.DataFrame) -> pl.DataFrame:
-    """What the streams in `used` were given: the stream, row, start and end of each operation, `at` (of its launch)."""
+def _submitted(report: Report, used: pl.DataFrame) -> pl.DataFrame:
+    """Operations submitted to the streams in `used`: the stream, row, start, end, and at (start of the launch call)."""
     work = operations(report).select("row", "process_id", "start", "end")
     known = pl.concat([work, streams(report)], how="horizontal")
     known = known.join(used.select(STREAM).unique(), on=list(STREAM), how="semi", maintain_order="left")
@@ -180,14 +181,14 @@ def _given(report: Report, used: pl.DataFrame) -> pl.DataFrame:
 
 
 def calls_named(report: Report, pattern: re.Pattern[str]) -> pl.DataFrame:
-    """The calls whose names `pattern` matches: process_id, correlation_id and `at`, the start; the first of each id."""
+    """Calls whose names match `pattern`: process_id, correlation_id and at (start); the first call per id."""
     calls = report.kind("api")
     wanted = names_that(report, pattern.match)
     return _first_of_each(calls.lazy().filter(pl.col("name").is_in(wanted)))
 
 
 def calls_with(report: Report, ids: pl.DataFrame) -> pl.DataFrame:
-    """The calls with `ids` (process_id, correlation_id): those and `at`, the start; the first of each id."""
+    """Calls with one of `ids` (process_id, correlation_id): those and at (start); the first call per id."""
     calls = report.kind("api").lazy()
     return _first_of_each(calls.join(ids.lazy(), on=["process_id", "correlation_id"], how="semi"))
 

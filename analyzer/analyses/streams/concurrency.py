@@ -1,4 +1,4 @@
-"""What ran at the same time: each stream against all others, or streams two by two."""
+"""Overlap of each stream with all others, or of pairs of streams."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ _TIMES: Final = {"number": pl.UInt32, **dict.fromkeys(("busy_ns", "alone_ns", *_
 
 
 def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """The streams in scope, or pairs of them, and what overlapped.
+    """Streams in scope, or pairs of them, with their overlap.
 
     Args:
-        report: Where to look; operations that overlap its window count, times are cut at it.
-        by: ``pair`` compares streams two by two.
+        report: The report; operations that overlap its window count, times are clipped to it.
+        by: ``pair`` compares pairs of streams.
         where: A window, device or process to look at alone.
 
     Returns:
@@ -129,19 +129,20 @@ def _streams(report: Report) -> pl.DataFrame:
 
 
 def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFrame:
-    """What overlaps on one device: the columns of :data:`_TIMES`, by the numbers of its streams.
+    """Overlap on one device by stream number: the columns of :data:`_TIMES`.
 
-    While a stream runs, another one runs a kernel exactly where any stream does, unless this one alone does.
+    The overlap of a stream with kernels of others is its overlap with all kernels, less the time in which it is the
+    only one to run kernels; the same for the other buckets.
     """
-    spans = _together(busy)
+    spans = _concatenated(busy)
     single = _covered(spans, intervals.alone(spans)) if len(busy) > 1 else spans
     parts = [_sums(spans, "busy_ns"), _sums(single, "alone_ns")]
     for rank, bucket in enumerate(BUSY_BUCKETS if len(busy) > 1 else ()):
         name, alike = f"overlap_{bucket}_ns", work.filter(pl.col("rank") == rank).select("number", "start", "end")
-        if alike.height == work.height:  # where nothing else ran, all of it is known already
+        if alike.height == work.height:  # only this bucket occurs: reuses the sets above
             beside, itself = spans, single
         elif alike.height:
-            own = _together(spans_by_stream(alike))
+            own = _concatenated(spans_by_stream(alike))
             beside, itself = _covered(spans, intervals.union(alike)), _covered(own, intervals.alone(own))
         else:
             continue
@@ -151,8 +152,8 @@ def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFram
     return sums.agg(pl.exclude("number").sum())
 
 
-def _together(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
-    """The span sets of several streams as one frame: columns number, ns (their length), start, end."""
+def _concatenated(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
+    """Concatenates the span sets of several streams: number, start, end, ns (length)."""
     parts = [
         part.select(pl.lit(number, dtype=pl.UInt32).alias("number"), "start", "end") for number, part in spans.items()
     ]
@@ -160,7 +161,7 @@ def _together(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
 
 
 def _covered(spans: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """`spans` with how much of each of them a span set covers as `ns`."""
+    """Sets `ns` of each of `spans` to its overlap with a span set."""
     ns = intervals.overlap(spans.get_column("start"), spans.get_column("end"), others)
     return spans.with_columns(ns.alias("ns"))
 
