@@ -1,1 +1,1 @@
-"""Kernels that could be one, and what torch.compile made."""
+"""Fusible chains of kernels, and the output of torch.compile."""

@@ -1,4 +1,4 @@
-"""Elementwise kernels that run one after the other, and could be one: the chains behind `fusion`."""
+"""Chains of consecutive elementwise kernels that could be fused, for `fusion`."""
 
 from __future__ import annotations
 
@@ -25,40 +25,38 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: Operations of elementwise kernels in families that have others, too.
+#: The elementwise operations of kernel families that also contain others.
 _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
 
-#: So often one operator in a row is a loop over it.
+#: Minimum number of repetitions of one operator for a loop.
 _LOOP: Final = 5
 
-#: Operators that only copy: two in a row are of two tensors, since nothing needs the copy of a copy.
+#: Operators that only copy: two in a row copy different tensors, since nobody copies a copy.
 _COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
 
-#: Operators whose result depends on nothing that was computed before.
+#: Operators whose result does not depend on earlier results.
 _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::arange", "aten::linspace")
 
-#: Bytes of an element by its name in a kernel's name.
+#: Bytes per element, by the type's name in a kernel's name.
 _BYTES: Final = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
 
-#: What an operator reads and writes, as far as shapes were recorded.
+#: Sizes of an operator's inputs and outputs, as far as shapes were recorded.
 _SIZES: Final = ("elements", "read_bytes", "written_bytes")
 
 
 @once_per_report
 def chains(report: Report) -> pl.DataFrame:
-    """The kernels of every chain: of two operators or more, that follow each other on one stream, nothing between them.
+    """The kernels of every chain: two or more operators that follow each other directly on one stream.
 
-    What one operator launched is one piece of work in several kernels, and copies alone are no chain. All are
-    elementwise, were launched from one thread, and have results of the same number of elements (where shapes were not
-    recorded: the same grid and block). What reads nothing begins a chain. A chain that is the same operators
-    again and again is a loop, and each turn a chain; the same operator again and again is none, unless one operator is
-    around all of it: what follows is as likely to work on something else. The same one five times in a row is a loop
-    in any case, which no compiler fuses.
+    Kernels of one operator are one piece of work, and copies alone are no chain. All kernels are elementwise, were
+    launched by one thread, and have results with the same number of elements (if shapes were not recorded: the same
+    grid and block). An operator that reads nothing begins a chain. A repeated sequence of operators is a loop, and each
+    iteration a chain; a repeated single operator is no chain, unless one operator encloses all of it: the next one may
+    as well work on another tensor. The same one five times in a row is a loop in any case, which no compiler fuses.
 
     Columns: chain (a number), device, stream, row (of `operations`), start, end, dur_ns, exclusive_ns, operator (its
-    row of the host tree), outermost (that of the operator around it all), name (the operator's), elements,
-    read_bytes, written_bytes (this kernel's part of what its operator reads and writes; null where shapes are not
-    known).
+    row of the host tree), outermost (row of the outermost enclosing operator), name (the operator's), elements,
+    read_bytes, written_bytes (this kernel's part of what its operator reads and writes; null for unknown shapes).
     """
     work = _in_streams(report)
     runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
@@ -73,11 +71,11 @@ def chains(report: Report) -> pl.DataFrame:
 
 
 def _numbered(work: pl.DataFrame) -> pl.DataFrame:
-    """Operations in the order of their streams, with the number of the chain that each would be in."""
+    """Operations by stream, each with the number of the chain that it would belong to."""
     same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "stream", "process_id", "thread_id")]
     alike = pl.when(pl.col("elements").is_not_null()).then(pl.col("elements").eq_missing(pl.col("elements").shift(1)))
-    # where shapes were not recorded, the same grid and block show that kernels work on as many elements: those of the
-    # first kernel of each operator, which may need several
+    # without shapes, equal grid and block stand for equal numbers of elements: those of the first kernel of each
+    # operator, which may need several
     again = pl.col("operator").eq_missing(pl.col("operator").shift(1))
     leads = [pl.when(~again).then(pl.col(name)).forward_fill() for name in SHAPE]
     one = pl.all_horizontal(lead.eq_missing(lead.shift(1)) for lead in leads)
@@ -89,7 +87,7 @@ def _numbered(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of chains, those of loops with a chain for each turn."""
+    """The kernels of chains, with a chain for each iteration of a loop."""
     texts = kernels.group_by("chain").agg(pl.col("name").cast(pl.String), one=pl.col("outermost").n_unique() == 1)
     distinct = texts.select("name", "one").unique()
     turns = [_turn(names, one=one) for names, one in distinct.iter_rows()]
@@ -102,7 +100,7 @@ def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _turn(names: list[str], *, one: bool) -> int:
-    """The number of operators after which a sequence begins again; its length where it does not."""
+    """The period of a sequence of operators; its length if it has none."""
     border = [0] * len(names)
     for at in range(1, len(names)):  # the failure function of Knuth, Morris and Pratt
         length = border[at - 1]
@@ -116,7 +114,7 @@ def _turn(names: list[str], *, one: bool) -> int:
 
 
 def _in_streams(report: Report) -> pl.DataFrame:
-    """Every device operation in scope in the order of its stream, with what :func:`chains` looks at."""
+    """All device operations in scope by stream, with the columns that :func:`chains` needs."""
     tree, work = host_tree(report), launched_work(report)
     known = beside(work, recorded(report, "stream"), "stream")
     made = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
@@ -133,7 +131,7 @@ def _in_streams(report: Report) -> pl.DataFrame:
 
 
 def _fusible(work: pl.DataFrame) -> pl.DataFrame:
-    """Which operations are elementwise kernels of an operator, and the size of their elements by their names."""
+    """Whether each operation is an elementwise kernel of an operator, and its element size by the kernel's name."""
     names = work.filter(pl.col("kind") == "kernel").get_column("name").unique().drop_nulls()
     said = [decode(name) for name in names.cast(pl.String)]
     elementwise = pl.Series([_is_elementwise(one) for one in said], dtype=pl.Boolean)
@@ -144,7 +142,7 @@ def _fusible(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_elementwise(said: KernelName) -> bool:
-    """Whether a kernel computes each element of its result from those at the same place, and one at a time."""
+    """Whether a kernel computes each element of its result only from the elements at the same place."""
     if said.library != "aten":
         return False
     if said.family == "optimizer":
@@ -154,7 +152,7 @@ def _is_elementwise(said: KernelName) -> bool:
 
 
 def _sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Elements and bytes of each operation's operator, the bytes in equal parts for all that it launched."""
+    """Elements and bytes of each operation's operator, the bytes divided equally among its operations."""
     detail = report.table("op_detail").select("event_id", "input_shapes", "input_types", "input_strides")
     chosen = work.with_row_index("place").filter("fusible").select("place", "op_id", "op_name", "element_bytes")
     inputs = beside(chosen.rename({"op_id": "event_id"}), detail, *detail.columns[1:])
@@ -167,7 +165,7 @@ def _sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _outermost(report: Report, row: pl.Series) -> pl.Series:
-    """The rows of the outermost operators around those in `row`, or of these themselves."""
+    """The rows of the outermost operators around those in `row`; a row itself if none encloses it."""
     tree = host_tree(report)
     operators, parents = tree.of_kinds("op"), tree.rows.get_column("parent")
     best = row
@@ -177,9 +175,9 @@ def _outermost(report: Report, row: pl.Series) -> pl.Series:
     return best
 
 
-# How many elements and bytes an elementwise operator reads and writes, from the shapes and types of its inputs.
+# Elements and bytes that an elementwise operator reads and writes, from the shapes and types of its inputs.
 
-#: Bytes of an element, by the type's name in a trace (C++ names of c10's scalar types).
+#: Bytes per element, by the type's name in a trace (C++ names of c10's scalar types).
 _ELEMENT_BYTES: Final = {
     "bool": 1,
     "unsigned char": 1,
@@ -202,15 +200,15 @@ _ELEMENT_BYTES: Final = {
     "c10::complex<c10::Half>": 4,
 }
 
-#: Operators of which the first input is only written.
+#: Operators that only write their first input.
 _OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_")
 
-#: What :func:`sizes` gives for an operator whose inputs do not tell.
+#: The columns of :func:`sizes`, null for an operator with insufficient inputs.
 _SCHEMA: Final = {"elements": pl.Int64, "read_bytes": pl.Int64, "written_bytes": pl.Int64}
 
 
 class _Tensor(NamedTuple):
-    """One tensor: its dimensions, its elements in memory (those that are broadcast count once), and their size."""
+    """A tensor: its dimensions, its elements in memory (broadcast ones count once), and bytes per element."""
 
     shape: tuple[int, ...]
     stored: int
@@ -222,15 +220,15 @@ class _Tensor(NamedTuple):
 
 
 def sizes(operators: pl.DataFrame) -> pl.DataFrame:
-    """What each of some operators reads and writes.
+    """The elements and bytes that each of some operators reads and writes.
 
     Args:
         operators: Columns name, input_shapes, input_types, input_strides (JSON lists as recorded, null for none), and
-            element_bytes: the size of an element where the types do not tell, as of lists of tensors; null for unknown.
+            element_bytes: bytes per element where the types do not say, as for lists of tensors; null if unknown.
 
     Returns:
-        A row for each of them: elements of the result, read_bytes and written_bytes. The result has the inputs'
-        broadcast shape and their widest type. Null where shapes were not recorded, or a type is not known.
+        A row per operator: elements of the result, read_bytes and written_bytes. The result has the inputs' broadcast
+        shape and their widest type. Null where shapes were not recorded, or a type is unknown.
     """
     keys = ["name", "input_shapes", "input_types", "input_strides", "element_bytes"]
     distinct = operators.select(keys).unique()
@@ -262,7 +260,7 @@ def _shape_sizes(
 
 
 def _broadcast(tensors: list[_Tensor]) -> _Tensor:
-    """What tensors of these shapes are together, after the rule of broadcasting."""
+    """The broadcast of these tensors."""
     rank = max(len(tensor.shape) for tensor in tensors)
     padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in tensors]
     return _Tensor(tuple(max(sizes) for sizes in zip(*padded, strict=True)), 0, 0)
@@ -271,7 +269,7 @@ def _broadcast(tensors: list[_Tensor]) -> _Tensor:
 def _inputs(
     shapes: str | None, types: str | None, strides: str | None, element_bytes: int | None
 ) -> list[list[_Tensor]] | None:
-    """The tensors of each input; empty for what is no tensor. None where they are not known."""
+    """The tensors of each input; empty for inputs that are no tensors. None if unknown."""
     dims, names, steps = _list(shapes), _list(types), _list(strides)
     if dims is None or names is None or len(dims) != len(names):
         return None

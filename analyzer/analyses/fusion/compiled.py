@@ -1,4 +1,4 @@
-"""What Triton and inductor compiled, beside what each kernel cost on the GPU."""
+"""Kernels compiled by Triton and inductor, with their time on the GPU."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ TABLE: Final = Table(
 
 @analysis
 def compiled(report: Report) -> pl.DataFrame:
-    """The compiled kernels of a capture, the heaviest first; those that were never launched last, by name.
+    """The compiled kernels of a capture, the longest total time first; last, by name, those that were never launched.
 
     Returns:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: It is no capture of ``kanalyze collect``, or one without a torch pass.
+        CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
 
     Columns:
         name, source, hash, arch, num_warps, num_stages, registers, spills, shared_memory_bytes, compile_ns, cache_hit,

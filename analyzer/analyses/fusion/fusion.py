@@ -1,4 +1,4 @@
-"""Chains of elementwise kernels that one kernel could do: what they move, and what one would."""
+"""Chains of elementwise kernels that one kernel could replace: their memory traffic, and that of a fused kernel."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ TABLE: Final = Table(
     ),
 )
 
-#: However little it does, a kernel takes about so long.
+#: The minimum duration of a kernel, however little it does.
 _LEAST_NS: Final = 1_000
 
-#: Operators on lists of tensors that update what an optimizer keeps: first moments, second moments, weights.
+#: Operators on lists of tensors that update an optimizer's state: first moments, second moments, weights.
 _UPDATES: Final = ("aten::_foreach_lerp_", "aten::_foreach_addcmul_", "aten::_foreach_addcdiv_")
 _BOTH_WAYS: Final = 2
 _FOREACH: Final = r"^aten::_foreach_"
@@ -67,13 +67,13 @@ _KEYS: Final = ("device", "chain", "within", "elements")
 
 @analysis
 def fusion(report: Report) -> pl.DataFrame:
-    """Chains of elementwise kernels, those first that would save the most.
+    """Chains of elementwise kernels, the largest saving first.
 
-    Source: what a fusing compiler (torch.compile) does with pointwise operators; a trace does not say which result is
-    whose input, so a chain is what could be fused if each kernel works on what the one before it made.
+    Source: what a fusing compiler (torch.compile) does with pointwise operators. A trace does not record which result
+    is whose input, so a chain is what could be fused if each kernel works on the previous one's result.
 
     Returns:
-        :data:`TABLE`; empty where no two elementwise kernels follow each other.
+        :data:`TABLE`; empty if no two elementwise kernels follow each other.
 
     Raises:
         CannotTellError: The report has no operators or no kernels.
@@ -95,7 +95,7 @@ def fusion(report: Report) -> pl.DataFrame:
     each = each.filter((pl.col("fused_bytes") < pl.col("moved_bytes")).fill_null(value=True))
     at_bandwidth = (pl.col("fused_bytes") * 1e9 / pl.col("speed")).ceil().cast(pl.Int64, strict=False)
     least = pl.max_horizontal(pl.coalesce(at_bandwidth, "shortest_ns"), _LEAST_NS * pl.col("parts"))
-    # a fused kernel takes no longer than the kernels do that it replaces
+    # a fused kernel takes no longer than the kernels that it replaces
     timed = each.with_columns(fused_ns=pl.min_horizontal(least, "total_ns"))
     sums = timed.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
@@ -111,7 +111,7 @@ def fusion(report: Report) -> pl.DataFrame:
 def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
     """One row per occurrence of a chain."""
     one = pl.col("outermost").n_unique() == 1
-    # an operator that launched all of them by itself, or has others inside
+    # the operator that launched all of them, directly or through operators that it called
     around = pl.when(one & (pl.col("around").first() != pl.col("name").first())).then(pl.col("around").first())
     known = [pl.col("read_bytes"), pl.col("written_bytes")]
     all_known = pl.all_horizontal(bytes_.is_not_null().all() for bytes_ in known)
@@ -127,7 +127,7 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
             pl.col("elements").first(),
             *(pl.col(name).sum() for name in ("kernels", "total_ns", "gaps_ns")),
             pl.col("kernels").max().alias("parts"),
-            # the shortest operator reads and writes one list, or tensor
+            # the shortest operator reads and writes one list or tensor
             (pl.col("total_ns").min() * kept.clip(lower_bound=_BOTH_WAYS) // _BOTH_WAYS).alias("shortest_ns"),
             pl.when(all_known).then(added(pl.sum_horizontal(map(wide, known)))).alias("moved_bytes"),
             pl.when(all_known).then(pl.max_horizontal(ends, written * kept)).alias("fused_bytes"),
@@ -138,7 +138,7 @@ def _occurrences(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _operators(kernels: pl.DataFrame) -> pl.DataFrame:
-    """One row per operator of an occurrence, which may have launched several kernels, in the order of the kernels."""
+    """One row per operator of an occurrence, in the order of its kernels, of which there may be several."""
     idle = pl.col("start") - pl.col("end").cum_max().shift(1).over("chain")
     return (
         kernels.with_columns(idle=idle.clip(lower_bound=0).fill_null(0))
@@ -154,10 +154,10 @@ def _operators(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kept() -> pl.Expr:
-    """How many lists a step of an optimizer of Adam's kind reads and writes at least; 0 for what is none.
+    """The minimum number of lists that an Adam-like optimizer step reads and writes; 0 for other chains.
 
-    It updates the first moments by lerp, the second ones by addcmul and the weights by addcdiv, each of which is there
-    before and after, and reads gradients.
+    It updates the first moments by lerp, the second moments by addcmul and the weights by addcdiv, each of which it
+    reads and writes, and reads the gradients.
     """
     updated = [(pl.col("name") == name).any().cast(pl.Int64) for name in _UPDATES]
     step = pl.col("name").str.contains(_FOREACH).all() & ((pl.col("name") == _UPDATES[-1]).sum() == 1)

@@ -1,4 +1,4 @@
-"""Allocations and deallocations, each with what it adds to the memory in use."""
+"""Allocations and deallocations, each with its effect on the memory in use."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: What the events are called that take memory or give it back; others (an allocator ran out of it) do neither.
+#: The names of allocating and freeing events; others (such as out of memory) do neither.
 _FREE: Final = "Deallocation"
 _NAMES: Final = ("Allocation", _FREE)
 
-#: Memory that lies on the device; pinned and managed memory does not, or not all of it.
+#: Kinds of memory that lie on the device; pinned and managed memory does not, or not entirely.
 ON_DEVICE: Final = ("Device", "Device Static", "Array")
 
 _TOLD: Final = ("memory", "address", "size_bytes", "pool", "pool_size_bytes", "pool_used_bytes")
 
-#: Memory in use is counted apart for each of these.
+#: Memory in use is counted separately for each of these.
 KEYS: Final = ("device", "process_id", "memory")
 
 
 @once_per_process
 def steps(report: Report) -> pl.DataFrame:
-    """Every allocation and deallocation of the processes in scope, at any time, in the order of time.
+    """All allocations and deallocations of the processes in scope, at any time, sorted by time.
 
     Columns: event_id, process_id, device, memory, t_ns, correlation_id, address, size_bytes, pool, pool_size_bytes,
-    pool_used_bytes, free (whether it gives back), matched (whether it fits the event before it at its address: an
-    allocation of free memory, or a deallocation of what the report saw allocated), delta_bytes (what it adds to the
-    memory in use; 0 for a deallocation that does not fit), told (whether the allocator says itself what is in use: the
-    deltas are then those of its totals), before_bytes (of the first of each process, device and kind of memory: what
-    the allocator had in use before it; else 0).
-    A deallocation takes device, memory and size from its allocation. An allocation that does not fit shows that the
-    report lacks what gave the earlier one back: it replaces that one, if both are of one device and kind.
+    pool_used_bytes, free (whether it is a deallocation), matched (whether it fits the previous event at its address: an
+    allocation of free memory, or a deallocation of a recorded allocation), delta_bytes (the change of the memory in
+    use; 0 for an unmatched deallocation), told (whether the allocator reports its own totals, whose differences the
+    deltas then are), before_bytes (what the allocator had in use before the first event of each process, device and
+    kind of memory; else 0).
+    A deallocation takes device, memory and size from its allocation. An unmatched allocation shows that the
+    deallocation of the earlier one is missing: it replaces that one if both are of one device and kind.
     """
     named = pl.col("name").cast(pl.String) == _FREE
     events = (
@@ -73,17 +73,17 @@ def steps(report: Report) -> pl.DataFrame:
     delta = pl.when(back).then(-size).when(~pl.col("free")).then(size - pl.col("replaced")).otherwise(none)
     fits = pl.col("free") == pl.col("held")
     found = known.select(*line.columns[:-1], fits.alias("matched"), delta.alias("delta_bytes")).sort("t_ns", "event_id")
-    return found.with_columns(_totals_told()).with_columns(_by_totals()).with_columns(_before())
+    return found.with_columns(_has_allocator_totals()).with_columns(_by_totals()).with_columns(_before())
 
 
-def _totals_told() -> pl.Expr:
-    """Whether a framework's allocator, which unlike a pool of CUDA has no address, tells totals with every event."""
+def _has_allocator_totals() -> pl.Expr:
+    """Whether the event is of a framework's allocator that reports totals; it has no address, unlike CUDA's pools."""
     told = pl.col("pool").is_null() & pl.col("pool_used_bytes").is_not_null()
     return told.all().over(KEYS).alias("told")
 
 
 def _by_totals() -> pl.Expr:
-    """What each adds to the memory in use, by the allocator's totals where it tells them."""
+    """The change of the memory in use between consecutive totals of the allocator, where it reports them."""
     size, used = pl.col("size_bytes"), pl.col("pool_used_bytes")
     first = pl.when("free").then(-size).otherwise(size)
     return (
@@ -100,25 +100,25 @@ def _before() -> pl.Expr:
     return pl.when(first).then(used - delta).otherwise(0).alias("before_bytes")
 
 
-#: Calls of the ledger's bucket `allocation` that take memory, and those that give it back.
+#: Calls of the ledger's bucket `allocation` that allocate, and those that free.
 _TAKES: Final = r"Malloc|Alloc|HostRegister|MemCreate|Array(?:3D)?Create|MipmappedArrayCreate"
 _GIVES: Final = r"Free|Unregister|MemRelease|ArrayDestroy"
 
-#: So many rounds of taking and giving back, with launches in each, are a loop.
+#: Minimum number of rounds of allocating and freeing, each with launches, for a loop.
 LOOP_ROUNDS: Final = 5
 
 
 @once_per_process
 def allocating_calls(report: Report) -> pl.DataFrame:
-    """The calls of the processes in scope, at any time, that take or give back memory, in the order of time.
+    """The calls of the processes in scope that allocate or free memory, at any time, sorted by time.
 
-    Columns: row (of the api events), process_id, thread_id, correlation_id, name, start, end, gives (memory back),
-    round (in which it is, null outside of loops), launches (of that round).
+    Columns: row (of the api events), process_id, thread_id, correlation_id, name, start, end, gives (whether it frees),
+    round (null outside of loops), launches (of that round).
 
-    A round of a process runs from a call that takes memory, after one that gave some back, up to the next such call.
-    Rounds count that hold a launch and give back at least as often as they take. A call is in a loop if its name
-    occurs in at least :data:`LOOP_ROUNDS` of them, none further than :data:`LOOP_ROUNDS` from the one before; from the
-    second one on: one has to be. What is allocated to stay is in none.
+    A round of a process lasts from an allocating call that follows a freeing one to the next such call. Only rounds
+    with a launch, and at least as many freeing as allocating calls, are taken. A call is in a loop if its name occurs
+    in at least :data:`LOOP_ROUNDS` of them, with gaps of at most :data:`LOOP_ROUNDS` rounds; it counts from the second
+    one on, since one allocation is necessary. Memory that is never freed is in no loop.
     """
     events = report.kind("api").with_row_index("row")
     wanted = names_that(report, lambda name: bucket_of(name) == "allocation")
@@ -158,7 +158,7 @@ def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
     counting = rounds.filter((pl.col("round") > 0) & (pl.col("launches") > 0) & (pl.col("surplus") >= 0))
     counting = counting.select("round", "launches", turn=pl.int_range(pl.len(), dtype=pl.Int64))
     known = numbered.join(counting, on="round", how="left", maintain_order="left")
-    # one program may have several loops, and calls of the same name in between
+    # a program may have several loops, with calls of the same name in between
     apart = pl.col("turn") - pl.col("turn").forward_fill().shift(1) > LOOP_ROUNDS
     known = known.with_columns(loop=apart.fill_null(value=False).cum_sum().over("name"))
     often = pl.col("turn").drop_nulls().n_unique().over("name", "loop") >= LOOP_ROUNDS

@@ -1,4 +1,4 @@
-"""How often the pages of unified memory moved: exact by address, however the driver cut them into copies."""
+"""Round trips of unified-memory pages, by address, independent of how the driver split migrations into copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kanalyze.exact import LARGEST
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: So many parts of copies are looked at together, so that what is in memory at once does not grow with the report.
+#: Batch size in pieces of copies, which bounds the memory needed for large reports.
 PARTS_AT_ONCE: Final = 1 << 22
 
 _AGAIN: Final = {"event_id": pl.Int64, "again_bytes": pl.Int64}
@@ -30,18 +30,17 @@ _TRIPS: Final = {"device": pl.Int64, "trips": pl.Int64}
 
 
 class Pages(NamedTuple):
-    """What the copies of :func:`kanalyze.analyses.memory._unified_moves.moves` did to the memory that they moved.
+    """The effect of the copies of :func:`kanalyze.analyses.memory._unified_moves.moves` on the memory that they moved.
 
     Attributes:
-        again: For each copy that moved something, the bytes of it that had moved to the same place before, in scope;
-            columns event_id, again_bytes.
-        pieces: The memory that moved, cut wherever a copy begins or ends; columns process_id, start and end
-            (addresses), round_trips, and on_device_ns: when a copy first began to bring it to a device, null for never.
-            A round trip is there and back again: half as often, rounded up, as a piece came back to where it had been
-            before its last move.
-        unasked: For each device that brought any page back unasked, the most round trips of a page by its copies that
-            nobody asked for; columns device, trips. Such a round trip ends with such a copy; those of a page are as
-            many as came back to one place, the one of most.
+        again: For each copy, its bytes that had moved to the same place before, in scope; columns event_id,
+            again_bytes.
+        pieces: The address ranges that moved, split wherever a copy begins or ends; columns process_id, start and end
+            (addresses), round_trips, and on_device_ns: start of the first copy to a device, null without one. The round
+            trips of a piece are half of its returns to where it had been before its last move, rounded up.
+        unasked: For each device, the maximum number of round trips of a page that ended with a copy which nobody
+            requested (page fault or eviction); columns device, trips. Of a page, returns to one place are counted, at
+            the place with most; devices without any are omitted.
     """
 
     again: pl.DataFrame
@@ -51,7 +50,7 @@ class Pages(NamedTuple):
 
 @once_per_report
 def pages(report: Report) -> Pages:
-    """How often each piece of unified memory moved; processes do not share addresses."""
+    """The traffic of each piece of unified memory; processes do not share addresses."""
     known = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
     again, pieces, trips = ([pl.DataFrame(schema=schema)] for schema in (_AGAIN, _PIECES, _TRIPS))
     for (process,), part in known.partition_by("process_id", as_dict=True).items():
@@ -60,14 +59,14 @@ def pages(report: Report) -> Pages:
             runs = _runs(parts)
             pieces.append(_pieces(runs).insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
             trips.append(_unasked(runs))
-    # a copy that two batches share has a row from each
+    # a copy in two batches has a row from each
     sums = pl.concat(again).group_by("event_id").agg(pl.col("again_bytes").sum())
     most = pl.concat(trips).group_by("device").agg(pl.col("trips").max()).sort("device")
     return Pages(sums.sort("event_id"), pl.concat(pieces).sort("process_id", "start"), most)
 
 
 def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
-    """The copies of one process cut at the addresses where any of them begins or ends, in batches of pieces.
+    """Splits the copies of one process at all addresses where any of them begins or ends, in batches of pieces.
 
     Columns: start and end (addresses), time, event_id, device, origin, place, unasked; sorted by start, time and
     event_id.
@@ -91,7 +90,7 @@ def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _again(parts: pl.DataFrame) -> pl.DataFrame:
-    """What of each copy had moved to the same place before."""
+    """The bytes of each copy that had moved to the same place before."""
     piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
     places = longest(parts.select(place), "place") + 1
     first = parts.select((piece * places + place).is_first_distinct()).to_series()
@@ -100,7 +99,7 @@ def _again(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _runs(parts: pl.DataFrame) -> pl.DataFrame:
-    """`parts` without those that moved to where the piece was, with `returned`: whether it had been there before."""
+    """`parts` without moves to the current place, with `returned`: whether the piece had been there before."""
     known = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
     stays = ~pl.col("new") & (pl.col("place") == pl.col("place").shift(1))
     runs = known.with_columns(stays=stays).filter(~pl.col("stays"))
@@ -120,6 +119,6 @@ def _pieces(runs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _unasked(runs: pl.DataFrame) -> pl.DataFrame:
-    """The most round trips of a piece by unasked copies of each device."""
+    """The maximum number of round trips of a piece by unrequested copies, by device."""
     back = runs.filter(pl.col("returned") & pl.col("unasked")).group_by("device", "start", "place").len("trips")
     return back.group_by("device").agg(pl.col("trips").max().cast(pl.Int64))

@@ -1,4 +1,4 @@
-"""Unified memory: what moved between host and devices and why, and the page faults of both sides."""
+"""Unified memory: migrations between host and devices with their causes, and the page faults of both sides."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: Which way memory moved, and what the direction of such a copy is called.
+#: Directions of migration, and their names in reports.
 WAYS: Final = {
     "to device": r"(?i)^unified.*(?:host-to-device|htod)",
     "to host": r"(?i)^unified.*(?:device-to-host|dtoh)",
     "between devices": r"(?i)^unified.*(?:device-to-device|dtod|peer)",
 }
 
-#: Why memory moved, and what the profiler's word for it has in it (CUpti_ActivityUnifiedMemoryMigrationCause).
+#: Causes of migration, each with a pattern of the profiler's label (CUpti_ActivityUnifiedMemoryMigrationCause).
 CAUSES: Final = {
     "User prefetch": r"(?i)user",
     "Page fault": r"(?i)fault|coheren",
@@ -33,13 +33,13 @@ CAUSES: Final = {
     "Unknown": "",
 }
 
-#: The causes that are page faults: the faulting pages, and what the driver moved along with them.
+#: Causes due to page faults: the faulting pages, and those that the driver moved with them.
 FAULT_CAUSES: Final = ("Page fault", "Speculative prefetch")
 
-#: What moves memory that nobody asked to move.
+#: Causes of migrations that the program did not request.
 UNASKED: Final = (*FAULT_CAUSES, "Eviction")
 
-#: The host, where a device would have its number; and a device that is not known.
+#: Stands for the host in place of a device number; the next one for an unknown device.
 HOST: Final = -1
 NOWHERE: Final = -2
 
@@ -54,11 +54,11 @@ _MOVES: Final[dict[str, DataType | DataTypeClass]] = {
 
 @once_per_report
 def moves(report: Report) -> pl.DataFrame:
-    """The unified-memory copies in scope that overlap the window, whole.
+    """The unified-memory copies in scope that overlap the window, not clipped to it.
 
-    Columns: event_id, process_id, device, start, dur_ns, exclusive_ns (inside the window), way (of :data:`WAYS`),
-    cause (of :data:`CAUSES`), address (null where it is not recorded), size_bytes, origin and place: from where and to
-    where it moved, a device or :data:`HOST`.
+    Columns: event_id, process_id, device, start, dur_ns, exclusive_ns (inside the window), way (of :data:`WAYS`), cause
+    (of :data:`CAUSES`), address (null if not recorded), size_bytes, origin and place: source and target, each a device
+    or :data:`HOST`.
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     names = work.get_column("detail").unique().cast(pl.String).drop_nulls()
@@ -69,13 +69,13 @@ def moves(report: Report) -> pl.DataFrame:
     found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
     moved = beside(found, report.copy_detail, "address", "size_bytes", "migration_cause", "source_device")
     moved = beside(moved, report.copy_detail, "target_device")
-    way = _told(pl.col("detail"), WAYS)
-    told = moved.with_columns(way.alias("way"), _told(pl.col("migration_cause"), CAUSES).alias("cause"))
+    way = _first_match(pl.col("detail"), WAYS)
+    told = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
     return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(list(_MOVES))
 
 
-def _told(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
-    """The first of `words` whose pattern a label has; the last one where none does."""
+def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
+    """The first of `words` whose pattern the label contains; the last one without a match."""
     text, found = label.cast(pl.String).fill_null(""), pl.lit(list(words)[-1])
     for word, pattern in reversed(words.items()):
         found = pl.when(text.str.contains(pattern or "^$")).then(pl.lit(word)).otherwise(found)
@@ -83,7 +83,7 @@ def _told(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
 
 
 def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
-    """`moved` with origin and place; the devices of a copy between two are numbered as the process numbers them."""
+    """Adds origin and place to `moved`; copies between devices use the process' own device numbers."""
     ordinals = report.processes.select("process_id", "cuda_ordinal", "device").drop_nulls()
     known = moved
     for end in ("source", "target"):
@@ -105,9 +105,9 @@ def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_report
 def faults_seen(report: Report) -> pl.DataFrame:
-    """The page faults in scope: those of the processes that used the device in scope, and the device's own.
+    """The page faults in scope: of processes that used the device in scope, and of the device itself.
 
-    Columns: event_id, side, process_id, device (null for the CPU), start, end, address, faults (how many), access,
+    Columns: event_id, side, process_id, device (null for the CPU), start, end, address, faults (number), access,
     function, module, source_file, source_line.
     """
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
@@ -117,7 +117,7 @@ def faults_seen(report: Report) -> pl.DataFrame:
         events = events.join(used, on="process_id", how="semi", maintain_order="left")
         events = events.filter(pl.col("device").is_null() | (pl.col("device") == device))
     told = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
-    texts = ("module", "source_file")  # not known where they are empty
+    texts = ("module", "source_file")  # an empty text means unknown
     known = beside(events, report.table("fault_detail"), *told)
     known = known.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
     end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
@@ -127,18 +127,18 @@ def faults_seen(report: Report) -> pl.DataFrame:
 
 
 def moved_bytes(of: pl.Expr, name: str) -> pl.Expr:
-    """The sum of size_bytes where `of` holds; null where it holds nowhere."""
+    """The sum of size_bytes where `of` holds; null without such rows."""
     return pl.when(of.any()).then(pl.col("size_bytes").filter(of).sum()).alias(name)
 
 
 def by_way() -> list[pl.Expr]:
-    """Bytes by way, null where nothing went that way; then by cause, 0 where nothing did."""
+    """Bytes by direction, null without any; then by cause, 0 without any."""
     ways = {"h2d_bytes": "to device", "d2h_bytes": "to host", "d2d_bytes": "between devices"}
     return [moved_bytes(pl.col("way") == way, name) for name, way in ways.items()]
 
 
 def by_cause() -> list[pl.Expr]:
-    """Bytes by the causes that something can be done about."""
+    """Bytes by the causes that a program can avoid."""
     causes = {"fault_bytes": FAULT_CAUSES, "prefetch_bytes": ("User prefetch",), "eviction_bytes": ("Eviction",)}
     return [
         pl.col("size_bytes").filter(pl.col("cause").is_in(list(words))).sum().alias(name)
@@ -147,5 +147,5 @@ def by_cause() -> list[pl.Expr]:
 
 
 def bandwidth() -> pl.Expr:
-    """Bytes per second of moving, of the columns size_bytes and total_ns; null where no time was spent."""
+    """Bandwidth in bytes per second, from size_bytes and total_ns; null for no time."""
     return rate(pl.col("size_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s")

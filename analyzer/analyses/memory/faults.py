@@ -1,4 +1,4 @@
-"""Page faults of unified memory: of the CPU by instruction, of the GPUs by the kernel that ran."""
+"""Page faults of unified memory: on the CPU by instruction, on GPUs by the running kernel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _KEYS: Final = ("side", "function", "source_file", "source_line", "device", "acc
 
 @analysis
 def faults(report: Report) -> pl.DataFrame:
-    """The page faults in scope, of the CPU first, then by count.
+    """The page faults in scope, those of the CPU first, then by count.
 
     Returns:
         :data:`TABLE`.
@@ -119,7 +119,7 @@ def _of_cpu(seen: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_gpu(report: Report, seen: pl.DataFrame) -> pl.DataFrame:
-    """The groups of the GPUs, with the kernel that ran when each began, and what moved meanwhile."""
+    """The fault groups of the GPUs, with the kernel running when each began, and the bytes moved meanwhile."""
     groups = seen.with_columns(total_ns=pl.col("end") - pl.col("start")).sort("start", "event_id")
     groups = groups.with_row_index("group").with_columns(pl.lit(None, dtype=pl.Categorical).alias("function"))
     carried = _carried(report, groups)
@@ -132,7 +132,7 @@ def _of_gpu(report: Report, seen: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device: object) -> pl.DataFrame:
-    """The groups of one process and device, with what its kernel was called that had the instant each began at."""
+    """The groups of one process and device with the name of the kernel that owned the instant at which each began."""
     kernels = pl.concat([report.kind(kind).select(_KERNEL) for kind in ("kernel", "graph")])
     own = kernels.filter(pl.col("process_id").eq_missing(process) & pl.col("device").eq_missing(device))
     line = intervals.first_come(own.sort("start", "event_id"))
@@ -157,7 +157,7 @@ _KERNEL: Final = (
 
 
 def _carried(report: Report, groups: pl.DataFrame) -> pl.DataFrame:
-    """What page faults moved to a device while each group was handled: columns group, moved_bytes."""
+    """Bytes moved to a device by page faults during each fault group: columns group, moved_bytes."""
     wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
     moved = moves(report).filter(wanted).select("process_id", "device", "size_bytes", at="start").sort("at")
     begun = groups.select("process_id", "device", "group", "end", at="start")

@@ -1,4 +1,4 @@
-"""Memory over time: what is in use and its peak; and the calls that take it and give it back."""
+"""Memory over time: in use and peak, and the calls that allocate and free it."""
 
 from __future__ import annotations
 
@@ -135,12 +135,12 @@ BY_CALL: Final = Table(
 
 
 def memory(report: Report, by: str | None = None, *, trace: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
-    """The memory that was allocated in the part of the report in scope.
+    """The memory allocated in the part of the report in scope.
 
     Args:
-        report: Where to look. What is in use is counted from the beginning of the recording on, in any window.
-        by: ``device`` for all that lies on each device; ``call`` for the calls, which need no memory events.
-        trace: Every allocation and deallocation instead of totals.
+        report: Where to look. Memory in use is counted from the start of the recording, whatever the window.
+        by: ``device`` for the sum of all memory on each device; ``call`` for the calls, which need no memory events.
+        trace: All allocations and deallocations instead of totals.
         where: A window, device or process to look at alone.
 
     Returns:
@@ -170,7 +170,7 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
 
 
 def told(rows: pl.DataFrame) -> str:
-    """What has to be known of the totals in `rows`, in a sentence; nothing where it goes without saying."""
+    """A sentence on the limits of the totals in `rows`; empty if there are none."""
     kept = rows.filter(pl.col("loop_allocations").is_null() & pl.col("pool_peak_bytes").is_not_null())
     if kept.is_empty():
         return ""
@@ -181,7 +181,7 @@ def told(rows: pl.DataFrame) -> str:
 
 
 def _line(report: Report) -> pl.DataFrame:
-    """All steps of the device in scope, until the end of the window."""
+    """All steps on the device in scope up to the end of the window."""
     line, window, device = steps(report), report.scope.window, report.scope.device
     if device is not None:
         line = line.filter(pl.col("device") == device)
@@ -191,7 +191,7 @@ def _line(report: Report) -> pl.DataFrame:
 
 
 def _since(report: Report) -> pl.Expr:
-    """Whether a step is in the window, of those before its end."""
+    """Whether a step, among those before the end of the window, is inside it."""
     window = report.scope.window
     start = None if window is None else window.start_ns
     return pl.lit(value=True) if start is None else pl.col("t_ns") >= start
@@ -216,7 +216,7 @@ def _trace(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 
 
 def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
-    """The columns of :data:`_TOTALS` by `keys`; what is in use when the window begins counts for the peak."""
+    """The columns of :data:`_TOTALS` by `keys`; the peak includes what is in use when the window begins."""
     inside, frees = _since(report), pl.col("free")
     line = line.with_columns(
         (pl.col("delta_bytes").cum_sum() + pl.col("before_bytes").sum()).over(keys).alias("in_use"),
@@ -271,7 +271,7 @@ def _in_loop(report: Report, line: pl.DataFrame) -> pl.Series:
     calls = allocating_calls(report).drop_nulls(["round", *keys]).select(keys).unique()
     marked = calls.with_columns(loop=pl.lit(value=True))
     known = line.join(marked, on=keys, how="left", maintain_order="left")
-    # what an allocator keeps it gives out without a call
+    # a caching allocator serves allocations without a call
     return known.select(pl.when(~pl.col("told")).then(pl.col("loop").fill_null(value=False)).alias("loop")).to_series()
 
 

@@ -1,4 +1,4 @@
-"""What unified memory moved and faulted altogether."""
+"""Totals of unified memory: bytes migrated and page faults."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TABLE: Final = Table(
 
 @analysis
 def migration_totals(report: Report) -> pl.DataFrame:
-    """The totals of unified memory in scope.
+    """The totals of unified memory in scope, in one row.
 
     Returns:
         :data:`TABLE`.

@@ -1,4 +1,4 @@
-"""What unified memory moved between host and devices, by address or by cause."""
+"""Unified-memory migrations between host and devices, by address or by cause."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """What unified memory moved in the part of the report in scope.
+    """The unified-memory migrations in the part of the report in scope.
 
     Args:
-        report: Where to look; copies that overlap its window count, whole.
-        by: ``cause`` for the causes instead of the addresses.
+        report: Where to look; copies that overlap its window count in full.
+        by: ``cause`` to group by cause instead of address.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, the fastest addresses first as nsys sorts them; or :data:`BY_CAUSE`, the most bytes first.
+        :data:`TABLE`, sorted by bandwidth as nsys does; or :data:`BY_CAUSE`, the most bytes first.
 
     Raises:
         CannotTellError: The report records neither copies nor page faults.
@@ -155,7 +155,7 @@ def _by_address(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
 
 
 def _throughput() -> pl.Expr:
-    """As nsys computes it: a second divided by the time as whole numbers, times the bytes to and from the host."""
+    """The bandwidth as nsys computes it: a second divided by the time in integers, times the bytes moved."""
     both = pl.col("h2d_bytes").fill_null(0) + pl.col("d2h_bytes").fill_null(0)
     time = pl.col("total_ns") - pl.col("between_ns")
     moved = pl.col("h2d_bytes").is_not_null() | pl.col("d2h_bytes").is_not_null()

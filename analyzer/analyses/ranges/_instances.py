@@ -1,7 +1,7 @@
-"""Every instance of a range beside the others: a ledger each, their median and spread, and the odd ones out.
+"""Compares the instances of a range: a ledger for each, their median and spread, and outliers.
 
-The steps of a framework's profiler are instances, too. Those that only warm up
-(:mod:`kanalyze.analyses.ranges._warm_up`) take no part in what is usual.
+Steps of a framework's profiler are instances, too. Warm-up steps (:mod:`kanalyze.analyses.ranges._warm_up`) are
+excluded from median and spread.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope
 
-#: An instance is odd if it is further from the median than so many times the median distance (which a normal
-#: distribution makes 3 standard deviations), and by at least this part of the median.
+#: An instance is odd if it differs from the median by more than this factor times the median absolute deviation (3
+#: standard deviations of a normal distribution), and by at least this share of the median.
 _FAR: Final = 3 * 1.4826
 _NOTABLE: Final = 0.1
-#: Fewer instances than this have no usual one to be odd against.
+#: Minimum number of instances for an outlier test.
 _FEWEST: Final = 4
-#: So many odd instances are named in a sentence, and so many processes.
+#: Maximum number of odd instances, and of processes, named in a sentence.
 _NAMED: Final = 3
 
-#: What is compared with its like: instances of one process, on one device that it used.
+#: Keys of comparable instances: of one process, on one device that it used.
 _KEYS: Final = ("process_id", "device")
 
-#: The instances that medians, spread and shares are of.
+#: The instances that median, spread and shares are computed from.
 USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
 
 INSTANCES: Final = Table(
@@ -78,17 +78,17 @@ SPREAD: Final = Table(
 
 @dataclass(frozen=True)
 class Instances:
-    """All instances of one range.
+    """All instances of one range, compared.
 
     Attributes:
-        kind: Which kind of page it is of, so that a renderer need not import the others to know.
+        kind: The kind of page, so that a renderer need not import the others to distinguish them.
         meta: Where the report came from.
-        scope: The part of it that was looked at; its window spans all instances.
+        scope: The part of it in scope; its window spans all instances.
         name: The range, or ``steps``.
         answer: One or two sentences that answer first.
         instances: :data:`INSTANCES`.
         spread: :data:`SPREAD`, the largest bucket of each device first, its total last.
-        zero_ns: What people count the report's times from.
+        zero_ns: The origin of the times shown.
     """
 
     kind: ClassVar[Literal["instances"]] = "instances"
@@ -103,7 +103,7 @@ class Instances:
 
 
 def compare(parts: Sequence[Report]) -> Instances:
-    """The instances of a range, each given as the report narrowed to it, in the order of their starts."""
+    """Compares the instances of a range, given as the report narrowed to each, sorted by start."""
     first = parts[0]
     windows = [part.scope.window or Window() for part in parts]
     steps = windows[0].group == STEPS
@@ -131,7 +131,7 @@ def _ledgers(report: Report, windows: Sequence[Window]) -> pl.DataFrame:
 
 
 def _with_warm_up(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """The steps with what of them only warms up, process by process."""
+    """Marks the warm-up steps among the rows, process by process."""
     parts = rows.partition_by("process_id", maintain_order=True)
     return pl.concat([part.with_columns(warmed_up(report, part)) for part in parts]) if parts else rows.clear()
 
@@ -141,14 +141,14 @@ def _usual() -> list[pl.Expr]:
 
 
 def _used(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of the devices that did anything in any instance; of all devices where none did."""
+    """The rows of devices that were busy in any instance; of all devices if none was."""
     busy = rows.filter(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS) > 0)
     used = busy.select("device").unique()
     return (rows if used.is_empty() else rows.join(used, on="device", how="semi")).sort(*_KEYS, "instance")
 
 
 def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
-    """`rows` (dur_ns, warm_up, and a column per bucket) with `odd` and `cause`, among those of the same `keys`."""
+    """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
     length, usual = pl.col("dur_ns"), ~pl.col("warm_up")
     middle = length.filter(usual).median()
     away = (length - middle).abs()
@@ -182,9 +182,9 @@ def _spread(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
-    """One or two sentences on the instances of a range in `rows` (judged; with device, window and instance).
+    """One or two sentences on the instances of a range in `rows` (of :func:`judged`, with device, window and instance).
 
-    They speak of the first device of each process alone.
+    They refer only to the first device of each process.
     """
     parts = rows.partition_by("process_id", maintain_order=True)
     if len(parts) > 1:

@@ -1,9 +1,8 @@
-"""Which operations belong to which ranges: those whose launch lies inside the range, on the range's own thread.
+"""Projects ranges onto the GPU: an operation belongs to the ranges around its launch, on the range's own thread.
 
-As nsys projects NVTX ranges onto the GPU: the launching call may start where the range starts and end where it ends; a
-range that another thread ended takes no part. Where nsys joins every range with every call, here each thread's
-ranges are cut into a chain and layers once (:mod:`kanalyze.analyses.shared.range_nesting`) and calls are searched in
-them.
+As in nsys' projection of NVTX ranges, the launching call may start where the range starts and end where it ends, and a
+range that another thread ended is excluded. nsys joins every range with every call; here each thread's ranges are split
+once into a chain and layers (:mod:`kanalyze.analyses.shared.range_nesting`), which calls are looked up in.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 
-#: What tells one process from another.
+#: The key of a process.
 PROCESS: Final = ("process_id",)
 
-#: What is known of a range that operations belong to; see :func:`projection`.
+#: The columns of :func:`projection`.
 _PROJECTED: Final = {
     "row": pl.UInt32,
     "projected_start_ns": pl.Int64,
@@ -51,22 +50,22 @@ _PROJECTED: Final = {
     "operations": pl.Int64,
 }
 
-#: The same as :func:`kanalyze.analyses.shared.range_nesting.sums_in` gives it.
+#: The columns that :func:`kanalyze.analyses.shared.range_nesting.sums_in` gives.
 _SUMS: Final = {
     "place": pl.UInt32,
     **dict.fromkeys(("projected_start_ns", "projected_end", "busy_ns", "gpu_ops", "operations"), pl.Int64),
 }
 
-#: More than any two times of a trace are apart.
-_ABOVE_ALL: Final = 1 << 64
+#: Larger than the difference of any two times of a trace.
+_ABOVE_ALL_TIMES: Final = 1 << 64
 
 
 class ThreadRanges(NamedTuple):
-    """The ranges of one thread that it ended itself.
+    """The ranges of one thread that it ended itself, with their nesting.
 
     Attributes:
-        ranges: Their row (of :func:`named_ranges`), start and end, the outermost first.
-        nest: How they lie in each other, by their places in `ranges`.
+        ranges: Row (of :func:`named_ranges`), start and end, the outermost first.
+        nest: Their nesting, by index into `ranges`.
     """
 
     ranges: pl.DataFrame
@@ -80,7 +79,7 @@ class ThreadRanges(NamedTuple):
 
     @property
     def deepest(self) -> int:
-        """No fewer than the ranges that can contain any one stretch of time, but for those that cross."""
+        """Upper bound of the nesting depth, except for ranges that cross."""
         return len(self.nest.layers) + len(self.nest.chain.at)
 
 
@@ -93,12 +92,12 @@ def thread_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
 
 @once_per_report
 def process_ranges(report: Report) -> dict[tuple[object, ...], ThreadRanges]:
-    """The ranges of all threads of each process together, by process id; also those that another thread ended."""
+    """The ranges of each process, all threads together, by process id; includes those that another thread ended."""
     return _nested(_spans(report).drop("thread_id", "end_thread_id").drop_nulls(PROCESS), PROCESS)
 
 
 def _spans(report: Report) -> pl.DataFrame:
-    """The ranges with the columns row, start, end, end_thread_id, process_id and thread_id.
+    """The ranges as intervals: columns row, start, end, end_thread_id, process_id and thread_id.
 
     A range that was never closed lasts until the latest time of any range, as in nsys' projection.
     """
@@ -115,9 +114,9 @@ def _nested(ranges: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[object, ...
 
 @once_per_report
 def range_tree(report: Report) -> pl.DataFrame:
-    """What encloses each range on its thread: columns row, end, parent (its row), level; sorted by row.
+    """The enclosing range of each range on its thread: columns row, end, parent (its row), level; sorted by row.
 
-    Parent and level are those of :func:`kanalyze.analyses.shared.range_nesting.parents`.
+    Parent and level are defined by :func:`kanalyze.analyses.shared.range_nesting.parents`.
     """
     found = [pl.DataFrame(schema={"row": pl.UInt32, "end": pl.Int64, "parent": pl.UInt32, "level": pl.Int64})]
     for thread in thread_ranges(report).values():
@@ -130,10 +129,10 @@ def range_tree(report: Report) -> pl.DataFrame:
 def launched(
     report: Report, work: pl.DataFrame, keys: Sequence[str] = THREAD
 ) -> dict[tuple[object, ...], pl.DataFrame]:
-    """`work` (rows of `operations`) by the process and thread that launched it, each part sorted by start.
+    """Splits `work` (rows of `operations`) by the process and thread that launched it, each part sorted by start.
 
-    Columns: those of `work`, and since and until (start and end of the launching call), call_row. Operations without
-    a launch of their own are under (None, None). With other `keys`, by these alone.
+    Columns: those of `work`, since and until (start and end of the launching call), call_row. Operations without a
+    launching call have the key (None, None). With other `keys`, split by these alone.
     """
     work = work if work.get_column("start").is_sorted() else work.sort("start", maintain_order=True)
     calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
@@ -144,9 +143,9 @@ def launched(
 
 
 def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The operations of one thread (sorted by start) with every range that they belong to, as `range_row`.
+    """Joins the operations of one thread (sorted by start) with all ranges that they belong to, as `range_row`.
 
-    Comes in parts, each sorted by start; all operations of one range are in the same part.
+    Yields batches sorted by start; all operations of one range are in the same batch.
     """
     if len(chain := thread.nest.chain.at):
         rows = thread.ranges.get_column("row").gather(chain)
@@ -157,29 +156,29 @@ def pairs(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 def _layered(thread: ThreadRanges, work: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """What :func:`pairs` gives, without the ranges of the chain."""
+    """:func:`pairs` without the ranges of the chain."""
     rows = thread.ranges.get_column("row")
     for inside, place in containing(thread.nest.layers, work):
         yield inside.with_columns(rows.gather(place).alias("range_row"))
 
 
 def projection(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """The ranges that any of `work` (rows of `operations`) belong to, in the order of their rows.
+    """The ranges that any of `work` (rows of `operations`) belongs to, in the order of their rows.
 
     Columns: row (of `named_ranges`); projected_start_ns and projected_ns (from the first start to the last end of its
-    operations); busy_ns (how long at least one of them ran, on any device); gpu_ops (launching calls, which nsys calls
-    GPU operations); operations (how many).
+    operations); busy_ns (union of their run times, on any device); gpu_ops (launching calls, which nsys calls GPU
+    operations); operations (number).
     """
     return _projected(thread_ranges(report), launched(report, work))
 
 
 def process_work(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """The ranges during which any thread of their process launched any of `work`, in the order of their rows.
+    """The ranges during which any thread of their process launched any of `work`, sorted by row.
 
-    As :func:`projection`, for all threads together: the launching call lies inside the range.
+    Like :func:`projection`, but for all threads together: the launching call lies inside the range.
 
-    Columns: row (of `named_ranges`), process_busy_ns (how long at least one of these operations ran, on any device),
-    process_operations (how many).
+    Columns: row (of `named_ranges`), process_busy_ns (union of the operations' run times, on any device),
+    process_operations (number).
     """
     found = _projected(process_ranges(report), launched(report, work, PROCESS))
     return found.select("row", process_busy_ns="busy_ns", process_operations="operations")
@@ -188,10 +187,10 @@ def process_work(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 def _projected(
     threads: Mapping[tuple[object, ...], ThreadRanges], parts: dict[tuple[object, ...], pl.DataFrame]
 ) -> pl.DataFrame:
-    """The ranges of `threads` that any of the operations in `parts` belong to, by the same keys; `parts` is emptied."""
+    """The ranges of `threads` that the operations in `parts` belong to, by the same keys; empties `parts`."""
     found = [pl.DataFrame(schema=_PROJECTED)]
     while parts:
-        key, part = parts.popitem()  # a large report has no room for all of them to the end
+        key, part = parts.popitem()  # releases each part, since those of a large report do not all fit into memory
         if key in threads:
             first = first_seen(part.get_column("call_row"))
             needed = part.select("start", "end", "since", "until", first.alias("first"))
@@ -202,7 +201,7 @@ def _projected(
 
 
 def _in_one_pass(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame | None:
-    """What belongs to the ranges of a thread but for its chain, where they are nested deep; None where they are not."""
+    """Projects deeply nested ranges of a thread, except its chain, in one pass; None if they are not nested deeply."""
     layers = thread.nest.layers
     if len(layers) < DEEP or (own := held(layers, work)) is None:
         return None
@@ -234,10 +233,10 @@ def _in_chain(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _summed(inside: pl.DataFrame) -> pl.DataFrame:
-    """One part of :func:`pairs`, by range."""
+    """Sums a batch of :func:`pairs` by range."""
     inside = in_order(inside, "range_row")
     sums = (
-        inside.with_columns(fresh=_fresh(inside).clip(lower_bound=0))
+        inside.with_columns(fresh=_newly_busy_ns(inside).clip(lower_bound=0))
         .group_by("range_row")
         .agg(
             pl.col("start").min().alias("projected_start_ns"),
@@ -251,23 +250,23 @@ def _summed(inside: pl.DataFrame) -> pl.DataFrame:
     return sums.with_columns(length.alias("projected_ns"), row="range_row").select(*_PROJECTED)
 
 
-def _fresh(inside: pl.DataFrame) -> pl.Expr:
-    """How long each operation ran after all before it in its range had ended; by `range_row`, then by start."""
+def _newly_busy_ns(inside: pl.DataFrame) -> pl.Expr:
+    """The time of each operation not covered by earlier ones of its range; sorted by `range_row`, then by start."""
     same = pl.col("range_row") == pl.col("range_row").shift(1)
     if not inside.select((same & (pl.col("start") < pl.col("end").shift(1))).any()).item():
         return pl.col("end") - pl.col("start")
-    # the latest end so far within the range: 128 bits hold range and time in one number, whose running maximum begins
-    # anew with each range; a window expression over many small groups takes four times as long
-    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL
+    # the running maximum of the end within the range: 128 bits hold range and time in one number, so that the maximum
+    # restarts with each range; a window expression over many small groups takes four times as long
+    base = pl.col("range_row").cast(pl.Int128) * _ABOVE_ALL_TIMES
     reached = (base + pl.col("end")).cum_max().shift(1) - base
     late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
     return pl.col("end") - pl.max_horizontal("start", late)
 
 
 def chain_sums(work: pl.DataFrame, ranges: int) -> pl.DataFrame:
-    """The sums of the ranges of a chain that hold any of `work` (start, end, first, around: the first so many hold it).
+    """Sums for the ranges of a chain that contain any of `work` (start, end, first, around: how many contain it).
 
-    Columns: place (in the chain), projected_start_ns, projected_ns, busy_ns, gpu_ops and operations, as those of
+    Columns: place (in the chain), projected_start_ns, projected_ns, busy_ns, gpu_ops and operations, as in
     :func:`kanalyze.analyses.ranges._projection.projection`.
     """
     own = work.group_by("around").agg(
@@ -277,7 +276,7 @@ def chain_sums(work: pl.DataFrame, ranges: int) -> pl.DataFrame:
         operations=pl.len().cast(pl.Int64),
     )
     line = pl.DataFrame({"around": pl.int_range(1, ranges + 1, dtype=pl.UInt32, eager=True)})
-    for part in (own, _deepest(work)):
+    for part in (own, _innermost_busy(work)):
         line = line.join(part, on="around", how="left", maintain_order="left")
     sums = line.select(
         pl.col("around") - 1,
@@ -295,11 +294,11 @@ def chain_sums(work: pl.DataFrame, ranges: int) -> pl.DataFrame:
     )
 
 
-def _deepest(work: pl.DataFrame) -> pl.DataFrame:
-    """For how long the innermost range with an operation that ran was which: columns around, busy_ns.
+def _innermost_busy(work: pl.DataFrame) -> pl.DataFrame:
+    """Busy time by the innermost range with a running operation: columns around, busy_ns.
 
-    The time is cut where operations start and end. An operation covers neighbouring pieces: as two runs of pieces, of a
-    power of two each, which are halved until every piece knows the most of what covers it.
+    Time is split where operations start and end. An operation covers consecutive pieces, expressed as two runs of a
+    power of two of pieces, which are halved until every piece has the maximum of what covers it.
     """
     work = work.select("around", "start", "end").filter((pl.col("around") > 0) & (pl.col("end") > pl.col("start")))
     edges = pl.concat([work.get_column("start"), work.get_column("end").alias("start")]).unique().sort()

@@ -1,9 +1,9 @@
-"""Steps that only warm up: longer than all that follow, through what is done once.
+"""Detects warm-up steps: longer than the later ones, because of one-time work.
 
-Of the steps of one process on one device the first ones warm up, each as long as it is longer by a tenth than the
-median of the steps after it, and at least half of what it takes more is done once: loading and contexts, allocation,
-the profiler's own work and slow launches (by the ledger of the device), and compiling (torch.compile says so itself).
-No more than the first half of the steps does.
+Of the steps of one process on one device, the first ones are warm-up as long as each exceeds the median of the steps
+after it by a tenth, and at least half of the excess is one-time work: loading and contexts, allocation, profiler
+overhead and slow launches (by the device's ledger), and compilation (reported by torch.compile). At most the first half
+of the steps is warm-up.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kanalyze.units import time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: A step warms up if it is longer by this part of the later ones, and so much of that is done once.
+#: Minimum excess over the later steps, as a share of these, and the minimum share of it that is one-time work.
 _LONGER: Final = 0.1
 _ONCE_SHARE: Final = 0.5
 
-#: The ledger's buckets of what is done once, and what the evidence calls them.
+#: The ledger's buckets of one-time work, and their names in the evidence.
 _ONCE: Final = {"loading": "loading", "allocation": "allocation", "profiler": "the profiler", "launch": "launches"}
 _COMPILING: Final = "compiling"
 
-#: What torch.compile calls what it does when it compiles (torch/_dynamo/utils.py, dynamo_timed).
+#: The suffix of torch.compile's annotations while it compiles (torch/_dynamo/utils.py, dynamo_timed).
 _COMPILES: Final = r" \(dynamo_timed\)$"
 
-#: A part of the evidence is told from this part of the whole on.
+#: Minimum share of the whole for a part of the evidence to be named.
 _TOLD: Final = 0.1
 
 
 def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
-    """Which of the steps in `rows` warm up, as columns `warm_up` and `evidence` (in a sentence; null for the others).
+    """The columns `warm_up` and `evidence` (a sentence; null if no warm-up) for the steps in `rows`.
 
     `rows` are the steps of one process, sorted by device, then by start: device, start_ns, dur_ns, and a column per
     bucket of the ledger (null where there is no device).
@@ -45,7 +45,7 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
     known = rows.with_columns(compiling.alias(f"{_COMPILING}_ns"))
     evidence: list[str | None] = []
     for part in known.partition_by("device", maintain_order=True):
-        found = _first_ones(part)
+        found = _evidence_of_first_steps(part)
         evidence += [*found, *[None] * (part.height - len(found))]
     told = pl.Series("evidence", evidence, dtype=pl.String)
     return [told.is_not_null().alias("warm_up"), told]
@@ -53,7 +53,7 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
 
 @once_per_process
 def compile_spans(report: Report) -> pl.DataFrame:
-    """The span set in which the program compiled."""
+    """The intervals in which the program compiled."""
     parts = [pl.DataFrame(schema=intervals.SPANS)]
     for kind in ("op", "range"):
         events = report.kind(kind)
@@ -65,8 +65,8 @@ def compile_spans(report: Report) -> pl.DataFrame:
     return intervals.union(pl.concat(parts))
 
 
-def _first_ones(steps: pl.DataFrame) -> list[str]:
-    """The evidence for each of the first steps of a device that warm up."""
+def _evidence_of_first_steps(steps: pl.DataFrame) -> list[str]:
+    """The evidence for each warm-up step of a device, from the first step on."""
     found: list[str] = []
     for place in range(steps.height // 2):
         evidence = _evidence(steps.row(place, named=True), steps.slice(place + 1))
@@ -80,7 +80,7 @@ def _evidence(step: dict[str, Any], later: pl.DataFrame) -> str | None:
     columns = {f"{name}_ns": word for name, word in _ONCE.items()} | {f"{_COMPILING}_ns": _COMPILING}
     usual = later.select(pl.col("dur_ns", "host_ns", *columns).median()).row(0, named=True)
     more = {word: (step[name] or 0) - (usual[name] or 0) for name, word in columns.items()}
-    if step["host_ns"] is not None:  # only what the device waited for counts
+    if step["host_ns"] is not None:  # only compilation that the device waited for counts
         more[_COMPILING] = min(more[_COMPILING], step["host_ns"] - usual["host_ns"])
     longer = step["dur_ns"] - usual["dur_ns"]
     once = {word: ns for word, ns in more.items() if ns > 0}

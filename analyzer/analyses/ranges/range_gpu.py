@@ -1,4 +1,4 @@
-"""NVTX ranges on the GPU: when the operations that a range launched ran."""
+"""NVTX ranges projected onto the GPU: when the operations launched in a range ran."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report, Where
 
-#: The grouping by names without the ids of emit_nvtx.
+#: The grouping by names without the ids that emit_nvtx appends.
 BY_NAME: Final = "name"
 
-#: What stands for ids that were taken off, where a name without any is another one.
+#: Replaces removed ids where the bare name is also a range of its own.
 _IDS_LEFT_OUT: Final = ", op_id = …"
 
 _NAMED: Final = (
@@ -32,7 +32,7 @@ _NAMED: Final = (
     Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
 )
 
-#: What nsys does not count: autograd launches the backward pass on a thread of its own.
+#: Columns beyond nsys' table: autograd launches the backward pass on a thread of its own.
 OF_PROCESS: Final = (
     Column(
         "process_busy_ns",
@@ -117,14 +117,14 @@ def range_gpu(
     """The NVTX ranges in scope that launched GPU operations.
 
     Args:
-        report: Where to look; ranges that overlap its window on the host count, with all their operations.
-        by: ``name`` takes the ids and sizes off that emit_nvtx puts behind names, which make every range another one.
-        trace: Every instance instead of a sum by name, with its whole name.
-        graphs: Whole CUDA graphs whose nodes were not traced count as operations, which nsys leaves out.
+        report: Where to look; ranges that overlap its window on the host count with all their operations.
+        by: ``name`` removes the ids and sizes that emit_nvtx appends, which make every range unique.
+        trace: All instances, with full names, instead of sums by name.
+        graphs: Also counts whole CUDA graphs whose nodes were not traced, which nsys omits.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, the longest projection in total first; or :data:`TRACE`, in the order of projected starts.
+        :data:`TABLE`, the longest total projection first; or :data:`TRACE`, by projected start.
 
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
@@ -150,10 +150,10 @@ def check_grouping(table: Table, by: str | None) -> None:
 
 
 def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
-    """`ranges` (with row, of :func:`named_ranges`) with their names alone, without the ids of emit_nvtx.
+    """`ranges` (with row, of :func:`named_ranges`) named without the ids that emit_nvtx appends.
 
-    A name that ranges without ids have, too, keeps a mark of them: those of the program may be around those of
-    emit_nvtx, and the same time would count twice.
+    A name that ranges without ids also have keeps a mark: ranges of the program may enclose those of emit_nvtx, and the
+    same time would count twice.
     """
     every = named_ranges(report).select("range", alone=without_ids(pl.col("range")))
     plain = every.filter(pl.col("range") == pl.col("alone")).get_column("range").unique()
@@ -163,7 +163,7 @@ def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _instances(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
-    """The ranges in scope that launched operations of `kinds`, with all that the tables say of one but the stack."""
+    """The ranges in scope that launched operations of `kinds`, with all columns of the tables except the stack."""
     work = device_operations(report).select("row", "kind", "process_id", "start", "end")
     whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
     wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
@@ -203,7 +203,7 @@ def _trace(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stacks(report: Report) -> pl.DataFrame:
-    """The event ids around each range, as text: columns row, stack."""
+    """The enclosing ranges of each range, as text of event ids: columns row, stack."""
     tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
     own = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
     levels = tree.select("row", "parent", "level", own.alias("stack")).sort("level").partition_by("level")

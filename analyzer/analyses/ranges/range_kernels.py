@@ -45,7 +45,7 @@ TABLE: Final = Table(
     equals="nsys stats nvtx_kern_sum",
 )
 
-#: So many kernels, each with a range around it, are looked at together; some 500 MB.
+#: Batch size in pairs of kernel and range; about 500 MB.
 _MOST_PAIRS: Final = 8_000_000
 
 
@@ -53,7 +53,7 @@ _MOST_PAIRS: Final = 8_000_000
 def range_kernels(report: Report) -> pl.DataFrame:
     """The kernels in scope by the ranges that launched them, sorted by range, process and thread, then by total.
 
-    Kernels that overlap the window count, whole, in all ranges around their launch, whenever those are.
+    Kernels that overlap the window count in full, in all ranges around their launch, whenever those are.
 
     Returns:
         :data:`TABLE`.
@@ -81,7 +81,7 @@ def range_kernels(report: Report) -> pl.DataFrame:
 
 
 def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
-    """The kernels of one thread in parts of whole names, so that each fits into memory `around` times."""
+    """Splits the kernels of one thread into batches by name, so that `around` copies of a batch fit into memory."""
     if kernels.height * around <= _MOST_PAIRS:
         return [kernels]
     names = kernels.group_by("kernel").len().sort("len", "kernel")
@@ -92,7 +92,7 @@ def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
 
 
 def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Kernels of one thread with each range around their launch, null for none: row, kernel, dur_ns, range_row."""
+    """Joins kernels of one thread with all ranges around their launch (or null): row, kernel, dur_ns, range_row."""
     kernels = kernels.select("row", "kernel", "dur_ns", "since", "until")
     parts = [part.drop("since", "until") for part in pairs(ranges, kernels)]
     found = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
@@ -101,7 +101,7 @@ def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of one thread by range, style and kernel."""
+    """Sums the kernels of one thread by range, style and kernel."""
     named = names.select(pl.all().gather(ran.get_column("range_row")))
     return (
         pl.concat([ran, named], how="horizontal")

@@ -1,4 +1,4 @@
-"""NVTX ranges by name: how often, and how long on the host."""
+"""NVTX ranges by name: number, and time on the host."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ TABLE: Final = Table(
 
 
 def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
-    """The NVTX ranges in scope, by name and style, the longest in total first.
+    """The NVTX ranges in scope by name and style, the longest total time first.
 
     Args:
-        report: Where to look; ranges that overlap its window count, whole; of a device those of processes that used it.
-        by: ``name`` takes the ids and sizes off that emit_nvtx puts behind names, which make every range another one.
+        report: Where to look; ranges that overlap its window count in full; of a device, those of processes that used
+            it.
+        by: ``name`` removes the ids and sizes that emit_nvtx appends, which make every range unique.
         where: A window, device or process to look at alone.
 
     Returns:
@@ -81,7 +82,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
 
 
 def _with_work(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
-    """`ranges` with what any thread launched while each was open; null where the report does not record that."""
+    """Adds the work that any thread launched while each range was open; null where the report does not record that."""
     if "api" not in report.kinds or not set(DEVICE_KINDS).intersection(report.kinds):
         return ranges.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
     work = device_operations(report).select("row", "process_id", "start", "end")

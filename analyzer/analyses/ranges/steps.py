@@ -1,4 +1,4 @@
-"""Steps of a framework's profiler: a ledger each, what they launched, and which of them only warm up or are odd."""
+"""Steps of a framework's profiler: a ledger for each, their launches, and which are warm-up or odd."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ TABLE: Final = Table(
 
 _KEYS: Final = ("process_id", "device")
 
-#: Work that runs on after its step is worth a sentence from this part of the step on.
+#: Minimum share of a step for work that runs on after it to be mentioned.
 _NOTABLE: Final = 0.1
 
 
 @analysis
 def steps(report: Report) -> pl.DataFrame:
-    """The steps of the framework's profiler, those that overlap the window whole.
+    """The steps of the framework's profiler that overlap the window, in full.
 
-    A step's window is the range that the profiler marks on the host, so that the ledgers of steps never overlap. What
-    it launched may run on after its end (`late_ns`): that time is in the ledger of the next step.
+    A step's window is the range that the profiler marks on the host, so that the ledgers of steps never overlap. Its
+    operations may run on after its end (`late_ns`): that time is in the ledger of the next step.
 
     Returns:
-        :data:`TABLE`, by process, device and start; empty where the program made no steps.
+        :data:`TABLE`, by process, device and start; empty if the program has no steps.
 
     Raises:
         CannotTellError: The report records neither ranges nor operators.
@@ -109,7 +109,7 @@ def steps(report: Report) -> pl.DataFrame:
 
 
 def told(rows: pl.DataFrame) -> str:
-    """What the steps in `rows` (of :func:`steps`) say together, of the first device; nothing for no rows."""
+    """A summary of the steps in `rows` (of :func:`steps`), on the first device; empty without rows."""
     if rows.is_empty():
         return ""
     names = pl.Series("window", [step_name(number) for number in rows.get_column("step")], dtype=pl.String)
@@ -125,7 +125,7 @@ def told(rows: pl.DataFrame) -> str:
 
 
 def _most(buckets: Sequence[str]) -> pl.Expr:
-    """The first of `buckets` that is as large as any of them; null where none has any time."""
+    """The largest of `buckets`, the first one of equals; null if all are zero."""
     most = pl.max_horizontal(f"{bucket}_ns" for bucket in buckets)
     largest = [pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in buckets]
     return pl.when(most > 0).then(pl.coalesce(largest))
@@ -147,10 +147,10 @@ def _devices(report: Report) -> pl.DataFrame:
 
 
 def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """What the operations did that were launched in each step, by window and device.
+    """Sums over the operations launched in each step, by window and device.
 
-    An operation is of the step, among those of its process, that started last before its launch call did, if that had
-    not ended by then.
+    An operation belongs to the latest step of its process that started before its launching call, if that had not ended
+    by then.
     """
     work = device_operations(report).select("row", "device", "process_id", "start", "end")
     call = calls_of(report, work.get_column("row"), "call_start").to_series()
@@ -159,7 +159,7 @@ def _launched(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     own = work.join_asof(
         known, left_on="at", right_on="began", by="process_id", strategy="backward", check_sortedness=False
     ).filter(pl.col("at") < pl.col("ended"))
-    # what no earlier operation of the step covers, in the order of starts, adds up to the time in which any ran
+    # the time that no earlier operation of the step covers, summed by start, is the union of their run times
     own = own.sort("start", "end").with_columns(
         pl.col("end").cum_max().shift(1).over("window", "device").fill_null(pl.col("start")).alias("reached")
     )
