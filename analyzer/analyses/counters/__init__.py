@@ -1,1 +1,1 @@
-"""What ncu measured: counters, stalls, rooflines, advice."""
+"""What ncu measured: metrics, stall reasons, rooflines, advice."""

@@ -1,4 +1,4 @@
-"""What holds a kernel back, in one paragraph: what an engineer would say after reading all that ncu measured of it."""
+"""The bottleneck of a kernel in one paragraph, from all that ncu measured."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ COMPUTE: Final = "compute-bound"
 LATENCY: Final = "latency-bound"
 UNKNOWN: Final = "unknown"
 
-#: The levels of memory, the outermost first, with the columns that say how busy they are.
+#: The memory levels, the outermost first, with their utilisation columns.
 _LEVELS: Final = {"DRAM": "dram_share", "the L2 cache": "l2_share", "the L1 cache": "l1_share"}
 
-#: A level that is nearly as busy as the busiest counts for it: what it serves comes from further out.
+#: The outermost level with this share of the busiest one's utilisation is named: it serves the misses of the inner
+#: ones.
 _NEARLY: Final = 0.9
 
-#: Such small parts of all accesses are not worth fearing.
+#: Smaller shares of all accesses are negligible.
 _LITTLE: Final = 0.1
 
 
 def bound(row: Row) -> str:
-    """What holds it back: few blocks, memory, compute, latency, or unknown; row as in advice.kernel_facts.
+    """The bottleneck: few blocks, memory, compute, latency, or unknown; `row` is of :func:`advice.kernel_facts`.
 
-    Source of the limit of 60 %: ncu's rule SOLBottleneck, below which a kernel waits more than it works.
+    The limit of 60 % is from ncu's rule SOLBottleneck: below it, a kernel waits more than it works.
     """
     compute, memory, blocks, sms = row["compute_share"], row["memory_share"], row["blocks"], row["sms"]
     if None not in (blocks, sms) and blocks * 2 <= sms:
@@ -43,7 +44,7 @@ def bound(row: Row) -> str:
 
 
 def paragraph(row: Row) -> str:
-    """The verdict on a kernel, and what was looked at and is in order."""
+    """The verdict on a kernel, and which other checks passed."""
     says = {FEW_BLOCKS: _few, MEMORY: _memory, COMPUTE: _compute, LATENCY: _latency, UNKNOWN: _unknown}
     parts = [says[bound(row)](row), _occupancy(row), _in_order(row)]
     return " ".join(part for part in parts if part)
@@ -99,7 +100,7 @@ def _occupancy(row: Row) -> str:
 
 
 def _in_order(row: Row) -> str:
-    """What needs no further look."""
+    """The checks that passed."""
     fine = []
     if row["uncoalesced_share"] is not None and row["uncoalesced_share"] < _LITTLE:
         fine.append("accesses are coalesced")

@@ -1,7 +1,6 @@
-"""What is worth saying of a kernel that ncu measured: each rule with the counters that prove it.
+"""Rules for kernels that ncu measured, each with the metrics that prove it.
 
-A rule looks at the columns of the tables `counters` and `roofline`; where one that it needs was not collected, it says
-nothing.
+A rule reads columns of the tables `counters` and `roofline`; it is silent where one that it needs was not collected.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
-#: From this part of a peak on, a unit is what limits: ncu's own rules take 80 % for high, 60 % for low.
+#: A unit above this share of its peak is the limit: ncu's own rules take 80 % for high, 60 % for low.
 HIGH: Final = 0.8
 LOW: Final = 0.6
 
-#: Less than this part of something is not worth a sentence.
+#: Smaller shares are not worth a sentence.
 _WORTH: Final = 0.1
 
-#: A scheduler with so many eligible warps has something to issue in nearly every cycle.
+#: With so many eligible warps, a scheduler can issue in nearly every cycle.
 _ENOUGH_ELIGIBLE: Final = 2
 
 
 @dataclass(frozen=True)
 class KernelRule:
-    """One kind of finding about a kernel.
+    """One rule about kernels.
 
     Attributes:
         name: Stable name.
-        needs: The columns that it looks at; it is silent where one of them is null.
-        applies: Whether there is something to say of a row.
-        sentence: What there is to say.
+        needs: The columns that it reads; it is silent if one of them is null.
+        applies: Whether it applies to a row.
+        sentence: The finding.
         remedy: What to do about it.
-        estimate: The part of the duration that can be saved at most; None where that cannot be told.
+        estimate: The maximum share of the duration that can be saved; None if unknown.
         scope: ``global`` where the estimate is of the kernel's duration, ``local`` where it is of one part of the
             hardware.
     """
@@ -53,11 +52,11 @@ class KernelRule:
     scope: str = "global"
 
     def found(self, row: Row) -> bool:
-        """Whether the rule has something to say of a kernel."""
+        """Whether the rule applies to a kernel, and has all columns that it needs."""
         return all(row[column] is not None for column in self.needs) and self.applies(row)
 
     def evidence(self, row: Row) -> str:
-        """The counters that prove it, as ``column=value``."""
+        """The metrics that prove it, as ``column=value``."""
         return ", ".join(f"{column}={_plain(row[column])}" for column in self.needs)
 
 

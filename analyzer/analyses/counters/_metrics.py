@@ -1,4 +1,4 @@
-"""The metrics of ncu as columns: a row per kernel, each metric under its own name."""
+"""Metrics of ncu as columns, a row per kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def require_counters(report: Report, table: str) -> None:
-    """Raise :class:`CannotTellError` unless the report has counters, which `table` is of, and is looked at whole."""
+    """Raise :class:`CannotTellError` unless the report has counters for `table`, and no window is set."""
     if not report.meta.timeless:
         raise CannotTellError.without_counters(table, report.meta.path)
     if report.scope.window is not None:
@@ -23,14 +23,14 @@ def require_counters(report: Report, table: str) -> None:
 
 
 def measured_kernels(report: Report, table: str, metrics: Iterable[str]) -> pl.DataFrame:
-    """Every kernel in scope with `metrics`, in the order in which ncu measured them.
+    """All kernels in scope with `metrics`, in the order of measurement.
 
     Returns:
         Columns event_id, name, dur_ns, process_id, device, those of kernel_config, and a Float64 column for each of
-        `metrics`, null where it was not collected.
+        `metrics`, null if not collected.
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
     """
     require_counters(report, table)
     kernels = report.seen("kernel").select("event_id", pl.col("name").cast(pl.String), "dur_ns", "process_id", "device")
@@ -39,7 +39,7 @@ def measured_kernels(report: Report, table: str, metrics: Iterable[str]) -> pl.D
 
 
 def metric_columns(report: Report, metrics: Iterable[str]) -> pl.DataFrame:
-    """Column event_id, and a column for each of `metrics`; a row per kernel that has any."""
+    """One column per metric, a row per kernel that has any; with event_id."""
     wanted = list(dict.fromkeys(metrics))
     rows = report.table("metrics").filter(pl.col("metric").is_in(wanted)).select("event_id", "metric", "value")
     wide = rows.pivot(on="metric", on_columns=wanted, index="event_id", values="value", aggregate_function="first")
@@ -47,16 +47,16 @@ def metric_columns(report: Report, metrics: Iterable[str]) -> pl.DataFrame:
 
 
 def share(*metrics: str) -> pl.Expr:
-    """A percentage as a share of 1; the first of `metrics` that was collected."""
+    """A percentage as a share of 1, of the first of `metrics` that was collected."""
     return pl.coalesce(metrics) / 100
 
 
 def ratio(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:
-    """One column by another, null where the other is nothing."""
+    """The ratio of two columns, null if the divisor is zero."""
     by = pl.col(whole) if isinstance(whole, str) else whole
     return pl.when(by > 0).then((pl.col(part) if isinstance(part, str) else part) / by)
 
 
 def whole(metric: str | pl.Expr) -> pl.Expr:
-    """A count, which ncu keeps as a number with decimals: the nearest whole one."""
+    """Rounds a count, which ncu stores as a floating-point number."""
     return ((pl.col(metric) if isinstance(metric, str) else metric) + 0.5).floor().cast(pl.Int64, strict=False)

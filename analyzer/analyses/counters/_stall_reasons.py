@@ -1,4 +1,4 @@
-"""Why warps do not issue: ncu's reasons, and what each means for who wrote the kernel.
+"""Warp stall reasons of ncu, and their meaning for the kernel's author.
 
 Source: the metrics reference of Nsight Compute's Profiling Guide, "Warp Stall Reasons".
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Each reason with what it means, and whether it is a wait for something (`selected` is the issue itself).
+#: Each reason with its meaning, and whether it is a wait (`selected` is the issue itself).
 REASONS: Final = {
     "long_scoreboard": ("data from global, local or texture memory", True),
     "short_scoreboard": ("data from shared memory, or a special function", True),
@@ -31,10 +31,10 @@ REASONS: Final = {
 }
 
 
-#: Cycles between two instructions of a warp, of which each reason takes its part.
+#: Cycles between two instructions of a warp, which the stall reasons divide among themselves.
 LATENCY: Final = "smsp__average_warp_latency_per_inst_issued.ratio"
 
 
 def stall_metric(reason: str) -> str:
-    """The metric of ncu that tells how many cycles warps spend with `reason` for each instruction issued."""
+    """The metric of ncu for the cycles that warps spend with `reason` per instruction issued."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"

@@ -1,8 +1,8 @@
-"""The work of tensor cores by the path that it took: instruction, type of the inputs, dense or 2:4 sparse.
+"""Tensor-core work by path: instruction, input type, dense or 2:4 sparse.
 
-Each path has a peak of its own. ncu counts some work twice: in a metric that names the path
-(``…_op_hgmma_src_bf16_dst_fp32_sparsity_off``), and in one of all paths of a type (``…_src_bf16_dst_fp32``), whose peak
-is that of its fastest path, the sparse one. Work counts once, at the peak of the metric that says most of it.
+Each path has its own peak. ncu counts some work twice: in a metric that names the path
+(``…_op_hgmma_src_bf16_dst_fp32_sparsity_off``), and in one for all paths of a type (``…_src_bf16_dst_fp32``), whose
+peak is that of its fastest path, the sparse one. Here work counts once, at the peak of its most specific metric.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _WORK: Final = re.compile(
 
 #: Types without 2:4 sparse paths.
 _NEVER_SPARSE: Final = ("fp64", "int1")
-#: Compute capability of the first GPUs with sparse paths, which are twice as fast as the dense ones.
+#: Compute capability from which GPUs have sparse paths, which are twice as fast as dense ones.
 _SPARSE_SINCE: Final = 8.0
 _FASTER: Final = 2
 
-#: By such a part of it, the work of all paths and the sum over each differ where a page rounds them.
+#: Tolerance, as a share of the work, between the total and the sum of its paths, which ncu's pages round.
 _ROUNDING: Final = 0.01
-#: Such a part of a peak is reached by no kernel.
+#: No kernel reaches this share of a peak.
 _IMPOSSIBLE: Final = 1.02
 
-#: How busy the pipe of tensor cores was, as a part of the whole time.
+#: The share of time in which the tensor pipe was busy.
 BUSY: Final = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
 _CLOCK: Final = "sm__cycles_elapsed.avg.per_second"
 _SMSP_CYCLES: Final = "smsp__cycles_elapsed.avg"
@@ -44,13 +44,13 @@ _SMSP_CYCLES: Final = "smsp__cycles_elapsed.avg"
 
 @dataclass(frozen=True)
 class Path:
-    """A path, or all of them that have something in common; None stands for all.
+    """A path, or a group of paths with common properties; None stands for any.
 
     Attributes:
-        metric: What its metrics' names begin with.
+        metric: The prefix of its metrics' names.
         op: The instruction: hmma, hgmma, imma…
         source: Type of the inputs.
-        target: Type of the sum.
+        target: Type of the accumulator.
         sparsity: on or off.
     """
 
@@ -62,22 +62,22 @@ class Path:
 
     @property
     def integer(self) -> bool:
-        """Whether it multiplies integers."""
+        """Whether it is integer arithmetic."""
         return self.source.startswith("int")
 
     @property
     def mixed(self) -> bool:
-        """Whether its peak is that of sparse work, where the GPU has such."""
+        """Whether its peak is that of sparse work, on GPUs that have it."""
         return self.sparsity is None and self.source not in _NEVER_SPARSE
 
     def refines(self, other: Path) -> bool:
-        """Whether what it counts is counted by `other`, too, which says less."""
+        """Whether its work is also counted by the less specific `other`."""
         parts = ("op", "source", "target", "sparsity")
         return self != other and all(getattr(other, part) in {None, getattr(self, part)} for part in parts)
 
 
 def tensor_paths(report: Report) -> list[Path]:
-    """The paths of which a report has work; what refines another one comes before it."""
+    """The paths with work in a report; more specific ones come first."""
     rows = report.table("metrics").select("metric", "value").filter(pl.col("metric").str.starts_with(_BEGINNING))
     found = {}
     for name in rows.filter(pl.col("value") > 0).get_column("metric").unique():
@@ -92,21 +92,21 @@ def _told(path: Path) -> int:
 
 
 def tensor_metrics(report: Report) -> list[str]:
-    """The metrics that :func:`with_tensor_work` looks at."""
+    """The metrics that :func:`with_tensor_work` reads."""
     of_paths = [path.metric + ending for path in tensor_paths(report) for ending in (_DONE, _RATE, _PEAK)]
     return [*of_paths, BUSY, _CLOCK, _SMSP_CYCLES]
 
 
 def with_tensor_work(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
-    """`kernels` with what their tensor cores did.
+    """Adds tensor-core work to `kernels`.
 
     Args:
-        report: The report that they are of.
+        report: The report of these kernels.
         kernels: With the columns event_id, device, seconds and those of :func:`tensor_metrics`.
 
     Returns:
-        Columns tensor_flop and tensor_int_op (the work; null where it is not known), tensor_s (the least time for it,
-        and no less than the pipe was busy with it), and of the path that takes most of that tensor_precision,
+        Columns tensor_flop and tensor_int_op (the work; null if unknown), tensor_s (the minimum time for it, in
+        seconds, at least the busy time of the pipe), and for the path with most of that time tensor_precision,
         tensor_instruction and tensor_peak (per second).
     """
     paths = tensor_paths(report)
@@ -118,7 +118,7 @@ def with_tensor_work(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     timed = own.with_columns(one for path in paths for one in _spent(path))
     counted, busy = pl.col("counted").is_not_null(), pl.col("seconds") * pl.col(BUSY) / 100
     spent = pl.sum_horizontal(pl.lit(0.0), *(_part(path, "s") for path in paths), ignore_nulls=False)
-    # register moves keep the pipe busy, too, and are no work
+    # register moves also keep the pipe busy, and are not work
     needed = pl.when(_sum(paths) > 0).then(pl.max_horizontal(spent, busy)).otherwise(0.0)
     unused = pl.when(pl.col(BUSY) == 0).then(0.0)
     return timed.with_columns(
@@ -130,7 +130,7 @@ def with_tensor_work(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counted(report: Report) -> pl.DataFrame:
-    """Columns event_id and counted: the kernels whose work of tensor cores was collected."""
+    """Columns event_id and counted: the kernels whose tensor-core work was collected."""
     metric = pl.col("metric")
     works = metric.str.starts_with(_BEGINNING) & (metric.str.ends_with(_DONE) | metric.str.ends_with(_RATE))
     rows = report.table("metrics").filter(works & pl.col("value").is_not_null())
@@ -146,7 +146,7 @@ def _part(path: Path, what: str) -> pl.Expr:
 
 
 def _own(path: Path, paths: Sequence[Path]) -> pl.Expr:
-    """The work that is in none of the paths that refine this one."""
+    """The work that no more specific path counts."""
     rate = pl.col(path.metric + _RATE) * pl.col(_SMSP_CYCLES)
     work = pl.coalesce(pl.col(path.metric + _DONE), rate).fill_null(0.0)
     told = pl.sum_horizontal(pl.lit(0.0), *(_part(other, "own") for other in paths if other.refines(path)))
@@ -154,14 +154,14 @@ def _own(path: Path, paths: Sequence[Path]) -> pl.Expr:
 
 
 def _dense(path: Path) -> pl.Expr:
-    """Whether the peak is that of sparse work, and this work can have been dense: it took long enough."""
+    """Whether the peak is for sparse work, but this work may have been dense: it took long enough."""
     halved = pl.col("capability") >= _SPARSE_SINCE if path.mixed else pl.lit(value=False)
     least = _FASTER * _part(path, "own") / (pl.col(path.metric + _PEAK) * pl.col(_CLOCK))
     return (halved & (least <= _IMPOSSIBLE * pl.col("seconds"))).fill_null(value=False).alias(f"{path.metric} dense")
 
 
 def _spent(path: Path) -> list[pl.Expr]:
-    """The peak of a path, per second, and the time that its work takes."""
+    """The peak of a path, per second, and the time for its work at that peak."""
     fastest = pl.col(path.metric + _PEAK) * pl.col(_CLOCK)
     peak = pl.when(_part(path, "dense")).then(fastest / _FASTER).otherwise(fastest)
     time = pl.when(_part(path, "own") == 0).then(0.0).when(peak > 0).then(_part(path, "own") / peak)
@@ -174,7 +174,7 @@ def _sum(paths: Sequence[Path], *, integer: bool | None = None) -> pl.Expr:
 
 
 def _longest(paths: Sequence[Path]) -> dict[str, pl.Expr]:
-    """Of the path that takes most of the time: name, instruction and peak."""
+    """Name, instruction and peak of the path with most time."""
     most = pl.max_horizontal(pl.lit(0.0), *(_part(path, "s") for path in paths))
     unknown = pl.lit(None, dtype=pl.String)
     named, ops, peaks = [unknown], [unknown], [pl.lit(None, dtype=pl.Float64)]

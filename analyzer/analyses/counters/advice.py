@@ -1,4 +1,4 @@
-"""What to do about the kernels that ncu measured: its own rules, as they are, and ours, each with its evidence."""
+"""Advice on the kernels that ncu measured: its own rules, unchanged, and ours, each with its evidence."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: Families of kernels whose work tensor cores can do.
+#: Kernel families that could use tensor cores.
 _PRODUCTS: Final = ("gemm", "convolution", "attention")
 
-#: What speaks where an estimate says what can be saved: the rule's own, or the distance of the kernel to its roof.
+#: The source of the possible saving: the rule's estimate, or the kernel's distance to its roof.
 FROM_ESTIMATE: Final = "estimate"
 FROM_ROOF: Final = "roof"
 
@@ -69,13 +69,13 @@ TABLE: Final = Table(
 
 @analysis
 def advice(report: Report) -> pl.DataFrame:
-    """All advice about the kernels, those first that can gain most; local estimates come after global ones.
+    """All advice on the kernels, the largest possible gain first; local estimates come after global ones.
 
     Returns:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
 
     Columns:
         event_id, name, device, source, rule, kind, sentence, remedy, scope, speedup_share, possible_share,
@@ -101,7 +101,7 @@ def advice(report: Report) -> pl.DataFrame:
 
 
 def _room() -> pl.Expr:
-    """What the roof leaves of the duration; of the memory roof alone, where the work was not collected."""
+    """The share of the duration above the roof; of the memory roof alone if the work was not collected."""
     return (1 - pl.coalesce("roof_share", "dram_share")).clip(0, 1)
 
 
@@ -115,7 +115,7 @@ _OURS: Final = {
 
 @once_per_report
 def kernel_facts(report: Report) -> pl.DataFrame:
-    """The columns of `counters` and `roofline`, and blocks (of the grid), family, product (it multiplies matrices)."""
+    """The columns of `counters` and `roofline`, with blocks (of the grid), family, product (if a matrix product)."""
     found = counters(report)
     known = ["event_id", *(name for name in roofline(report).columns if name not in found.columns)]
     beside = found.join(roofline(report).select(known), on="event_id", how="left", maintain_order="left")
@@ -125,7 +125,7 @@ def kernel_facts(report: Report) -> pl.DataFrame:
 
 
 def _ours(report: Report) -> list[tuple[object, ...]]:
-    """What our rules say of each kernel."""
+    """The findings of our own rules on each kernel."""
     rows = kernel_facts(report).to_dicts()
     return [
         (

@@ -1,4 +1,4 @@
-"""What ncu measured of each kernel, as columns: speed of light, memory, occupancy, warps, and what they wait for."""
+"""The metrics of ncu by kernel, as columns: speed of light, memory, occupancy, warps and stalls."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _USED: Final = "smsp__sass_average_data_bytes_per_sector_mem_global_op"
 _SHARED: Final = "pipe_lsu_mem_shared"
 _OP: Final = "smsp__sass_inst_executed_op"
 
-#: Bytes of a sector, the least that a cache moves.
+#: Bytes of a sector, the smallest transfer of a cache.
 _SECTOR_BYTES: Final = 32
 
-#: What a number with two decimals is off at most.
+#: The maximum error of a number printed with two decimals.
 _PRINTED: Final = 0.006
 
-#: What can limit the resident blocks, as `limiter` names it, with ncu's metric.
+#: The limiters of resident blocks, as in the column `limiter`, with ncu's metric.
 LIMITS: Final = {
     "registers": "launch__occupancy_limit_registers",
     "shared memory": "launch__occupancy_limit_shared_mem",
@@ -60,7 +60,7 @@ _SHARES: Final = (
     ("spill_share", "derived__local_spilling_requests_pct", "Requests of local memory that are register spills."),
 )
 
-#: Columns that are one metric of ncu as it is: name, metric, meaning.
+#: Columns that are one unscaled metric of ncu: name, metric, meaning.
 _VALUES: Final = (
     ("cycles", "gpc__cycles_elapsed.max", "Elapsed Cycles."),
     ("sm_clock_hz", "gpc__cycles_elapsed.avg.per_second", "SM Frequency."),
@@ -83,7 +83,7 @@ _VALUES: Final = (
 _COUNTED: Final = ("cycles", "dram_read_bytes", "dram_write_bytes", "instructions", "bank_conflicts", "local_loads",
                    "local_stores", "spill_requests", "sms", "sm_clock_hz", "dram_bytes_per_s")  # fmt: skip
 
-#: Metrics that columns are computed of.
+#: Metrics from which columns are computed.
 _SECTORS: Final = {op: f"{_L1}t_sectors_{_GLOBAL}_{op}.sum" for op in ("ld", "st")}
 _REQUESTS: Final = {op: f"{_L1}t_requests_{_GLOBAL}_{op}.sum" for op in ("ld", "st")}
 _BYTES: Final = {op: f"{_USED}_{op}.ratio" for op in ("ld", "st")}
@@ -102,7 +102,7 @@ _METRICS: Final = (
 
 
 def _plain(names: tuple[str, ...]) -> list[Column]:
-    """The columns called `names`, each one metric of ncu."""
+    """The columns called `names`, each of one metric of ncu."""
     found = {name: (metric, doc) for name, metric, doc in (*_SHARES, *_VALUES)}
     return [
         Column(
@@ -183,13 +183,13 @@ TABLE: Final = Table(
 
 @analysis
 def counters(report: Report) -> pl.DataFrame:
-    """What ncu measured of each kernel, in the order of the report.
+    """The metrics of each kernel that ncu measured, in the order of the report.
 
     Returns:
         :data:`TABLE`.
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
 
     Columns:
         event_id, name, device, dur_ns, cycles, sm_clock_hz, compute_share, memory_share, dram_share, dram_bytes_per_s,
@@ -218,14 +218,14 @@ def counters(report: Report) -> pl.DataFrame:
 
 
 def _limiter() -> pl.Expr:
-    """All that allow no more blocks than the least of them."""
+    """All limiters that allow the minimum number of blocks."""
     least = pl.min_horizontal(LIMITS.values())
     named = [pl.when(pl.col(metric) == least).then(pl.lit(name)) for name, metric in LIMITS.items()]
     return pl.when(least.is_not_null()).then(pl.concat_str(named, separator=", ", ignore_nulls=True))
 
 
 def _tail() -> pl.Expr:
-    """Of the waves, which a page prints with two decimals: as blocks and room tell, unless clusters say otherwise."""
+    """The tail share, from waves as printed (two decimals), or exactly from blocks and capacity unless in clusters."""
     told = pl.col("launch__waves_per_multiprocessor")
     blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
     exact = blocks / (pl.min_horizontal(LIMITS.values()) * pl.col("launch__sm_count"))
@@ -238,7 +238,7 @@ def _memory() -> dict[str, pl.Expr]:
     return {
         **{f"{what}_sectors_per_request": ratio(_SECTORS[op], _REQUESTS[op]) for what, op in words.items()},
         **{
-            # 0 bytes of some sectors: they were copied to shared memory, which this metric does not count
+            # 0 bytes in some sectors: copies to shared memory, which this metric does not count
             f"{what}_used_share": pl.when(pl.col(_BYTES[op]) > 0).then(pl.col(_BYTES[op]) / _SECTOR_BYTES)
             for what, op in words.items()
         },

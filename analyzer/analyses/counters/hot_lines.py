@@ -1,4 +1,4 @@
-"""Which lines of a kernel's source its warps were at: samples, instructions and memory accesses, line by line."""
+"""Hot source lines of kernels: samples, instructions and memory accesses by line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: What is summed over the instructions of a line.
+#: The columns summed over the instructions of a line.
 SUMS: Final = ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors")
 
 TABLE: Final = Table(
@@ -45,14 +45,14 @@ TABLE: Final = Table(
 
 @analysis
 def hot_lines(report: Report) -> pl.DataFrame:
-    """The lines of every kernel, those with most samples first.
+    """The source lines of all kernels, most samples first.
 
     Returns:
-        :data:`TABLE`; a kernel that was not compiled with -lineinfo, or of which only pages of CSV are there, has one
-        row without a line; empty where the section SourceCounters was not collected.
+        :data:`TABLE`; a kernel compiled without -lineinfo, or known only from CSV pages, has one row without a line;
+        empty if the section SourceCounters was not collected.
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
 
     Columns:
         event_id, name, file, line, samples, share, stalled_samples, sass_count, instructions, thread_instructions,

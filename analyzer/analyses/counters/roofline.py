@@ -1,9 +1,9 @@
-"""Where each kernel stands under the roof: its work, its bytes, and what the GPU could do with both.
+"""Rooflines: each kernel's work and bytes, against what the GPU can reach with them.
 
-Work is counted as ncu's roofline charts count it: threads that executed an addition or product count 1, a fused product
-2, a packed one twice that; tensor cores as ncu's metrics of their operations say, dense work at the dense peak of its
-path. Compilers write register moves as fused half-precision products (``HFMA2 R1, -RZ, RZ, …``), and no counter tells
-them from real ones: where a kernel executed no other half-precision instruction, these count as moves.
+Work is counted as in ncu's roofline charts: threads that executed an addition or product count 1, a fused product 2, a
+packed one twice that; tensor cores by ncu's metrics of their operations, dense work at the dense peak of its path.
+Compilers write register moves as fused half-precision products (``HFMA2 R1, -RZ, RZ, …``), and no counter distinguishes
+them from real ones: if a kernel executed no other half-precision instruction, these count as moves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PEAK: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum.peak_sustained"
 _SMSP_CYCLES: Final = "smsp__cycles_elapsed.avg"
 _SM_CLOCK: Final = "sm__cycles_elapsed.avg.per_second"
 
-#: Operations of the cores, by precision: each with the work of one; and the work of the widest in a thread.
+#: Operations of the cores, by precision, each with the work of one; and the work of the widest in a thread.
 _CORES: Final = {
     "fp64": ({"dadd": 1, "dmul": 1, "dfma": 2}, 2),
     "fp32": ({"fadd": 1, "fmul": 1, "ffma": 2}, 2),
@@ -35,10 +35,10 @@ _CORES: Final = {
 
 _KINDS: Final = (*_CORES, "tensor")
 
-#: Packed pairs, which only GPUs from compute capability 10.0 on execute.
+#: Packed pairs, which only GPUs of compute capability 10.0 or later execute.
 _PACKED: Final = {"fadd2": 2, "fmul2": 2, "ffma2": 4}
 
-#: Pipes without which no half-precision instruction is executed, in newer and older versions.
+#: Pipes that every half-precision instruction uses, in newer and older versions.
 _HALF_PIPES: Final = (
     "sm__inst_executed_pipe_fma_type_fp16.avg.pct_of_peak_sustained_active",
     "sm__inst_executed_pipe_fp16.avg.pct_of_peak_sustained_active",
@@ -120,14 +120,14 @@ TABLE: Final = Table(
 
 @analysis
 def roofline(report: Report) -> pl.DataFrame:
-    """Work, bytes and the distance to the roof of each kernel, in the order of the report.
+    """Work, bytes and distance to the roof of each kernel, in the order of the report.
 
     Returns:
-        :data:`TABLE`; null where the metrics were not collected (``--set full``, or the sections
+        :data:`TABLE`; null if the metrics were not collected (``--set full``, or the sections
         SpeedOfLight_RooflineChart and MemoryWorkloadAnalysis).
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
 
     Columns:
         event_id, name, device, dur_ns, fp64_flop, fp32_flop, fp16_flop, tensor_flop, tensor_int_op, flop, dram_bytes,
@@ -160,22 +160,22 @@ def _cores(ops: dict[str, int]) -> pl.Expr:
 
 
 def _packed() -> pl.Expr:
-    """The work of packed pairs; 0 where there are no such instructions."""
+    """The work of packed pairs; 0 on GPUs without such instructions."""
     per_cycle = [pl.col(_DONE.format(op)).fill_null(0.0) * work for op, work in _PACKED.items()]
     return pl.sum_horizontal(per_cycle) * pl.col(_SMSP_CYCLES)
 
 
 def _only_moves() -> pl.Expr:
-    """Whether no half-precision instruction was executed but fused products, which are then register moves.
+    """Whether fused products were the only half-precision instructions, which are then register moves.
 
-    ncu before 2025.2 counts these alone; its pipe for the others tells whether there were any.
+    ncu before 2025.2 counts only these; whether there were others shows in the utilisation of their pipe.
     """
     others = pl.sum_horizontal(_DONE.format("hadd"), _DONE.format("hmul"), ignore_nulls=False)
     return (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
 
 
 def _times(found: pl.DataFrame) -> pl.DataFrame:
-    """The least time that each kind of work takes, and all bytes; in seconds."""
+    """The minimum time for each kind of work, and for the bytes, in seconds."""
     return found.with_columns(
         **{f"{name}_s": _time(f"{name}_flop", f"{name}_peak") for name in _CORES},
         memory_s=ratio("dram_bytes", "peak_dram_bytes_per_s"),
@@ -186,7 +186,7 @@ def _times(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def _time(work: str, peak: str) -> pl.Expr:
-    """No time for no work, whatever the peak."""
+    """The minimum time for some work; 0 without work, whatever the peak."""
     return pl.when(pl.col(work) == 0).then(0.0).otherwise(ratio(work, peak))
 
 

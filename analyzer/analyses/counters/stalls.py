@@ -1,4 +1,4 @@
-"""What the warps of each kernel wait for, reason by reason."""
+"""Warp stalls by kernel and reason."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ TABLE: Final = Table(
 
 @analysis
 def stalls(report: Report) -> pl.DataFrame:
-    """What warps wait for, kernel by kernel, the longest first; without the reasons that do not occur.
+    """The stall reasons of each kernel, the longest first; reasons that do not occur are omitted.
 
     Returns:
-        :data:`TABLE`; empty where the section WarpStateStats was not collected, or only its head is known.
+        :data:`TABLE`; empty if the section WarpStateStats was not collected, or only its summary is known.
 
     Raises:
-        CannotTellError: The report has no counters, or a window is looked at: ncu's kernels have no place in time.
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
 
     Columns:
         event_id, name, reason, cycles_per_instruction, share, meaning.

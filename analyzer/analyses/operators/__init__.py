@@ -1,1 +1,1 @@
-"""Operators of torch: their events, their call tree, key_averages."""
+"""Operators of torch: their events, their call tree, and key_averages."""

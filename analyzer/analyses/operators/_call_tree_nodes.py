@@ -1,4 +1,4 @@
-"""The nodes of the call tree: host events and device operations that were called in the same way, taken together."""
+"""The nodes of the call tree: host events and device operations, merged by call path."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: Kinds of nodes: a thread, those of events, and what stands for the nodes that are left out.
+#: Kinds of nodes: threads, events, and the remainder of omitted nodes.
 KINDS: Final = ("thread", *HOST_KINDS, *DEVICE_KINDS, "rest")
 
-#: What nodes have that can be summed.
+#: The summable columns of nodes.
 SUMS: Final = ("count", "host_ns", "self_host_ns", "device_ns", "self_device_ns")
 
 _COLUMNS: Final[dict[str, DataType | DataTypeClass]] = {
@@ -36,11 +36,11 @@ _COLUMNS: Final[dict[str, DataType | DataTypeClass]] = {
 
 
 def nodes(report: Report) -> pl.DataFrame:
-    """The nodes of the part of the report in scope, in no order.
+    """The nodes of the call tree in scope, unordered.
 
-    Columns: path (the node's own number), outer (that of the node around it; 0 for none), kind, name, count, host_ns
-    and self_host_ns (cut to the window), device_ns and self_device_ns (exclusive time; what a host event launches is a
-    node of its own).
+    Columns: path (the node's number), outer (number of the enclosing node; 0 for none), kind, name, count, host_ns and
+    self_host_ns (clipped to the window), device_ns and self_device_ns (exclusive time; an operation launched by a host
+    event is a node of its own).
     """
     tree, ran = host_tree(report), launched_work(report)
     root = pl.col("parent").is_null()
@@ -66,7 +66,7 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with count (1 for those that overlap the window), host_ns and self_host_ns of what is in it."""
+    """Adds count (1 for rows that overlap the window), host_ns and self_host_ns (clipped to the window)."""
     window = report.scope.window
     low, high = (None, None) if window is None else (window.start_ns, window.end_ns)
     begun = pl.lit(value=True) if high is None else pl.col("start") < high
@@ -80,7 +80,7 @@ def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _under_threads(merged: pl.DataFrame) -> list[pl.DataFrame]:
-    """The nodes of host events, below nodes for their threads where there are several threads."""
+    """The nodes of host events, below a node per thread if there are several threads."""
     roots = merged.filter(pl.col("outer") == 0)
     number = mixed([*THREAD]) | 1
     threads = roots.group_by(number.alias("path"), *THREAD).agg(pl.col("host_ns", "device_ns").sum())

@@ -1,4 +1,4 @@
-"""Annotations as they look on the devices: what torch's traces have as gpu_user_annotation."""
+"""Annotations on the devices, as torch's traces have them (gpu_user_annotation)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @once_per_process
 def device_annotations(report: Report) -> pl.DataFrame:
-    """From the first to the last operation of a stream that one annotation launched: columns name, start, end, device.
+    """Per stream, the interval from first to last operation of each annotation: columns name, start, end, device.
 
-    An operation is of the annotation that was on top of the stack of the thread when it made the call.
+    An operation belongs to the annotation on top of the stack of the launching thread at the time of the call.
     """
     work = operations(report)
     streams = recorded(report, "stream")
     calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
-    made = _on_top(annotation_events(report), calls.with_columns(work.get_column("process_id")))
+    made = _top_annotation(annotation_events(report), calls.with_columns(work.get_column("process_id")))
     known = (
         work.select("device", "start", "end").with_columns(made, streams.get_column("stream")).drop_nulls("event_id")
     )
@@ -36,10 +36,10 @@ def device_annotations(report: Report) -> pl.DataFrame:
     return found.sort("start", "end", "device")
 
 
-def _on_top(ranges: pl.DataFrame, points: pl.DataFrame) -> pl.Series:
+def _top_annotation(ranges: pl.DataFrame, points: pl.DataFrame) -> pl.Series:
     """The event_id of the annotation on top of the stack at each of `points` (process_id, thread_id, at), or null.
 
-    The end of any annotation takes what is on top, also where that is another one (Kineto, popUserCorrelationId).
+    The end of an annotation pops the top, even if that is another one (Kineto, popUserCorrelationId).
     """
     found = pl.Series("event_id", [None], dtype=pl.Int64).new_from_index(0, points.height)
     lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(THREAD, as_dict=True)
@@ -51,7 +51,7 @@ def _on_top(ranges: pl.DataFrame, points: pl.DataFrame) -> pl.Series:
 
 
 def _top_of_one(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The same for the annotations of one thread."""
+    """:func:`_top_annotation` for the annotations of one thread."""
     begins = ranges.select("event_id", "start").rename({"start": "time"}).with_columns(step=pl.lit(1, dtype=pl.Int64))
     stops = ranges.select(event_id=pl.lit(None, dtype=pl.Int64), time="end", step=pl.lit(-1, dtype=pl.Int64))
     edges = pl.concat([begins, stops]).sort("time", "step").with_row_index("place")

@@ -1,11 +1,11 @@
-"""What each host event launched on the devices: truly, and as torch's own profiler has it.
+"""Device time launched by each host event: correctly attributed, and as torch's own profiler counts it.
 
-Truly, an operation belongs to the operator that the trace names for it (External id); where it names none, as for the
-kernels of a CUDA graph and for what Triton launches, to what is innermost around the call that launched it, on the
-thread that made the call.
+Correctly, an operation belongs to the operator that the trace names for it (External id); if it names none, as for
+kernels of CUDA graphs and those launched by Triton, to the innermost event around its launching call, on the calling
+thread.
 
-torch's table differs in what it counts twice: it takes some calls for an operator (:func:`mistaken`), and overhead for
-what is around it. Both then have the operator's time again, as has all that is around them.
+torch's table counts some time twice: it mistakes some calls for an operator (:func:`mistaken`), and overhead for the
+event around it. Both then have the operator's time again, as have all events around them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @once_per_process
 def makers(report: Report) -> pl.Series:
-    """For each row of `operations` the row of the host tree that launched it; null where none is known.
+    """For each row of `operations`, the row of the host tree that launched it; null if unknown.
 
-    That is an operator, an annotation or a Python function.
+    The launching event is an operator, an annotation or a Python function.
     """
     tree, work = host_tree(report), operations(report)
     found = tree.row_of(_named_makers(report))
@@ -43,7 +43,7 @@ def makers(report: Report) -> pl.Series:
 
 @once_per_process
 def _named_makers(report: Report) -> pl.Series:
-    """For each row of `operations` the id of the operator that the trace names for it, or for its call; else null."""
+    """For each row of `operations`, the id of the operator that the trace names for it or for its call; else null."""
     named = recorded(report, "parent_id").get_column("parent_id")
     if not named.has_nulls() or "api" not in report.kinds:
         return named
@@ -53,7 +53,7 @@ def _named_makers(report: Report) -> pl.Series:
 
 
 def torch_device_times(report: Report) -> pl.DataFrame:
-    """Of each row of the operator tree self_device_ns and device_ns, as torch counts them, on the device in scope."""
+    """The columns self_device_ns and device_ns for the operator tree, as torch counts them, on the device in scope."""
     rows, sums = operator_tree(report).rows, _by_event(report)
     own = rows.select(event_id="last_id").join(sums, on="event_id", how="left", maintain_order="left")
     found = own.get_column("ns").fill_null(0)
@@ -61,7 +61,7 @@ def torch_device_times(report: Report) -> pl.DataFrame:
 
 
 def _by_event(report: Report) -> pl.DataFrame:
-    """The summed time of the operations that torch takes each host event to have launched: columns event_id, ns."""
+    """Total time of the operations that torch attributes to each host event: columns event_id, ns."""
     sums = _by_operator(report, report.scope.device)
     known = sums.rename({"event_id": "op_id"})
     again = mistaken(report).join(known, on="op_id").group_by("event_id").agg(pl.col("ns").sum())
@@ -71,12 +71,12 @@ def _by_event(report: Report) -> pl.DataFrame:
 
 
 def _by_operator(report: Report, device: int | None) -> pl.DataFrame:
-    """The summed time of the operations that each operator launched, by External id: columns event_id, ns."""
+    """Total time of the operations that each operator launched, by External id: columns event_id, ns."""
     here = pl.lit(value=True) if device is None else pl.col("device") == device
     work = operations(report).select("device", ns="dur_ns", event_id=_named_makers(report))
     parts = [work.filter(here).select("event_id", "ns")]
     waits = report.kind("sync").filter(here).select("process_id", "correlation_id", ns="dur_ns")
-    if waits.height:  # to torch these run on the device, and count as the operator's
+    if waits.height:  # torch takes these waits for device operations of the operator
         keys = ["process_id", "correlation_id"]
         calls = report.kind("api").join(call_makers(report), on="event_id").unique(keys)
         parts.append(waits.join(calls, on=keys).select(event_id="maker_id", ns="ns"))

@@ -1,7 +1,7 @@
 """The call tree of host events, as torch's own profiler builds it.
 
-Events of one thread nest by :mod:`kanalyze.analyses.shared.thread_nesting`. Of an event whose only child has the same
-name the child is left out, and what it called and launched is the parent's
+Events of one thread nest by :mod:`kanalyze.analyses.shared.thread_nesting`. An only child with its parent's name is
+removed, and its children and launches become the parent's
 (torch.autograd.profiler_util, EventList._remove_dup_nodes).
 """
 
@@ -20,16 +20,15 @@ _FIRST: Final = pl.Series([0], dtype=pl.Int64)
 
 
 class HostTree(NamedTuple):
-    """The host events that torch counts, and as which of them each event is counted.
+    """The host events that torch counts, and the event that each removed one is counted as.
 
     Attributes:
-        rows: What is counted, by thread and start. Columns: event_id, kind, name, start, end, process_id, thread_id,
-            parent (its row; null for none), stop (the first row after it that is not in it), self_ns (its time without
-            that of its children; below 0 where these overlap), last_id (the innermost of the events that are counted
-            as it).
-        threads: The first row of each thread, and how many it has: columns process_id, thread_id, begin, count.
-        ids: Every event's id.
-        places: The row that each of these is counted as.
+        rows: The counted events, by thread and start. Columns: event_id, kind, name, start, end, process_id, thread_id,
+            parent (its row; null for none), stop (the first later row that is not inside it), self_ns (its time without
+            its children's; negative if these overlap), last_id (the innermost of the events counted as it).
+        threads: The first row and the number of rows of each thread: columns process_id, thread_id, begin, count.
+        ids: The ids of all events.
+        places: The row that each of them is counted as.
     """
 
     rows: pl.DataFrame
@@ -38,15 +37,15 @@ class HostTree(NamedTuple):
     places: pl.Series
 
     def row_of(self, event_ids: pl.Series) -> pl.Series:
-        """The rows as which events are counted; null for what is no host event."""
+        """The rows that events are counted as; null for ids of no host event."""
         return gathered(self.places, first_rows(self.ids, event_ids))
 
     def of_kinds(self, *kinds: str) -> pl.Series:
-        """Which rows are of `kinds`."""
+        """A mask of the rows of these `kinds`."""
         return self.rows.select(pl.col("kind").is_in(kinds)).to_series()
 
     def nearest(self, rows: pl.Series, wanted: pl.Series) -> pl.Series:
-        """The innermost of each row and what is around it that is `wanted` (said of each row); null for none."""
+        """The nearest enclosing row, or the row itself, that is `wanted` (a mask of all rows); null for none."""
         parents = self.rows.get_column("parent")
         while (further := ~gathered(wanted, rows).fill_null(value=True)).any():
             rows = rows.zip_with(~further, gathered(parents, rows))
@@ -70,15 +69,15 @@ class HostTree(NamedTuple):
 
 
 def in_order(events: pl.DataFrame) -> pl.DataFrame:
-    """Events sorted by thread, then by start, of those that start together the longest; then as they are."""
+    """Sorts events by thread, start, and descending duration; stable."""
     order = [False, False, False, True]
     return events.sort(*THREAD, "start", "end", descending=order, maintain_order=True)
 
 
 def tree_of(events: pl.DataFrame) -> HostTree:
-    """The call tree of `events`, which are sorted as :func:`in_order` does.
+    """The call tree of `events`, sorted by :func:`in_order`.
 
-    They have the columns of `rows` but for parent, stop, self_ns and last_id; further ones are kept.
+    They have the columns of `rows` except parent, stop, self_ns and last_id; further columns are kept.
     """
     threads = _threads(events)
     events = events.hstack(_nested(events, threads).get_columns())
@@ -111,7 +110,7 @@ def _nested(events: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_doubles(rows: pl.DataFrame, kept: pl.Series, ranks: pl.Series) -> pl.DataFrame:
-    """The rows that are kept; those that are not stand right behind the one as which they are counted."""
+    """The kept rows; each dropped row follows the one that it is counted as."""
     last = kept.arg_true().cast(pl.Int64).shift(-1, fill_value=len(kept)) - 1
     told = rows.select(pl.col("last_id", "inner_ns").gather(last))
     found = rows.filter(kept)
@@ -130,12 +129,12 @@ def _renumbered(threads: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
 
 
 def sums_by(rows: pl.Series, values: pl.Series, count: int) -> pl.Series:
-    """The sum of the `values` of each of `count` rows; null rows count for none."""
+    """The sum of `values` per row, for `count` rows; null rows are ignored."""
     sums = pl.DataFrame({"row": rows, "value": values}).drop_nulls("row").group_by("row").agg(pl.col("value").sum())
     return pl.zeros(count, dtype=pl.Int64, eager=True).scatter(sums.get_column("row"), sums.get_column("value"))
 
 
 def in_subtrees(rows: pl.DataFrame, own: pl.Series) -> pl.Series:
-    """What each row and all that is in it have of `own` together."""
+    """The sum of `own` over the subtree of each row."""
     before = pl.concat([_FIRST, own.cum_sum()])
     return before.gather(rows.get_column("stop")) - before.head(rows.height)

@@ -1,14 +1,14 @@
-"""The host events of a framework's trace on the threads on which torch's own profiler takes them to be.
+"""The host events of a framework's trace, on the threads that torch's own profiler assigns them to.
 
-Operators, annotations and Python functions are on the thread that ran them. What the profiler of CUDA recorded is not
-taken to be on the thread that the trace names: a call that was made in an operator is on the operator's thread, and
-what was made in none, and the profiler's own overhead, is on the thread that ended the profiling
+Operators, annotations and Python functions are on the thread that ran them. Events recorded by CUDA's profiler are not
+always on the thread that the trace names: a call made inside an operator is on the operator's thread; a call made
+outside of operators, and profiler overhead, are on the thread that ended the profiling
 (torch/csrc/profiler/collection.cpp, setKinetoTID; torch/autograd/profiler.py, _parse_kineto_results).
 
-That profiler finds the operator of a call by a number that is the operator's external id, or, of a call outside of
-operators, the call's own correlation id. Where the two are equal by chance it takes the call for the operator: it
-counts the operator's device operations as the call's, too, and looks at the operator's calls on the thread of the later
-of the two. Its table has these times, so ours has them (:func:`mistaken`); no other column of ours does.
+torch's profiler looks up the operator of a call by a number: the operator's external id, or, for a call outside of
+operators, the call's own correlation id. If the two collide, it mistakes the call for the operator: it counts the
+operator's device operations as the call's, too, and assigns the operator's calls to the thread of the later of the two.
+Its table contains these times, so ours does (:func:`mistaken`); no other column of ours does.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: The kinds of host events that nest in each other. Of events that start and end together the first of these is around
-#: the others.
+#: The kinds of host events that nest in each other. Of events with the same start and end, the first kind encloses the
+#: others.
 FRAMEWORK_KINDS: Final = ("range", "op", "python")
 CALL_KINDS: Final = ("api", "overhead")
 HOST_KINDS: Final = (*FRAMEWORK_KINDS, *CALL_KINDS)
 
-#: Operators that torch's profiler leaves out (torch.autograd.profiler_util, _filter_name).
+#: Operators that torch's profiler omits (torch.autograd.profiler_util, _filter_name).
 _LEFT_OUT: Final = (
     "profiler::_record_function_enter",
     "profiler::_record_function_enter_new",
@@ -45,35 +45,35 @@ _LEFT_OUT: Final = (
     "aten::_version",
 )
 
-#: What a process group calls its work, such as nccl:all_reduce (torch/csrc/distributed/c10d/Work.cpp).
+#: Names of collectives of process groups, such as nccl:all_reduce (torch/csrc/distributed/c10d/Work.cpp).
 _COLLECTIVE: Final = r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|fake):\w"
 
-#: An operator with the name of its overload, where that was recorded, too; torch counts by the operator's own name.
+#: An operator's name with its overload, where that was recorded; torch counts by the name without it.
 _OVERLOAD: Final = r"^(\w+::\w+)\.\w+$"
 
-#: What Python's garbage collector is called where its pauses were recorded.
+#: The name of Python's garbage collection, where its pauses were recorded.
 _COLLECTOR: Final = "Python GC"
 
-#: torch counts all steps of its profiler as one name.
+#: torch merges all steps of its profiler under one name.
 _STEP: Final = "ProfilerStep#"
 _STEPS: Final = "ProfilerStep*"
 
 
 @once_per_process
 def host_tree(report: Report) -> HostTree:
-    """The call tree of all host events of the processes in scope, at any time; its rows have `linked`, too.
+    """The call tree of all host events of the processes in scope, at any time, with the additional column `linked`.
 
-    `linked` is whether a row is a call that was made in an operator. What is asynchronous is in no tree.
+    `linked` marks calls made inside an operator. Asynchronous events are in no tree.
     """
     return tree_of(_sorted([framework_events(report), _calls(report)]))
 
 
 @once_per_process
 def operator_tree(report: Report) -> HostTree:
-    """The same without Python functions: the tree of which torch's own table is made, with stacks or without.
+    """The call tree without Python functions, from which torch computes its table, with or without stacks.
 
-    torch 2.13 has Python functions in that table, where stacks were recorded, and takes their time off what is around
-    them; versions before it do not.
+    torch 2.13 includes Python functions in that table if stacks were recorded, and subtracts their time from the events
+    around them; earlier versions do not.
     """
     if report.kind("python").is_empty():
         return host_tree(report)
@@ -87,18 +87,18 @@ def annotation_events(report: Report) -> pl.DataFrame:
 
 
 def asynchronous(report: Report) -> pl.DataFrame:
-    """The annotations that may end on another thread than they began on, as those of collectives do.
+    """Annotations that may end on another thread than they began on, such as collectives.
 
-    torch counts them, but neither takes their time off anything nor looks for what is in them.
+    torch counts them, but subtracts their time from no event, and assigns them no children.
     """
     return annotation_events(report).filter(_is_asynchronous(annotation_events(report)))
 
 
 @once_per_process
 def call_makers(report: Report) -> pl.DataFrame:
-    """The operator that each CUDA call was made in, call by call: columns event_id (of the call), maker_id or null.
+    """The operator around each CUDA call: columns event_id (of the call), maker_id or null.
 
-    By External id; in a trace that has none at all, as some versions of torch write them, the innermost one around.
+    By External id; in traces without any, as some versions of torch write them, the innermost enclosing operator.
     """
     calls = report.kind("api")
     makers = calls.select("event_id", maker_id="parent_id")
@@ -114,9 +114,9 @@ def call_makers(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def mistaken(report: Report) -> pl.DataFrame:
-    """Calls outside of operators that torch's profiler takes for an operator: event_id, op_id (the operator's).
+    """Calls outside of operators that torch's profiler mistakes for an operator: event_id, op_id (the operator's).
 
-    Each with call_start and op_start, and their threads, home and op_thread.
+    Also with call_start and op_start, and their threads, home and op_thread.
     """
     free = call_makers(report).get_column("maker_id").is_null()
     calls = report.kind("api").filter(free)
@@ -131,8 +131,8 @@ def mistaken(report: Report) -> pl.DataFrame:
     return found.join(_homes(report), on="process_id", how="left", nulls_equal=True)
 
 
-def _moved(report: Report) -> pl.DataFrame:
-    """The calls of operators that are looked at on the thread of a call that was taken for the operator."""
+def _calls_on_other_threads(report: Report) -> pl.DataFrame:
+    """Calls of operators that torch assigns to the thread of a call mistaken for the operator."""
     away = (pl.col("op_thread") != pl.col("home")) & (pl.col("call_start") >= pl.col("op_start"))
     ops = mistaken(report).filter(away).unique("op_id").select(maker_id="op_id", moved_to="home")
     return call_makers(report).join(ops, on="maker_id").select("event_id", "moved_to")
@@ -144,11 +144,11 @@ def _sorted(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _framework(report: Report, kinds: Sequence[str]) -> pl.DataFrame:
-    """Annotations, operators and Python functions, those of them that are `kinds`, as they were recorded."""
+    """Annotations, operators and Python functions of these `kinds`, as recorded."""
     parts = {kind: _part(report, kind) for kind in (*kinds, "python")}
     if "range" in parts:
         parts["range"] = parts["range"].filter(~_is_asynchronous(parts["range"]))
-    if "python" not in kinds:  # the collector's pauses are among them, and torch counts these
+    if "python" not in kinds:  # torch counts garbage collection, which is recorded among the Python functions
         parts["python"] = parts["python"].filter(pl.col("name").cast(pl.String) == _COLLECTOR)
     return pl.concat(list(parts.values())).with_columns(linked=pl.lit(value=False))
 
@@ -160,13 +160,13 @@ def _is_asynchronous(ranges: pl.DataFrame) -> pl.Series:
 
 
 def _calls(report: Report) -> pl.DataFrame:
-    """CUDA calls, those made in an operator on its thread, and overhead, both else on the thread of their process."""
+    """CUDA calls and overhead: calls in an operator on its thread, all others on the home thread of their process."""
     threads = pl.concat([report.kind(kind).select("event_id", "thread_id") for kind in ("range", "op")])
     makers = call_makers(report).get_column("maker_id")
     at = first_rows(threads.get_column("event_id"), makers)
     made_on = gathered(threads.get_column("thread_id"), at).alias("made_on")
     made = _part(report, "api").with_columns(made_on).filter(makers.is_not_null())
-    made = beside(made, _moved(report), "moved_to")
+    made = beside(made, _calls_on_other_threads(report), "moved_to")
     thread = pl.coalesce("moved_to", "made_on", "thread_id").alias("thread_id")
     made = made.with_columns(thread, linked=pl.lit(value=True))
     free = home_calls(report)
@@ -174,11 +174,11 @@ def _calls(report: Report) -> pl.DataFrame:
 
 
 def home_calls(report: Report) -> pl.DataFrame:
-    """CUDA calls that were made outside of operators, and overhead, on the thread of their process."""
+    """CUDA calls outside of operators, and overhead, on the home thread of their process."""
     free = call_makers(report).get_column("maker_id").is_null()
     calls = pl.concat([_part(report, "api").filter(free), _part(report, "overhead")])
     homes = _homes(report)
-    if homes.height == 1:  # overhead need not say whose it is
+    if homes.height == 1:  # overhead may lack a process
         calls = calls.with_columns(process_id=pl.lit(homes.item(0, "process_id"), dtype=pl.Int64))
     known = calls.join(homes, on="process_id", how="left", maintain_order="left", nulls_equal=True)
     known = known.with_columns(pl.coalesce("home", "thread_id").alias("thread_id"), linked=pl.lit(value=False))
@@ -186,7 +186,7 @@ def home_calls(report: Report) -> pl.DataFrame:
 
 
 def framework_events(report: Report) -> pl.DataFrame:
-    """Annotations, operators and Python functions, as they were recorded; not what is asynchronous."""
+    """Annotations, operators and Python functions, as recorded, without asynchronous ones."""
     return _framework(report, FRAMEWORK_KINDS)
 
 
@@ -215,10 +215,10 @@ def _part(report: Report, kind: str) -> pl.DataFrame:
 
 @once_per_process
 def _homes(report: Report) -> pl.DataFrame:
-    """The thread that ended the profiling, of each process that has operators: columns process_id, home.
+    """The thread that ended the profiling, for each process with operators: columns process_id, home.
 
-    That which made the profiler's steps, or else the process's first thread, or else the one that began first; where
-    there are no operators at all, of those that made CUDA calls.
+    That is the thread of the profiler's steps, else the process' first thread, else the one that began first; if there
+    are no operators at all, of the threads that made CUDA calls.
     """
     parts = []
     for kind in FRAMEWORK_KINDS:

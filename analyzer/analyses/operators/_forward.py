@@ -1,9 +1,9 @@
-"""Which forward operator caused a backward one.
+"""Links backward operators to the forward operators that caused them.
 
-Autograd counts the operators of a thread that it records; a backward operator has the number and the thread of the
-forward one. The operator that a number means is the one of that number that started last: those around it, and what
-was not recorded before it, have the number, too (torch/csrc/autograd/profiler_kineto.cpp,
-generateForwardBackwardLinks). Where the trace has torch's own link (fwdbwd), that counts.
+Autograd numbers the operators that it records on a thread; a backward operator has number and thread of its forward
+operator. Of several operators with a number, the one that started last is meant: those around it, and unrecorded ones
+before it, share the number (torch/csrc/autograd/profiler_kineto.cpp, generateForwardBackwardLinks). If the trace has
+torch's own link (fwdbwd), that is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @once_per_process
 def forward_rows(report: Report) -> pl.Series:
-    """For each row of the host tree that is a backward operator the row of its forward one; else null."""
+    """For each row of the host tree that is a backward operator, the row of its forward operator; else null."""
     tree = host_tree(report)
     found = pl.Series([None], dtype=pl.Int64).new_from_index(0, tree.rows.height)
     numbered = _numbered(report)
@@ -37,7 +37,7 @@ def forward_rows(report: Report) -> pl.Series:
 
 
 def _numbered(report: Report) -> pl.DataFrame:
-    """The rows that have a sequence number: row, start, process_id, thread_id, and what op_detail says of it."""
+    """The rows with a sequence number: row, start, process_id, thread_id, and the columns of op_detail."""
     tree = host_tree(report)
     known = report.table("op_detail").filter(pl.col("sequence_number") >= 0)
     known = known.select("event_id", "sequence_number", "forward_thread_id", "forward_id")
@@ -47,7 +47,7 @@ def _numbered(report: Report) -> pl.DataFrame:
 
 
 def _by_number(back: pl.DataFrame, forward: pl.DataFrame) -> pl.Series:
-    """For each backward operator the row of the forward one by number and thread; null where there is none."""
+    """For each backward operator, the row of the forward operator by number and thread; null without one."""
     keys = ["sequence_number", "process_id", "thread_id"]
     last = forward.sort("start", "event_id").group_by(keys, maintain_order=True).agg(pl.col("row").last())
     threads = _threads(back, last)
@@ -57,9 +57,9 @@ def _by_number(back: pl.DataFrame, forward: pl.DataFrame) -> pl.Series:
 
 
 def _threads(back: pl.DataFrame, last: pl.DataFrame) -> pl.DataFrame:
-    """Which thread has which of the framework's own numbers: process_id, forward_thread_id, thread_id.
+    """Maps the framework's own thread numbers to threads: process_id, forward_thread_id, thread_id.
 
-    A trace does not say: it is taken to be the one that has most of the operators that are looked for.
+    A trace does not contain this map: the thread with most of the wanted operators is taken.
     """
     wanted = back.select("sequence_number", "process_id", "forward_thread_id").unique()
     votes = wanted.join(telling(last, ["sequence_number", "process_id"]), on=["sequence_number", "process_id"])

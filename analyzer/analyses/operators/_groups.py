@@ -1,4 +1,4 @@
-"""What operators took, summed by shape, module, phase or Python stack."""
+"""Sums over operators, by shape, module, phase or Python stack."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
-#: What tables of operators sum.
+#: The columns that tables of operators sum.
 _OF_HOST: Final = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", *MEMORY)
 _OF_DEVICE: Final = ("exclusive_device_ns", "operations")
 
 
 def by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The sums by name and kind of operators and annotations, and by what `further` says of each row of the host tree.
+    """Sums by name and kind of operators and annotations, and by the columns `further` of the host tree's rows.
 
-    What no operator launched has a null name.
+    Operations launched by no operator have a null name.
     """
     tree, keys = host_tree(report), [] if further is None else further.columns
     work, ran = operator_work(report).filter(pl.col("kind").is_in(OPERATOR_KINDS)), launched_work(report)
@@ -54,14 +54,14 @@ def _zero(names: Sequence[str]) -> list[pl.Expr]:
 
 
 def by_shape(report: Report) -> pl.DataFrame:
-    """The sums by name, kind, input_shapes and input_types."""
+    """Sums by name, kind, input_shapes and input_types."""
     rows = host_tree(report).rows.select("event_id")
     shapes = ("input_shapes", "input_types")
     return by_operator(report, beside(rows, report.table("op_detail"), *shapes).select(shapes))
 
 
 def by_stack(report: Report) -> pl.DataFrame:
-    """The sums by name, kind and the Python functions around, outermost first, with semicolons between them."""
+    """Sums by name, kind and Python stack, outermost function first, separated by semicolons."""
     tree = host_tree(report)
     python, names = tree.of_kinds("python"), plain_names(tree.rows)
     numbers = path_numbers(tree.rows, python, names)
@@ -71,7 +71,7 @@ def by_stack(report: Report) -> pl.DataFrame:
 
 
 def by_phase(report: Report) -> pl.DataFrame:
-    """The sums by phase: of operators the count, of all host events and operations the times."""
+    """Sums by phase: the number of operators, and the time of all host events and operations."""
     tree, phase = host_tree(report), phases(report)
     ran = launched_work(report)
     around = gathered(phase, tree.rows.get_column("parent"))
@@ -94,10 +94,10 @@ def by_phase(report: Report) -> pl.DataFrame:
 
 
 def by_module(report: Report) -> pl.DataFrame:
-    """The sums by nn.Module and those around it, with module, path, and backward_device_ns.
+    """Sums by nn.Module and enclosing modules, with module, path, and backward_device_ns.
 
-    An event is in the innermost module around it. What a backward operator launched counts for the module of its
-    forward operator; its host time does not, since another thread has it.
+    An event belongs to the innermost enclosing module. Operations launched by a backward operator count for the module
+    of its forward operator; its host time does not, since it is on another thread.
     """
     rows = host_tree(report).rows
     module, label = modules(rows)
@@ -120,18 +120,18 @@ def by_module(report: Report) -> pl.DataFrame:
 
 
 def modules(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Which rows are calls of an nn.Module, and which module."""
+    """A mask of the rows that are calls of an nn.Module, and the module's name."""
     name = rows.get_column("name").cast(pl.String)
     python = rows.select(pl.col("kind") == "python").to_series()
     return python & name.str.starts_with(MODULE).fill_null(value=False), name.str.strip_prefix(MODULE)
 
 
 def _named(sums: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """The sums by number of a module's path with its name and path, and device_ns of all in it."""
+    """Adds name and path to the sums by module path, and device_ns including nested modules."""
     texts = path_texts(nodes, lambda above, label: above + pl.lit(ARROW) + label)
     outer = nodes.select("path", "outer")
     level, parts = sums.select("path", "self_device_ns"), []
-    while level.height:  # what is launched in a module is launched in those around it, too
+    while level.height:  # launches count for all enclosing modules, too
         parts.append(level)
         level = (
             level.join(outer, on="path")
@@ -155,6 +155,6 @@ def _device_sums(ran: pl.DataFrame, key: str, *further: pl.Expr) -> pl.DataFrame
 
 
 def _joined(host: pl.DataFrame, device: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Both sums by `key`; what one of them does not have is 0."""
+    """Joins both sums by `key`; missing ones are 0."""
     both = host.join(device, on=key, how="full", coalesce=True)
     return both.with_columns(pl.exclude(key).fill_null(0))

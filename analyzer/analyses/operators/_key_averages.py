@@ -1,4 +1,4 @@
-"""The rows of torch's own table, key_averages(), under its own names."""
+"""The rows of torch's own table, key_averages(), with its names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIDES: Final = ("host", "device")
 
 _SUMS: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", *MEMORY)
 
-#: What torch calls the directions of copies.
+#: torch's names for the directions of copies.
 _DIRECTIONS: Final = {
     "Host-to-Device": "HtoD",
     "Device-to-Host": "DtoH",
@@ -31,7 +31,7 @@ _DIRECTIONS: Final = {
 }
 
 
-#: What torch calls the waits that nsys names otherwise.
+#: torch's names for waits that nsys names differently.
 _WAITS: Final = {
     "Context sync": "Context Sync",
     "Stream sync": "Stream Sync",
@@ -41,7 +41,7 @@ _WAITS: Final = {
 
 
 def torch_rows(report: Report) -> pl.DataFrame:
-    """What torch's table sums, one row for each of its rows, without shares and means.
+    """One row for each row of torch's table, without shares and means.
 
     Columns: name, side, annotation, count, the four times, and the memory taken.
     """
@@ -58,19 +58,19 @@ def torch_rows(report: Report) -> pl.DataFrame:
 
 
 def _typed(part: pl.DataFrame) -> pl.DataFrame:
-    """Rows with all sums; those that they do not have are 0."""
+    """Rows with all sum columns; missing ones are 0."""
     missing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in _SUMS if name not in part.columns]
     return part.with_columns(missing).select("name", "side", "annotation", *_SUMS)
 
 
 def _on_device(frame: pl.DataFrame, *, annotation: bool) -> pl.DataFrame:
-    """Rows of the device from a frame with name and dur_ns."""
+    """Device rows from a frame with name and dur_ns."""
     side = pl.lit("device")
     return frame.select("name", side=side, annotation=pl.lit(annotation), self_device_ns="dur_ns", device_ns="dur_ns")
 
 
 def _operations(report: Report) -> pl.DataFrame:
-    """Kernels, copies and memsets, and the waits on the device, where they were recorded."""
+    """Kernels, copies and memsets, and waits on the device, where recorded."""
     parts = []
     for kind in (*DEVICE_KINDS, "sync"):
         events = report.seen(kind)
@@ -85,7 +85,7 @@ def _operations(report: Report) -> pl.DataFrame:
 
 
 def _copy() -> pl.Expr:
-    """Such as ``Memcpy HtoD (Pageable -> Device)``; null where the trace did not say all of it."""
+    """Names such as ``Memcpy HtoD (Pageable -> Device)``; null if the trace lacks a part."""
     direction = pl.col("direction").cast(pl.String).replace(_DIRECTIONS)
     memory = (pl.col(name).cast(pl.String) for name in ("source_memory", "target_memory"))
     return pl.format("Memcpy {} ({} -> {})", direction, *memory)
@@ -96,7 +96,7 @@ def _set() -> pl.Expr:
 
 
 def _annotations(report: Report) -> pl.DataFrame:
-    """The annotations as they look on each stream."""
+    """The annotations on each stream."""
     spans, window = device_annotations(report), report.scope.window
     if report.scope.device is not None:
         spans = spans.filter(pl.col("device") == report.scope.device)
@@ -109,7 +109,7 @@ def _annotations(report: Report) -> pl.DataFrame:
 
 
 def _memory(report: Report) -> pl.DataFrame:
-    """The allocations that no host event was around, on any thread, and those that failed."""
+    """Allocations without an enclosing host event on any thread, and failed ones."""
     every, window = allocations(report), report.scope.window
     if window is not None and window.start_ns is not None:
         every = every.filter(pl.col("at") >= window.start_ns)

@@ -1,6 +1,6 @@
-"""What memory was taken less what was given back while each host event ran, as torch's own profiler has it.
+"""Memory allocated minus freed during each host event, as torch's own profiler counts it.
 
-To it an allocation belongs to every host event that runs then, whatever its thread, both its ends included
+torch attributes an allocation to every host event running at that time, on any thread, both ends included
 (torch/autograd/profiler.py, _parse_kineto_results).
 """
 
@@ -16,15 +16,15 @@ from kanalyze.analyses.shared.cached import once_per_process
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: By side, with and without what was called; torch's names for these columns are CPU Mem and CUDA Mem.
+#: By side, with and without children; torch calls these columns CPU Mem and CUDA Mem.
 MEMORY: Final = ("self_cpu_bytes", "cpu_bytes", "self_device_bytes", "device_bytes")
 
 
 @once_per_process
 def allocations(report: Report) -> pl.DataFrame:
-    """Every allocation (bytes above 0) and deallocation (below): by time.
+    """All allocations (bytes above 0) and deallocations (below 0), by time.
 
-    Columns: at, device (whether on one), bytes, failed (whether there was no memory; bytes is 0 then).
+    Columns: at, device (whether on a device), bytes, failed (whether memory ran out; bytes is then 0).
     """
     events = report.kind("memory").select("event_id", "name", at="start_ns")
     detail = report.table("memory_detail").select("event_id", "memory", "size_bytes")
@@ -36,13 +36,13 @@ def allocations(report: Report) -> pl.DataFrame:
 
 
 def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | None) -> pl.DataFrame:
-    """`rows` (start, end) with :data:`MEMORY`; 0 where no memory was recorded.
+    """Adds :data:`MEMORY` to `rows` (start, end); 0 if no memory was recorded.
 
-    `parents` are the rows around each of them; None where nothing is taken to be their own, as of what is asynchronous.
+    `parents` are the enclosing rows; None if no children are to be subtracted, as for asynchronous events.
     """
     every = allocations(report)
     if every.is_empty():
-        return rows.with_columns(pl.lit(0, dtype=pl.Int64).alias(name) for name in MEMORY)  # takes no memory itself
+        return rows.with_columns(pl.lit(0, dtype=pl.Int64).alias(name) for name in MEMORY)  # literals take no memory
     found: dict[str, pl.Series | pl.Expr] = {}
     for side, on_device in (("cpu", False), ("device", True)):
         part = every.filter(pl.col("device") == on_device)

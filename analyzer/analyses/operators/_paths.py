@@ -1,6 +1,6 @@
-"""What is around the rows of a host tree: the nearest one that says something, and all the way down to a row.
+"""Lookups along the ancestors of a host tree's rows: nearest value, and path from the root.
 
-All rows look up at once, first one step, then two, four…: as many passes as the depth has binary digits.
+Pointer doubling: all rows look up at once, first one level, then two, four…, in log2(depth) passes.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kanalyze.analyses.shared.lookup import gathered
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Multiplying by it spreads numbers over all 64 bits (Knuth's MMIX generator).
+#: Multiplier of a hash that spreads numbers over 64 bits (Knuth's MMIX generator).
 _MULTIPLIER: Final = 6364136223846793005
 
-#: Where an object was, in Python's own description of it.
+#: The address of an object in its Python repr.
 _ADDRESS: Final = r" at 0x[0-9a-fA-F]+"
 
-#: What stands between the names of a path.
+#: Separator of the names in a path.
 ARROW: Final = " → "
 
 
 def inherited(rows: pl.DataFrame, own: pl.Series) -> pl.Series:
-    """The value of each row, or of the nearest row around it that has one; null where none has."""
+    """The value of each row, or of its nearest ancestor with one; null if none has one."""
     found, up = own, rows.get_column("parent")
     while (found.is_null() & up.is_not_null()).any():
         found = found.zip_with(found.is_not_null(), gathered(found, up))
@@ -34,7 +34,7 @@ def inherited(rows: pl.DataFrame, own: pl.Series) -> pl.Series:
 
 
 def plain_names(rows: pl.DataFrame) -> pl.Series:
-    """The names of rows, without the addresses of objects in those of Python's built-in functions."""
+    """The names of rows, without object addresses in the names of Python's built-in functions."""
     names = rows.get_column("name")
     different = names.unique().drop_nulls()
     texts = different.cast(pl.String)
@@ -48,12 +48,12 @@ def plain_names(rows: pl.DataFrame) -> pl.Series:
 
 
 def path_numbers(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> pl.Series:
-    """A number (UInt64) for the `labels` of the `included` rows around each row and its own, outermost first.
+    """A hash (UInt64) of the `labels` along the path to each row, outermost first, of `included` rows only.
 
-    Rows have the same number if these labels are the same, others once in 10¹⁹ pairs; 0 is that of no labels.
+    Equal paths have equal hashes, different ones collide once in 10¹⁹ pairs; 0 stands for the empty path.
     """
-    # the number of a path is that of the path above it, times the multiplier, plus a hash of the label: a linear map,
-    # and maps of pieces of the way are put together as the pieces are
+    # a path's hash is its parent path's hash times the multiplier, plus the hash of the label: a linear map, and the
+    # maps of consecutive parts of a path can be composed
     own = pl.when(included).then
     frame = pl.select(
         times=own(pl.lit(_MULTIPLIER, dtype=pl.UInt64)).otherwise(pl.lit(1, dtype=pl.UInt64)),
@@ -68,10 +68,10 @@ def path_numbers(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> 
 
 
 def path_texts(nodes: pl.DataFrame, joined: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> pl.DataFrame:
-    """The text of each path of `nodes` (path, outer, label): columns path, text.
+    """The text of each path in `nodes` (path, outer, label): columns path, text.
 
-    `outer` is the number of the path without its last label; one that is not among the paths ends the way up.
-    `joined` puts a text and a label together.
+    `outer` is the number of the parent path; a number that is not among the paths ends the way to the root.
+    `joined` appends a label to a text.
     """
     found = [nodes.select("path", text=pl.col("label").cast(pl.String)).clear()]
     known = nodes.join(nodes.select(outer="path"), on="outer", how="semi").get_column("path")
@@ -84,7 +84,7 @@ def path_texts(nodes: pl.DataFrame, joined: Callable[[pl.Expr, pl.Expr], pl.Expr
 
 
 def path_nodes(rows: pl.DataFrame, numbers: pl.Series, included: pl.Series, labels: pl.Series) -> pl.DataFrame:
-    """The different paths of `included` rows: columns path, outer (the path around it; 0 for none), label, row.
+    """The distinct paths of `included` rows: columns path, outer (the parent path; 0 for none), label, row.
 
     `row` is the first row with this path.
     """

@@ -1,16 +1,15 @@
-"""The phase of training that a host event belongs to.
+"""Classifies host events by phase of training.
 
-Of an event and what is around it on its thread, the innermost that says a phase decides; these say one:
+The innermost event that indicates a phase, of an event and its ancestors on its thread, decides:
 
-- ``backward``: an operator of autograd's engine (``autograd::engine::evaluate_function: …``), and one that autograd
-  recorded as the backward of a forward operator (it has the number of the forward thread).
+- ``backward``: an operator of autograd's engine (``autograd::engine::evaluate_function: …``), or one recorded by
+  autograd as the backward of a forward operator (it has the number of the forward thread).
 - ``optimizer``: ``Optimizer.step#…`` and ``Optimizer.zero_grad#…``, which torch's optimizers record themselves.
 - ``data loading``: ``enumerate(DataLoader)#…``, which torch's DataLoader records itself.
-- Any of the four: an annotation of the user with one of the words below in its name, such as ``forward`` or
-  ``## backward ##``.
+- Any of the four: a user annotation with one of the words below in its name, such as ``forward`` or ``## backward ##``.
 
-Where none says one, an event is ``forward`` if it, or what is around it, is an ``nn.Module`` that Python's tracer
-recorded, or an operator that a backward one followed from, or that called such a one. All else is ``other``.
+Otherwise an event is ``forward`` if it or an ancestor is an ``nn.Module`` recorded by Python's tracer, or an operator
+that caused a backward one or called such an operator. All others are ``other``.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 PHASES: Final = ("forward", "backward", "optimizer", "data loading", "other")
 PHASE: Final = pl.Enum(PHASES)
 
-#: Names by which torch itself says a phase.
+#: Names of torch's own events, by phase.
 _OWN_NAMES: Final = {
     "backward": r"^autograd::engine::evaluate_function",
     "optimizer": r"^Optimizer\.(?:step|zero_grad)#",
     "data loading": r"^enumerate\(DataLoader\)",
 }
 
-#: Words by which a user's annotation says one; the first that fits counts.
+#: Words in user annotations, by phase; the first match counts.
 _WORDS: Final = {
     "backward": r"(?i)(?:^|[^a-z])(?:backward|bwd)(?:$|[^a-z])",
     "forward": r"(?i)(?:^|[^a-z])(?:forward|fwd)(?:$|[^a-z])",
@@ -46,7 +45,7 @@ _WORDS: Final = {
     "data loading": r"(?i)(?:^|[^a-z])(?:data|dataloader|data_?load(?:ing|er)?|h2d)(?:$|[^a-z])",
 }
 
-#: How Python's tracer names the call of a module.
+#: The prefix of module calls in Python's tracer.
 MODULE: Final = "nn.Module: "
 
 
@@ -55,7 +54,7 @@ def phases(report: Report) -> pl.Series:
     """The phase (:data:`PHASE`) of each row of the host tree."""
     rows, forward = host_tree(report).rows, forward_rows(report)
     names = rows.select("name", "kind").unique().with_columns(text=pl.col("name").cast(pl.String))
-    told = names.select("name", "kind", phase=_told(pl.col("kind")), module=_is_module())
+    told = names.select("name", "kind", phase=_phase_by_name(pl.col("kind")), module=_is_module())
     known = rows.select("name", "kind").join(
         told, on=["name", "kind"], how="left", maintain_order="left", nulls_equal=True
     )
@@ -72,8 +71,8 @@ def _is_module() -> pl.Expr:
     return ((pl.col("kind") == "python") & pl.col("text").str.starts_with(MODULE)).fill_null(value=False)
 
 
-def _told(kind: pl.Expr) -> pl.Expr:
-    """The phase that a name says; null for none."""
+def _phase_by_name(kind: pl.Expr) -> pl.Expr:
+    """The phase indicated by a name; null for none."""
     text, annotation = pl.col("text"), kind == "range"
     own = [
         _phase(phase, text.str.contains(pattern) & kind.is_in(["op", "range"])) for phase, pattern in _OWN_NAMES.items()

@@ -1,10 +1,10 @@
-"""What torch's own profiler takes the overhead of CUDA's profiler to be.
+"""Attribution of CUDA profiler overhead to host events, as torch's own profiler does it.
 
-An overhead has no number of its own, and gets that of what torch's other tree, which it builds for memory and modules,
-has around it (torch/csrc/profiler/collection.cpp, build_tree and kinetoEventCorrelationID). In that tree an event is in
-what began last of all that has not ended yet, whether or not it ends with it; a call that was made in an operator is
-around nothing; and an annotation as it looks on a device is an event like any other, on the thread that ended the
-profiling: what begins after it, and in the same operator, is in it.
+An overhead has no number of its own, and takes that of its parent in another tree of torch, built for memory and
+modules (torch/csrc/profiler/collection.cpp, build_tree and kinetoEventCorrelationID). In that tree, an event's parent
+is the latest started event that has not ended, whether or not it ends after the child; a call made inside an operator
+is a parent of nothing; and an annotation on a device is an event like any other, on the thread that ended the
+profiling: it encloses what begins after it in the same operator.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @once_per_process
 def overhead_makers(report: Report) -> pl.DataFrame:
-    """The event around each overhead that is around anything: columns event_id, maker_id."""
+    """For each overhead, the innermost enclosing event, if any: columns event_id, maker_id."""
     calls = home_calls(report)
     overhead = calls.filter(pl.col("kind") == "overhead").sort("start", "event_id")
     points = overhead.select(*THREAD, at="start")
@@ -45,7 +45,7 @@ def overhead_makers(report: Report) -> pl.DataFrame:
 
 
 def _innermost(events: pl.DataFrame, *asked: pl.DataFrame) -> list[pl.Series]:
-    """The event_id of what is innermost around each of some points (process_id, thread_id, at), ends included."""
+    """The event_id of the innermost event around each of some points (process_id, thread_id, at), ends included."""
     at = pl.concat([points.get_column("at") for points in asked]).drop_nulls().unique().sort()
     first = at.search_sorted(events.get_column("start"), side="left")
     last = at.search_sorted(events.get_column("end"), side="right")

@@ -1,4 +1,4 @@
-"""The host events and device operations in scope, with what each event took."""
+"""The host events and device operations in scope, with the time of each event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kanalyze.analyses.shared.lookup import gathered
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The kinds that a framework names its work by.
+#: The kinds of events by which a framework names its work.
 OPERATOR_KINDS: Final = ("op", "range")
 
 _DURATION: Final = pl.col("end") - pl.col("start")
@@ -24,16 +24,16 @@ _DURATION: Final = pl.col("end") - pl.col("start")
 
 @once_per_report
 def host_work(report: Report) -> pl.DataFrame:
-    """The rows of the host tree that overlap the window, whole, with row and dur_ns."""
+    """The rows of the host tree that overlap the window, unclipped, with row and dur_ns."""
     rows = host_tree(report).rows.with_columns(row=pl.int_range(pl.len(), dtype=pl.Int64), dur_ns=_DURATION)
     return rows if report.scope.window is None else rows.filter(in_window(report))
 
 
 @once_per_report
 def operator_work(report: Report) -> pl.DataFrame:
-    """The rows of the operator tree that overlap the window, whole, and asynchronous annotations.
+    """The rows of the operator tree that overlap the window, unclipped, and asynchronous annotations.
 
-    Columns: event_id, kind, name, start, end, self_ns, dur_ns, self_device_ns and device_ns, and what memory they took.
+    Columns: event_id, kind, name, start, end, self_ns, dur_ns, self_device_ns, device_ns, and those of memory.
     """
     rows, later = operator_tree(report).rows, asynchronous(report)
     columns = ["event_id", "kind", "name", "start", "end"]
@@ -47,7 +47,7 @@ def operator_work(report: Report) -> pl.DataFrame:
 
 
 def in_window(report: Report) -> pl.Expr:
-    """Whether a row with start and end overlaps the window; one without duration if it lies in it."""
+    """Whether a row (start, end) overlaps the window; without duration, whether it lies inside."""
     window, here = report.scope.window, pl.lit(value=True)
     if window is not None and window.start_ns is not None:
         here = (pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns)
@@ -58,10 +58,10 @@ def in_window(report: Report) -> pl.Expr:
 
 @once_per_report
 def launched_work(report: Report) -> pl.DataFrame:
-    """The device operations in scope with what launched them.
+    """The device operations in scope, with their launching events.
 
     Columns: those of `exclusive_operations`; maker, the row of the host tree that launched it (an operator, annotation
-    or Python function), and operator, the innermost operator or annotation of that. Null where there is none.
+    or Python function), and operator, the innermost operator or annotation around maker. Null for none.
     """
     tree, work = host_tree(report), exclusive_operations(report)
     maker = gathered(makers(report), work.get_column("row")).alias("maker")

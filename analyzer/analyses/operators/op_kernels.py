@@ -1,4 +1,4 @@
-"""Which operator launched which kernels, and which forward operator caused it."""
+"""Kernels by launching operator, with the forward operator that caused it."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _KEYS: Final = ("name", "path", "kernel", "kind", "forward", "forward_path")
 
 @analysis
 def op_kernels(report: Report) -> pl.DataFrame:
-    """The device operations in scope by the operator that launched them, the longest in sum first.
+    """The device operations in scope by launching operator, the longest total time first.
 
-    Operations that overlap the window count, whole, whenever they were launched.
+    Operations that overlap the window count in full, whenever they were launched.
 
     Returns:
         :data:`TABLE`.

@@ -1,4 +1,4 @@
-"""Operators: what each of a framework's operators and annotations took, on the host and on the devices."""
+"""Operators and annotations of a framework: their time on the host and on the devices."""
 
 from __future__ import annotations
 
@@ -169,17 +169,17 @@ _FORMS: Final = {
 
 
 def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **where: Unpack[Where]) -> pl.DataFrame:
-    """The operators and annotations in scope, those first that kept the devices busy longest.
+    """The operators and annotations in scope, the longest device time first.
 
     Args:
-        report: Where to look. Operators that overlap its window count, whole; exclusive_device_ns is cut to it.
-        by: ``shape`` tells operators of other inputs apart, ``stack`` those called from elsewhere in the program;
-            ``module`` and ``phase`` sum all that happened in each.
-        as_torch: Give every row of torch's own table instead; not together with `by`.
+        report: Where to look. Operators that overlap its window count in full; exclusive_device_ns is clipped to it.
+        by: ``shape`` separates operators by input shapes, ``stack`` by Python stack; ``module`` and ``phase`` sum
+            everything that happened in each.
+        as_torch: Return all rows of torch's own table instead; not together with `by`.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, or the form of it that was asked for.
+        :data:`TABLE`, or the requested form of it.
 
     Raises:
         CannotTellError: The report records no operators, or, by stack or module, no Python functions.
@@ -213,7 +213,7 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
 
 
 def _without_memory(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """The sums with nulls for those of memory where none was recorded."""
+    """Replaces the sums of memory by null if none was recorded."""
     if "memory" in report.kinds:
         return found
     return found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in found.columns)
@@ -237,5 +237,5 @@ def _part(column: str, whole: pl.Expr) -> pl.Expr:
 
 
 def _mean(column: str) -> pl.Expr:
-    """The mean per call; null for no call."""
+    """The mean per call; null without calls."""
     return pl.when(pl.col("count") > 0).then(pl.col(column) / pl.col("count"))

@@ -1,4 +1,4 @@
-"""The call tree: operators, modules, Python functions and annotations, and as leaves the kernels that they launched."""
+"""The call tree: operators, modules, Python functions and annotations, with the launched kernels as leaves."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TABLE: Final = Table(
     groupings=("device", "host"),
 )
 
-#: A node with a smaller part of the time is left out unless asked for.
+#: Nodes below this share of the time are omitted by default.
 MIN_SHARE: Final = 0.01
 
 
@@ -56,19 +56,19 @@ def tree(
     min_share: float = MIN_SHARE,
     **where: Unpack[Where],
 ) -> pl.DataFrame:
-    """The call tree of the part of the report in scope, pruned to what matters.
+    """The call tree of the part of the report in scope, pruned to the largest nodes.
 
     Args:
-        report: Where to look. Host times are cut to its window; device times are of what ran in it, whenever it was
-            launched.
-        by: What matters: ``device`` time or ``host`` time; device time unless given, where there is any.
-        depth: Leave out nodes with so many or more around them.
-        min_share: Leave out nodes with a smaller part of the time. Python functions that only call one other node,
-            and have less than this part themselves, are left out, too, and that node takes their place.
+        report: Where to look. Host times are clipped to its window; device times are those of operations that ran in
+            it, whenever they were launched.
+        by: Sort and prune by ``device`` time or ``host`` time; device time by default, if there is any.
+        depth: Omit nodes at this depth or deeper.
+        min_share: Omit nodes below this share of the time. Python functions that only call one other node, with a self
+            time below this share, are replaced by that node.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, each node followed by those in it, the largest first.
+        :data:`TABLE` in preorder, siblings by descending time.
 
     Raises:
         CannotTellError: The report records neither operators nor Python functions.
@@ -87,20 +87,20 @@ def tree(
     whole = {side: int(roots.get_column(f"{side}_ns").sum()) for side in TABLE.groupings}
     by = by or default_order(report)
     limit = min_share * max(whole[by], 1)
-    kept = _levels(_without_passing(found, f"{by}_ns", limit), depth)
+    kept = _levels(_without_pass_through(found, f"{by}_ns", limit), depth)
     shares = [(pl.col(f"{side}_ns") / max(whole[side], 1)).alias(f"{side}_share") for side in TABLE.groupings]
     return TABLE.select(_in_order(_with_rests(kept, f"{by}_ns", limit), f"{by}_ns").with_columns(shares))
 
 
 def default_order(report: Report) -> str:
-    """What :func:`tree` orders by where it is not told: ``device`` where anything ran in scope, else ``host``."""
+    """The default of `by` in :func:`tree`: ``device`` if anything ran in scope, else ``host``."""
     return "device" if launched_work(report).get_column("exclusive_ns").sum() else "host"
 
 
-def _without_passing(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
-    """The nodes without Python functions that only pass on: what such a one calls is taken to be called by its parent.
+def _without_pass_through(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
+    """Removes pass-through Python functions, whose only child becomes a child of their parent.
 
-    It calls one node that is large enough, and has too little time itself; that is made a small node of its own.
+    Such a function calls one sufficiently large node, and has too little self time, which becomes a small node.
     """
     callees = found.filter(pl.col(time) >= limit).group_by(path="outer").agg(pl.len().alias("callees"))
     known = found.join(callees, on="path", how="left", maintain_order="left")
@@ -120,9 +120,9 @@ def _without_passing(found: pl.DataFrame, time: str, limit: float) -> pl.DataFra
 
 
 def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
-    """The nodes that are large enough, and one for all others directly in one of them if these are, together.
+    """Keeps the nodes above the limit; smaller siblings are merged into one node if together they reach it.
 
-    What is left then is one node that is in none.
+    One node at the top level stands for the remainder.
     """
     one = found.filter(pl.col(time) >= limit).with_columns(nodes=pl.lit(1, dtype=pl.Int64))
     inside = pl.col("outer").is_in(one.get_column("path").implode()) | (pl.col("outer") == 0)
@@ -143,7 +143,7 @@ def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
 
 
 def _levels(found: pl.DataFrame, deepest: int | None) -> pl.DataFrame:
-    """The nodes with `depth`, without those that are too deep."""
+    """Adds `depth` to the nodes, without those that are too deep."""
     parts = [found.clear().with_columns(depth=pl.lit(0, dtype=pl.Int64))]
     level, depth = found.filter(pl.col("outer") == 0), 0
     while level.height and (deepest is None or depth < deepest):
@@ -153,7 +153,7 @@ def _levels(found: pl.DataFrame, deepest: int | None) -> pl.DataFrame:
 
 
 def _in_order(found: pl.DataFrame, time: str) -> pl.DataFrame:
-    """The nodes with `node` and `parent`, each followed by those in it, those with most time first, a rest last."""
+    """Sorts the nodes in preorder with `node` and `parent`, siblings by descending time, merged ones last."""
     order = found.sort(
         pl.col("kind") == "rest",
         time,
