@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from polars._typing import PolarsDataType
 
@@ -42,25 +42,10 @@ _SHARING: Final = 64
 _SLICE: Final = 1 << 19
 
 
-def constant(frame: pl.DataFrame, *columns: str) -> bool:
-    """Whether in each column every value is the same, and none is missing; False for no rows.
-
-    Asked of the frame: a literal column that is taken out of it gets memory for all its rows, and keeps it.
-    """
-    if frame.height < _MANY_ROWS:
-        return not frame.is_empty() and all(map(_one_value, map(frame.get_column, columns)))
-    same = [(pl.col(name).min() == pl.col(name).max()) & (pl.col(name).null_count() == 0) for name in columns]
-    return bool(frame.select(pl.all_horizontal(same)).item())
-
-
-def _one_value(values: pl.Series) -> bool:
-    return not values.null_count() and values.min() == values.max()
-
-
 def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
     """The values of a column at the positions `at`; null where that is null, also when there are no rows at all.
 
-    Of the frame for the same reason as :func:`constant`.
+    Asked of the frame: a literal column that is taken out of it gets memory for all its rows, and keeps it.
     """
     return rows_at(frame.select(column), at).to_series()
 
@@ -129,22 +114,14 @@ def numbers(begin: int, end: int) -> pl.Series:
     return pl.int_range(begin, end, dtype=pl.UInt32, eager=True)
 
 
-def spread(counts: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """The rows of `counts`, each as often as it says, at least once; and of each how often it came before.
-
-    What exploding lists of numbers gives, in a third of the time.
-    """
-    ends = counts.cum_sum()
-    total, begins = int(ends[-1]) if len(ends) else 0, (ends - counts).cast(pl.UInt32)
-    rows = pl.zeros(total, dtype=pl.UInt32, eager=True).scatter(begins.slice(1), 1).cum_sum()
-    return rows, numbers(0, total) - begins[rows]
-
-
 def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.Series]:
-    """The numbers of the rows (UInt32) that have each combination of the values of `keys`, in their order."""
+    """The numbers of the rows (UInt32) that have each combination of the values of `keys`, in their order.
+
+    ``partition_by`` takes two to three times as long, which is 6 to 9 % of the page's CPU time at 190 MB.
+    """
     if frame.is_empty():
         return {}
-    values = {key: distinct_values(frame, key) for key in keys}
+    values = {key: _different(frame, key) for key in keys}
     possible = list(product(*values.values()))
     if len(possible) == 1:
         return {possible[0]: numbers(0, frame.height)}
@@ -160,6 +137,13 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
     )
     found = zip(possible, (frame.select(own).to_series().arg_true() for own in alike), strict=True)
     return {one: rows for one, rows in found if len(rows)}
+
+
+def _different(frame: pl.DataFrame, column: str) -> pl.Series:
+    """The different values of a column, sorted; without a table of them where there is one, as is usual."""
+    one = (pl.col(column).min() == pl.col(column).max()) & (pl.col(column).null_count() == 0)
+    alone = frame.select(one).item()
+    return frame.select(pl.col(column).first() if alone else pl.col(column).unique().sort()).to_series()
 
 
 def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.DataFrame]:
@@ -184,28 +168,21 @@ def of_parts(
     return found
 
 
-def distinct_values(frame: pl.DataFrame, column: str) -> pl.Series:
-    """The different values of a column, sorted; of the frame for the same reason as :func:`constant`."""
-    if constant(frame, column):
-        return frame.select(pl.col(column).first()).to_series()
-    return frame.select(pl.col(column).unique().sort()).to_series()
-
-
-def distinct_rows(frame: pl.DataFrame) -> pl.DataFrame:
-    """The different rows of `frame`; for one row again and again cheaper than a table of them."""
-    # not its head, which keeps all of it in memory
-    return frame.select(pl.all().gather([0])) if constant(frame, *frame.columns) else frame.unique()
-
-
 def first_seen(values: pl.Series) -> pl.Series:
-    """Whether each value stands where it does for the first time; for sorted ones cheaper than a table of them."""
+    """Whether each value stands where it does for the first time; sorted ones are compared, not hashed.
+
+    ``is_first_distinct`` hashes sorted values, too, which takes 2 % of the page's CPU time at 20 MB and 10 % at 190 MB.
+    """
     if values.has_nulls() or not values.is_sorted():
         return values.is_first_distinct()
     return (values != values.shift(1)).fill_null(value=True)
 
 
 def repeated(values: pl.Series) -> pl.Series:
-    """Whether each value stands elsewhere, too; as :func:`first_seen`."""
+    """Whether each value stands elsewhere, too; as :func:`first_seen`.
+
+    ``is_duplicated`` takes 4 % of the page's CPU time at 20 MB, and 8 % at 190 MB.
+    """
     if values.has_nulls() or not values.is_sorted():
         return values.is_duplicated()
     return (values == values.shift(1)).fill_null(value=False) | (values == values.shift(-1)).fill_null(value=False)
@@ -214,18 +191,6 @@ def repeated(values: pl.Series) -> pl.Series:
 def slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Parts of `frame`, at least one: for what takes more memory than what is found out."""
     return frame.iter_slices(_SLICE) if frame.height else iter((frame,))
-
-
-def within(table: pl.DataFrame, key: str, wanted: pl.Series) -> pl.DataFrame:
-    """The rows of a table that may have one of the `wanted` numbers as `key`, which has no nulls; all if unsorted.
-
-    Looking up a slice of a large frame then costs what the slice does, not what the table does.
-    """
-    keys, low, high = table.get_column(key), wanted.min(), wanted.max()
-    if not isinstance(low, int) or not isinstance(high, int) or not keys.is_sorted():
-        return table
-    first = keys.search_sorted(low, side="left")
-    return table.slice(first, keys.search_sorted(high, side="right") - first)
 
 
 def telling(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
@@ -246,27 +211,11 @@ def single_valued(values: pl.Series) -> bool:
     return values.dtype.is_integer() and values.min() == values.max()
 
 
-def stacked(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """One frame of `parts`, at least one: a column at a time, so that little is in memory twice.
-
-    That is so if nobody else holds the parts, as where they come from a generator. Columns with one integer only, or
-    nothing at all, become literals, which take no memory.
-    """
-    each = zip(*(part.get_columns() for part in parts), strict=True)
-    columns = {first.name: [first, *others] for first, *others in each}
-    names = [*columns]
-    frame = pl.DataFrame([pl.concat(columns.pop(names[0]), rechunk=True)])
-    others: list[pl.Series | pl.Expr] = []
-    for name in names[1:]:
-        values = pl.concat(columns.pop(name), rechunk=True)
-        others.append(pl.lit(values.item(0), dtype=values.dtype).alias(name) if single_valued(values) else values)
-    return frame.with_columns(others)
-
-
 def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """`frame` sorted by a column, equal rows in their order: few columns at a time, so that little is in memory twice.
+    """`frame` sorted by a column, equal rows in their order; `frame` itself where it is sorted, as most recordings are.
 
-    That is so if nobody else holds `frame`.
+    ``sort`` sorts what is sorted once more, which takes 3 to 5 % of the page's CPU time; two columns at a time take 4 %
+    less memory at 190 MB than all of them, if nobody else holds `frame`.
     """
     if frame.get_column(column).is_sorted():
         return frame

@@ -10,7 +10,6 @@ import polars as pl
 
 from kanalyze import exact, named_ranges
 from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
-from kanalyze.frames import stacked
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
 from kanalyze.source import Kept
 from kanalyze.window import Scope, Window, lasting, relative
@@ -167,7 +166,7 @@ class Report:
     def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
         """Columns of all events of several kinds, concatenated, in the processes in scope."""
         if self.scope.process is not None:
-            return stacked(self.kind(kind).select(columns) for kind in kinds)
+            return pl.concat((self.kind(kind).select(columns) for kind in kinds), rechunk=True)
         for kind in kinds:
             self._events(kind)
         return self._kept.stacked([_EVENTS_OF.format(kind) for kind in kinds], columns)

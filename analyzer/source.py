@@ -6,14 +6,13 @@ from contextlib import ExitStack
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import polars as pl
+
 from kanalyze.errors import ClosedReportError, UnreadableReportError
-from kanalyze.frames import stacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
-
-    import polars as pl
 
 T = TypeVar("T")
 
@@ -84,7 +83,9 @@ class Kept:
             for name in sorted(names):
                 locks.enter_context(self._lock(name))
             if key not in self._stacks:
-                self._stacks[key] = stack = stacked(self._values[name].select(columns) for name in names)
+                self._stacks[key] = stack = pl.concat(
+                    (self._values[name].select(columns) for name in names), rechunk=True
+                )
                 at = 0
                 for name in names:
                     height = self._values[name].height

@@ -11,7 +11,6 @@ from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.lookup import positions
 from kanalyze.frames import (
     count_up_to,
-    distinct_rows,
     first_rows,
     first_seen,
     grouped,
@@ -20,8 +19,6 @@ from kanalyze.frames import (
     of_parts,
     parts_by,
     repeated,
-    spread,
-    within,
 )
 from support.large import as_if_large
 
@@ -54,13 +51,6 @@ def test_positions_are_those_of_a_list(keys, others):
     assert positions(int64(keys), int64(wanted)).to_list() == expected
 
 
-@given(st.lists(st.integers(1, 5), max_size=20))
-def test_spread_rows_come_as_often_as_they_count(counts):
-    rows, before = spread(pl.Series(counts, dtype=pl.UInt32))
-    expected = [(row, nth) for row, count in enumerate(counts) for nth in range(count)]
-    assert list(zip(rows.to_list(), before.to_list(), strict=True)) == expected
-
-
 @st.composite
 def apart(draw):
     """Stretches of time that do not overlap, sorted; some meet, some are empty."""
@@ -88,16 +78,6 @@ def test_first_and_repeated_values_are_those_of_a_list(values, ordered):
     values = sorted(one for one in values if one is not None) if ordered else values
     assert first_seen(int64(values)).to_list() == [one not in values[:at] for at, one in enumerate(values)]
     assert repeated(int64(values)).to_list() == [values.count(one) > 1 for one in values]
-
-
-@given(st.lists(NUMBERS, max_size=30), st.lists(st.none() | NUMBERS, max_size=5), st.booleans())
-def test_rows_within_hold_all_that_are_wanted(keys, wanted, ordered):
-    keys = sorted(keys) if ordered else keys
-    table = pl.DataFrame({"key": int64(keys)})
-    found = within(table, "key", int64(wanted)).get_column("key").to_list()
-    known = [one for one in wanted if one is not None]
-    assert [key for key in found if key in known] == [key for key in keys if key in known]
-    assert not ordered or not known or all(min(known) <= key <= max(known) for key in found)
 
 
 @given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans(), st.booleans())
@@ -138,7 +118,7 @@ def test_what_is_made_part_by_part_is_in_the_frame_s_order(pairs, few):
 @given(PAIRS)
 def test_distinct_rows_are_those_of_a_set(pairs):
     frame = pl.DataFrame(pairs, schema={"a": pl.Int64, "b": pl.Int64}, orient="row")
-    found = distinct_rows(frame).rows()
+    found = grouped(frame, ["a", "b"], []).rows()
     assert len(found) == len(set(found))
     assert set(found) == set(pairs)
 

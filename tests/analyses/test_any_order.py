@@ -15,7 +15,6 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import workers
 from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.errors import CannotTellError
-from kanalyze.frames import stacked
 from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
 from kanalyze.readers import read
 from kanalyze.report import Report
@@ -169,10 +168,3 @@ def test_the_page_lets_go_of_what_it_alone_read(before, monkeypatch):
         report.table(KERNEL_CONFIG.name)
     summarize(report)
     assert released == ([] if before else [KERNEL_CONFIG.name])
-
-
-def test_stacking_leaves_the_parts_to_who_holds_them():
-    parts = [pl.DataFrame({"a": [1, 2], "b": [3, 3]}), pl.DataFrame({"a": [4], "b": [3]})]
-    made = [stacked(parts), stacked(part for part in parts)]
-    assert all(one.equals(pl.concat(parts)) for one in made)
-    assert len(parts) == 2

@@ -56,6 +56,9 @@ WIDTH, WIDE = 80, 130
 #: Names of a report's own that are used as windows and asked about.
 RANGES, KERNELS = 3, 200
 
+#: After so many cases what they left in memory is collected.
+COLLECTED = 25
+
 #: What in the environment would change what is printed.
 UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING", "PYTHONWARNINGS")
 
@@ -264,7 +267,6 @@ def run_part(part: Part) -> dict[str, Outcome]:
     for name in UNWANTED:
         os.environ.pop(name, None)
     gc.disable()  # as the program does
-    gc.collect()
     with (
         tempfile.TemporaryDirectory(prefix="equal-") as place,
         chdir(place),
@@ -274,10 +276,13 @@ def run_part(part: Part) -> dict[str, Outcome]:
             Path(name).symlink_to(ROOT / name)
         Path(cases.OUT).mkdir()
         replaced = _places(place)
-        return {
-            name: Outcome(_plain(outcome.status, replaced), {k: _plain(t, replaced) for k, t in outcome.texts.items()})
-            for name, outcome in part[1]()
-        }
+        found = {}
+        for number, (name, outcome) in enumerate(part[1]()):
+            texts = {where: _plain(text, replaced) for where, text in outcome.texts.items()}
+            found[name] = Outcome(_plain(outcome.status, replaced), texts)
+            if number % COLLECTED == 0:
+                gc.collect()
+        return found
 
 
 def _places(place: str) -> dict[str, str]:

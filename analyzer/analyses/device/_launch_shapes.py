@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import by_device, exclusive_operations
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.lookup import beside, positions
-from kanalyze.frames import constant, grouped, mixed, slices
+from kanalyze.frames import grouped, mixed, slices
 from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:
@@ -64,9 +64,11 @@ def kernel_shapes(report: Report) -> pl.DataFrame:
     """
     needed = ("event_id", "kind", "device", "bucket", "name", "dur_ns", "start", "end", "exclusive_ns")
     work = exclusive_operations(report).select(needed).filter(pl.col("bucket").is_in(["kernel", "communication"]))
-    one = work.is_empty() or constant(work, "device")
-    parts = [_alone(part) for part in ([work] if one else work.partition_by("device"))]
-    ran = pl.concat(parts).filter(pl.col("kind") == "kernel").drop("kind", "start", "end")
+    ran = (
+        pl.concat([_alone(part) for part in by_device(work)])
+        .filter(pl.col("kind") == "kernel")
+        .drop("kind", "start", "end")
+    )
     shapes, numbers = shape_numbers(report)
     kernels = beside(ran, numbers, "shape").drop("event_id")
     sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("dur_ns").sum().alias("total_ns")]

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import communicating
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.frames import constant, distinct_rows, stacked
+from kanalyze.frames import grouped, in_order
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -34,10 +34,9 @@ def operations(report: Report) -> pl.DataFrame:
     """
     kinds = [kind for kind in DEVICE_KINDS if kind in report.kinds] or ["kernel"]
     work = report.of_kinds(kinds, "event_id", "name", "start_ns", "dur_ns").rename({"start_ns": "start"})
-    told = stacked(_buckets(report, kind) for kind in kinds)
+    told = pl.concat((_buckets(report, kind) for kind in kinds), rechunk=True)
     work = pl.concat([work, told], how="horizontal").select(_OPERATION)
-    if not work.get_column("event_id").is_sorted():
-        work = work.sort("event_id")
+    work = in_order(work, "event_id")
     buckets = pl.Series("bucket", BUSY_BUCKETS, dtype=pl.Enum(BUSY_BUCKETS))
     placed = work.with_row_index("row").with_columns(
         (pl.col("start") + pl.col("dur_ns")).alias("end"),
@@ -50,7 +49,7 @@ def operations(report: Report) -> pl.DataFrame:
 def recorded(report: Report, *columns: str) -> pl.DataFrame:
     """Columns of the device events as recorded, with event_id, in the order of :func:`operations`."""
     events = pl.concat([report.kind(kind).select("event_id", *columns) for kind in DEVICE_KINDS])
-    return events if events.get_column("event_id").is_sorted() else events.sort("event_id")
+    return in_order(events, "event_id")
 
 
 @once_per_report
@@ -71,23 +70,30 @@ def exclusive_operations(report: Report) -> pl.DataFrame:
         if high is not None:
             work = work.filter(pl.col("start") < high)
         work = work.with_columns(pl.col("start").clip(low, high), pl.col("end").clip(low, high))
-    if work.is_empty() or constant(work, "device"):
+    parts = by_device(work)
+    if len(parts) == 1:
         own = intervals.exclusive(work)
         same = own.equals(work.get_column("dur_ns"))  # nothing overlaps: both columns share one buffer
         return work.with_columns(pl.col("dur_ns").alias(own.name) if same else own)
-    return pl.concat([part.with_columns(intervals.exclusive(part)) for part in work.partition_by("device")])
+    return pl.concat([part.with_columns(intervals.exclusive(part)) for part in parts])
 
 
 @once_per_report
 def used_devices(report: Report) -> pl.DataFrame:
     """Distinct pairs of device in scope and process with operations on it: device, process_id."""
-    return distinct_rows(device_operations(report).select("device", "process_id"))
+    return grouped(device_operations(report), ["device", "process_id"], [])
+
+
+def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:
+    """Splits `work` by device; gives `work` itself, not a copy, where there is at most one."""
+    first, last = work.select(first=pl.col("device").min(), last=pl.col("device").max()).row(0)
+    return [work] if first == last else work.partition_by("device")
 
 
 def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
     """Filters `work` by device; gives `work` itself where all rows are on it."""
-    only = constant(work, "device") and work.head(1).item(0, "device") == device
-    return work if only else work.filter(pl.col("device") == device)
+    own = pl.col("device") == device
+    return work if work.select(own.all()).item() else work.filter(own)
 
 
 def _buckets(report: Report, kind: str) -> pl.DataFrame:

@@ -9,7 +9,6 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import in_time, of_device, operations, used_devices
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.frames import constant, distinct_values
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -50,8 +49,6 @@ def _process_spans(report: Report) -> pl.DataFrame:
 def _spans(events: pl.DataFrame) -> pl.DataFrame:
     """First start and last end of the `events` (process_id, start, end) of each process."""
     sides = pl.col("start").min(), pl.col("end").max()
-    if constant(events, "process_id"):  # saves the group-by
-        return events.select(pl.col("process_id").first(), *sides)
     return events.group_by("process_id").agg(sides)
 
 
@@ -59,7 +56,7 @@ def _spans(events: pl.DataFrame) -> pl.DataFrame:
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time by device, at any time."""
     work = operations(report).select("device", "start", "end")
-    return {device: intervals.union(of_device(work, device)) for device in distinct_values(work, "device")}
+    return {device: intervals.union(of_device(work, device)) for device in work.get_column("device").unique().sort()}
 
 
 @once_per_report

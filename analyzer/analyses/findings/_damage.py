@@ -100,7 +100,7 @@ def repetitions(report: Report) -> list[Check]:
     found = []
     for kind in (*DEVICE_KINDS, "api"):
         events = report.kind(kind)
-        maybe = events.filter(repeated(events.get_column("start_ns"))) if events.height else events
+        maybe = events.filter(repeated(events.get_column("start_ns")))
         again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
         found.append(_sum(maybe.filter(~again.is_first_distinct()) if maybe.height else maybe))
     return [("events recorded twice", *_added(found), "they count as often as they are there")]

@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import operations, recorded
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.lookup import distinct, gathered, matches, positions
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import constant, distinct_values, in_order, numbers, parts_by, rows_at, telling
+from kanalyze.frames import in_order, numbers, parts_by, rows_at, telling
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -46,10 +46,8 @@ def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series 
     """Correlation ids of the calls of a process, sorted by id and start, and their rows (None for all rows)."""
     calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
     ids, start, rows = calls.get_column("correlation_id"), calls.get_column("start_ns"), None
-    alone = constant(calls, "process_id") and calls.head(1).item(0, "process_id") == process
-    if not alone or ids.has_nulls():
-        wanted = pl.col("correlation_id").is_not_null() & (pl.lit(alone) | (pl.col("process_id") == process))
-        own = calls.select(wanted).to_series()
+    own = calls.select(pl.col("process_id").eq_missing(process) & pl.col("correlation_id").is_not_null()).to_series()
+    if not own.all():
         ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
     if ids.is_sorted() and start.is_sorted():
         return ids, rows
@@ -115,7 +113,7 @@ def launch_pairs(report: Report) -> pl.DataFrame:
 def _shared_calls(report: Report) -> pl.DataFrame:
     """Calls whose process and correlation id are not unique: process_id, correlation_id, call_row."""
     parts = [report.kind("api").select("process_id", "correlation_id", call_row=pl.lit(0, dtype=pl.UInt32)).clear()]
-    for process in distinct_values(operations(report), "process_id").drop_nulls():
+    for process in operations(report).get_column("process_id").unique().sort().drop_nulls():
         ids, rows = _calls_by_id(report, process)
         same = (matches(ids, ids.shift(1)) | matches(ids, ids.shift(-1))).arg_true()
         if len(same):

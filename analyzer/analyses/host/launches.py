@@ -13,7 +13,7 @@ from kanalyze.analyses.host._launching_call import launch_pairs
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.lookup import beside, positions
 from kanalyze.analyses.shared.requirements import require
-from kanalyze.frames import constant, first_seen
+from kanalyze.frames import first_seen
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
@@ -120,12 +120,8 @@ def joined_launches(report: Report) -> pl.DataFrame:
 
 
 def _gathered(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
-    """Gathers the rows `at`; constant id columns stay literals, which take no memory."""
-    same = [name for name in ("gpu", "process_id", "thread_id") if name in frame.columns and constant(frame, name)]
-    values = frame.head(1).select(same).to_dicts()
-    found = frame.drop(same).select(pl.all().gather(at))
-    literals = (pl.lit(value, dtype=pl.Int64).alias(name) for one in values for name, value in one.items())
-    return found.with_columns(literals).select(frame.columns)
+    """Gathers the rows `at`."""
+    return frame.select(pl.all().gather(at))
 
 
 def cuda_ordinal(report: Report) -> pl.Expr:

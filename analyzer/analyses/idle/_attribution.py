@@ -22,7 +22,7 @@ from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.shared.workers import at_once, in_threads
-from kanalyze.frames import constant, count_up_to, of_parts, rows_by
+from kanalyze.frames import count_up_to, of_parts, rows_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.processors import workers
 
@@ -287,7 +287,7 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     if not real.get_column("start").is_sorted():
         real = real.sort("start", maintain_order=True)
     same = pl.col("start") == pl.col("start").shift(1)
-    if not constant(real, "rank") and real.select((same & (pl.col("rank") < pl.col("rank").shift(1))).any()).item():
+    if real.select((same & (pl.col("rank") < pl.col("rank").shift(1))).any()).item():
         real = real.sort("start", "rank", "row")  # a sort by several columns takes many times as long
     # in this order, the first operation to start after the latest end so far ends an idle interval
     first, last, time = pl.lit(low, dtype=pl.Int64), pl.lit(high, dtype=pl.Int64), pl.col("end").cum_max()

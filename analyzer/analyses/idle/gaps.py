@@ -18,7 +18,7 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.errors import UnknownNameError
-from kanalyze.frames import first_seen, in_order, numbers, repeated, rows_at, taken
+from kanalyze.frames import in_order, numbers, rows_at, taken
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -181,10 +181,10 @@ def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl
     main, single = (
         part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (often, once)
     )
-    again = repeated(main.get_column("place"))
+    again = main.get_column("place").is_duplicated()
     if again.any():
         several = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
-        main = pl.concat([main.filter(~again), several.filter(first_seen(several.get_column("place")))])
+        main = pl.concat([main.filter(~again), several.filter(pl.col("place").is_first_distinct())])
     every = pl.concat([part.select("place", "culprit") for part in (main, single)], rechunk=True)
     at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
     return every.get_column("culprit")[at.scatter(every.get_column("place"), numbers(0, every.height))]

@@ -12,7 +12,6 @@ from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.idle._low_utilisation import low_regions
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
-from kanalyze.frames import distinct_values
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -116,7 +115,7 @@ def _of_device(report: Report, device: int, low: int, high: int, chunks: int) ->
     edges = _edges(low, high, chunks)
     work = of_device(exclusive_operations(report).select("device", "rank", "start", "end"), device)
     ranks, found, below = (
-        distinct_values(work, "rank").to_list(),
+        work.get_column("rank").unique().to_list(),
         {},
         pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True),
     )

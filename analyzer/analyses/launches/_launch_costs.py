@@ -15,7 +15,7 @@ from kanalyze.analyses.launches._graph_launches import launches_graphs
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.lookup import of_rows
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.frames import LARGEST, distinct_values, mixed, numbered, repeated
+from kanalyze.frames import LARGEST, mixed, numbered, repeated
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -77,7 +77,7 @@ def launch_costs(report: Report) -> LaunchCosts:
     bound = sums.filter(pl.col("api_ns") > pl.col("kernel_ns"))
     firsts = {
         device: found
-        for device in distinct_values(launched, "device")
+        for device in launched.get_column("device").unique().sort()
         if (found := _first_launches(report, of_device(launched, device))) is not None
     }
     return LaunchCosts(bound.sort("device", "launch_ns", "name", descending=[False, True, False]), firsts)

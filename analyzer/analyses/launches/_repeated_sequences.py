@@ -21,7 +21,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.lookup import of_rows
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.frames import rows_at, slices, taken, within
+from kanalyze.frames import rows_at, slices, taken
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
     An operation that was launched in time waits for something other than its launch.
     """
     rows = part.get_column("row")
-    found = [of_rows(within(of, "row", rows), name, rows).fill_null(0) for name, of in zip(_WAITS, waits, strict=True)]
+    found = [of_rows(of, name, rows).fill_null(0) for name, of in zip(_WAITS, waits, strict=True)]
     late = pl.min_horizontal("queued_ns", "apart").alias("queued_ns")
     known = part.select("first", "apart").with_columns(found).select("first", "launch_ns", late)
     return known.select(pl.when("first").then(0).otherwise(pl.col(name)).alias(name) for name in _WAITS).get_columns()

@@ -17,7 +17,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import stream_numbers, used_streams
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.frames import count_up_to, in_order, mixed, of_parts, slices, stacked, taken, within
+from kanalyze.frames import count_up_to, in_order, mixed, of_parts, slices, taken
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -112,7 +112,7 @@ def _coded(report: Report) -> pl.DataFrame:
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
     work = work.with_columns(_implicit_order(report))
     barred = names_that(report, _splits_series)
-    line = stacked(in_threads(partial(_coded_slice, report, barred), list(slices(work))))
+    line = pl.concat(in_threads(partial(_coded_slice, report, barred), list(slices(work))), rechunk=True)
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
@@ -123,8 +123,7 @@ def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.Da
     """:func:`_coded` for a slice of operations; `barred` are the names of calls that a capture does not allow."""
     calls = calls_of(report, part.get_column("row"), "thread_id", "call_start", "call_end", "call_name")
     part = part.with_columns(calls.get_columns()).drop_nulls("call_start")
-    ids = part.get_column("event_id")
-    shapes, copied = (within(side, "event_id", ids) for side in (shape_numbers(report)[1], report.copy_detail))
+    shapes, copied = shape_numbers(report)[1], report.copy_detail
     known = beside(part.select("event_id", "process_id", "thread_id", "device"), shapes, "shape")
     copies = beside(part.select("event_id"), copied, "size_bytes", "source_memory", "target_memory")
     stream = taken(streams(report), "stream", part.get_column("row"))

@@ -134,7 +134,7 @@ def launched(
     Columns: those of `work`, since and until (start and end of the launching call), call_row. Operations without a
     launching call have the key (None, None). With other `keys`, split by these alone.
     """
-    work = work if work.get_column("start").is_sorted() else work.sort("start", maintain_order=True)
+    work = in_order(work, "start")
     calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
     called = calls.rename({"call_start": "since", "call_end": "until"})
     known = pl.when(pl.col("call_row").is_not_null())

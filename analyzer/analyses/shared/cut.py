@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.frames import count_up_to, spread
+from kanalyze.frames import count_up_to
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 #: With so many times more pieces than spans, the search goes from spans to pieces.
@@ -28,8 +28,9 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
     last = last.zip_with(last > first, first)
     parts, between = pieces, first
     if (last > first).any():
-        rows, nth = spread(last - first + 1)
-        parts, between = pieces[rows], first[rows] + nth
+        touched_by = pl.DataFrame([first.alias("first"), last.alias("last")]).with_row_index("row")
+        every = touched_by.select("row", at=pl.int_ranges("first", pl.col("last") + 1, dtype=pl.UInt32)).explode("at")
+        parts, between = pieces[every.get_column("row")], every.get_column("at")
     sides = pl.Series([BEFORE_ALL], dtype=pl.Int64).extend(edges).extend(pl.Series([AFTER_ALL], dtype=pl.Int64))
     inside = values[((between - 1) // 2).set((between & 1) == 0, None)]
     cut = parts.with_columns(

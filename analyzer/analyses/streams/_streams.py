@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import busy_spans as device_spans
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.frames import constant, distinct_rows, rows_at
+from kanalyze.frames import grouped, in_order, parts_by, rows_at
 from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def used_streams(report: Report) -> pl.DataFrame:
     Columns: those keys, number (row index), group (one per device, process and context), type, priority and name (null
     where not recorded). Operations without a stream, such as unified-memory copies, count as a stream that is null.
     """
-    found = distinct_rows(_keyed(report).select(STREAM_KEYS))
+    found = grouped(_keyed(report), STREAM_KEYS, [])
     known = report.table(STREAMS.name)
     numbered = found.sort(STREAM_KEYS).with_row_index("number")
     group = pl.struct(_CONTEXT).rank("dense").cast(pl.UInt32).alias("group")
@@ -57,9 +57,6 @@ def placed_operations(report: Report) -> pl.DataFrame:
     """
     work = exclusive_operations(report).select("row", "device", "rank", "start", "end", "began", "dur_ns")
     numbers = stream_numbers(report)
-    if constant(numbers, "number", "group"):  # literals take no memory
-        only = numbers.select("number", "group").row(0)
-        return work.select(*map(_literal, ("number", "group"), only), pl.all())
     if not work.get_column("row").equals(numbers.get_column("row")):
         numbers = work.select("row").join(numbers, on="row", how="left", maintain_order="left")
     return pl.concat([numbers.drop("row"), work], how="horizontal")
@@ -80,10 +77,7 @@ def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
 
 def spans_by_stream(work: pl.DataFrame) -> dict[int, pl.DataFrame]:
     """Union of the intervals of `work` (number, start, end), by stream number."""
-    if constant(work, "number"):
-        return {work.head(1).item(0, "number"): intervals.union(work)}
-    parts = work.partition_by("number", as_dict=True, include_key=False)
-    return {number: intervals.union(part) for (number,), part in parts.items()}
+    return {number: intervals.union(part) for (number,), part in parts_by(work, ["number"]).items()}
 
 
 def _only(streams: pl.DataFrame) -> list[tuple[str, int]]:
@@ -95,7 +89,7 @@ def _keyed(report: Report) -> pl.DataFrame:
     """Operations on the devices in scope: row and :data:`STREAM_KEYS`."""
     columns = ("event_id", "process_id", "context_id", "stream")
     ids = pl.concat([EVENTS.empty().select(columns), *(report.kind(kind).select(columns) for kind in DEVICE_KINDS)])
-    ids = ids if ids.get_column("event_id").is_sorted() else ids.sort("event_id")
+    ids = in_order(ids, "event_id")
     work = device_operations(report).select("row", "device")
     at = work.get_column("row")
     placed = ids.drop("event_id") if len(at) == ids.height else rows_at(ids.drop("event_id"), at)

@@ -15,7 +15,7 @@ from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.lookup import gathered, of_rows
-from kanalyze.frames import constant, count_up_to, distinct_values, stacked, taken
+from kanalyze.frames import count_up_to, in_order, taken
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
@@ -33,9 +33,8 @@ _STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
 def streams(report: Report) -> pl.DataFrame:
     """The stream of each of :func:`operations`: context_id and stream."""
     needed = ("event_id", "context_id", "stream")
-    parts = stacked(report.kind(kind).select(needed) for kind in DEVICE_KINDS)
-    parts = parts if parts.get_column("event_id").is_sorted() else parts.sort("event_id")
-    return parts.select("context_id", "stream")
+    parts = pl.concat((report.kind(kind).select(needed) for kind in DEVICE_KINDS), rechunk=True)
+    return in_order(parts, "event_id").select("context_id", "stream")
 
 
 def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
@@ -86,7 +85,12 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
 def shared_streams(report: Report) -> list[str]:
     """Key columns of :data:`STREAM` that are constant over all operations."""
     work, on = operations(report), streams(report)
-    return [name for name in STREAM if constant(work if name in work.columns else on, name)]
+    alike = ((pl.col(name) == pl.col(name).first()).fill_null(value=False).all() for name in STREAM)
+    return [
+        name
+        for name, same in zip(STREAM, alike, strict=True)
+        if (work if name in work.columns else on).select(same).item()
+    ]
 
 
 def _text(device: int) -> pl.Expr:
@@ -111,11 +115,8 @@ def ended_last(report: Report) -> dict[int, pl.DataFrame]:
     work = operations(report).select("device", "start", "end", "row")
     lasting = pl.col("end") > pl.col("start")
     work = work if work.select(lasting.all()).item() else work.filter(lasting)
-    return {device: _by_end(of_device(work, device).select("end", "row")) for device in distinct_values(work, "device")}
-
-
-def _by_end(work: pl.DataFrame) -> pl.DataFrame:
-    return work if work.get_column("end").is_sorted() else work.sort("end", maintain_order=True)
+    devices = work.get_column("device").unique().sort()
+    return {device: in_order(of_device(work, device).select("end", "row"), "end") for device in devices}
 
 
 @once_per_process

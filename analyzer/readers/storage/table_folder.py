@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.errors import DamagedReportError, UnreadableReportError
-from kanalyze.frames import stacked
 from kanalyze.readers.shared.regular_files import readable, regular
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class TableFolder:
         scan = self._scan(table, columns)
         parts = [rows[start : start + _ROWS_AT_ONCE] for start in rows[::_ROWS_AT_ONCE]] or [rows]
         made = (transform(self._read(table, scan, types, part)) for part in parts)
-        return stacked(made) if len(parts) > 1 else next(made)
+        return pl.concat(made, rechunk=True)
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String, in row order; null for a missing value or column."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.frames import constant, first_rows, telling
+from kanalyze.frames import first_rows, telling
 from kanalyze.readers.torch.frames import FRAME_KINDS, ON_DEVICE
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Links:
         pid = self.owners.processes(frame) if name in ON_DEVICE else frame.get_column("pid")
         keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
         known = self._by_external_id
-        if constant(known, "pid") and constant(keys, "pid") and known.item(0, "pid") == keys.item(0, "pid"):
+        alone = pl.col("pid").eq_missing(pid.first()).all()  # one process, as in most traces: no join by two keys
+        if known.height and pid.first() is not None and keys.select(alone).item() and known.select(alone).item():
             rows = first_rows(known.get_column("external_id"), keys.get_column("external_id"))
             return known.get_column("event_id").gather(rows)
         known = known.unique(["external_id", "pid"], keep="first")
