@@ -198,7 +198,8 @@ def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     least, most = usual.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
     text = plural(every, "step") if steps else f"{plural(every, 'instance')} of {name}"
     text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}" if usual.height > 1 else "")
-    odd = rows.filter("odd").unique("window", keep="first").sort((pl.col("dur_ns") - median).abs(), descending=True)
+    odd = rows.filter("odd").unique("window", keep="first", maintain_order=True)
+    odd = odd.sort((pl.col("dur_ns") - median).abs(), descending=True, maintain_order=True)
     told = [
         f"{row['window'] if steps else _numbered(row)} takes {times(row['dur_ns'] / max(median, 1))} that{_why(row)}"
         for row in odd.head(_NAMED).iter_rows(named=True)

@@ -61,6 +61,12 @@ def test_the_odd_one_is_named_with_its_bucket():
     )
 
 
+def test_of_equally_odd_ones_the_first_are_named():
+    found = compared(steps(*(90 if number % 5 == 4 else 20 for number in range(60))))
+    assert found.instances.filter("odd").height == 12
+    assert "without the odd ones: #5 takes 4.50 × that (queued), #10 takes 4.50 × that (queued), #15" in found.answer
+
+
 def test_shares_and_medians_speak_of_the_same_instances():
     spread = compared(steps(20, 21, 20, 19, 90, 20)).spread
     total = spread.filter(pl.col("bucket") == "total").row(0, named=True)
