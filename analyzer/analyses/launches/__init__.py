@@ -1,1 +1,1 @@
-"""What launches cost: latency, CUDA graphs, cold starts."""
+"""Launch costs: latency, CUDA graphs, cold starts."""

@@ -49,7 +49,7 @@ class FirstLaunches:
 
 @dataclass(frozen=True)
 class LaunchCosts:
-    """What launches cost.
+    """Costs of first launches, and launch-bound kernels.
 
     Attributes:
         bound: The launch-bound kernels of each device, the longest wait of the device first; columns device, name,

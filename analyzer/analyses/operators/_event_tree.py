@@ -1,7 +1,7 @@
 """The call tree of host events, as torch's own profiler builds it.
 
 Events of one thread nest by :mod:`kanalyze.analyses.shared.thread_nesting`. An only child with its parent's name is
-removed, and its children and launches become the parent's
+removed; its children and launches become the parent's
 (torch.autograd.profiler_util, EventList._remove_dup_nodes).
 """
 

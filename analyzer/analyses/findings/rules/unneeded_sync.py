@@ -88,7 +88,7 @@ _SHARED_MEMORY: Final = re.compile(
     r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
 )
 
-#: Copies that CUDA has read when the call returns, or that do not involve memory which the host accesses.
+#: Source memory that CUDA has read when the call returns, or that is not the host's; target memory off the host.
 _READ_AT_ONCE: Final = ("Pageable", "Device", "Device Static", "Array")
 _OUT_OF_SIGHT: Final = ("Device", "Device Static", "Array")
 
