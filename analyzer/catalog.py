@@ -34,7 +34,7 @@ def table(name: str) -> Table:
     """The declaration of the table `name`.
 
     Raises:
-        UnknownNameError: There is none.
+        UnknownNameError: There is no such table.
     """
     if name in _READER_TABLES:
         return _READER_TABLES[name]

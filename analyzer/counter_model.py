@@ -116,8 +116,7 @@ SYMBOLS = Table(
 def measured_some(runs: Collection[bool | None]) -> bool | None:
     """Whether several ncu runs together measured only a subset of the launches, given what is known of each.
 
-    False where one of them was to measure every launch, whatever the others were told; None where nothing says so, and
-    of one nothing is known.
+    False if any run measured all launches; None if no run is known to, and some run is unknown.
     """
     if False in runs:
         return False

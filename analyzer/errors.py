@@ -1,7 +1,7 @@
 """All errors that a user can cause, each with a slug, a remedy and an exit status.
 
-The command line prints these in one place (:mod:`kanalyze.cli`): message, remedy, and the slug under which
-``docs/errors.md`` explains the case. A test demands an entry there for every slug.
+The command line prints them in one place (:mod:`kanalyze.cli`): message, remedy, and the slug under which
+``docs/errors.md`` explains the case. A test requires an entry there for every slug.
 """
 
 from __future__ import annotations

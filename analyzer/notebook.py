@@ -1,7 +1,7 @@
 """Notebook display of the Python API: reports and summaries as pages, tables with units.
 
-The values are the same: a :class:`NotebookTable` is a polars frame, a :class:`NotebookReport` a report. Only how
-IPython displays them differs.
+The values are unchanged: a :class:`NotebookTable` is a polars frame, a :class:`NotebookReport` a report. Only their
+display in IPython differs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 r"""Escapes untrusted texts for output: one function per format.
 
-Names of kernels, ranges, files and machines are whatever somebody wrote. On a terminal they could move the cursor or
-fill the clipboard, in Markdown and HTML be a link, an image, a mention or a script, in a picture a formula, and in a
-spreadsheet a program. What reaches a format goes through its function here:
+Names of kernels, ranges, files and machines are untrusted input. In a terminal they could move the cursor or fill the
+clipboard; in Markdown and HTML be a link, an image, a mention or a script; in a plot a formula; in a spreadsheet a
+program. Every text is escaped for its format by a function here:
 
 =========================  =============================================================================
 :func:`line`               one line for people: terminals, error messages, and what the others begin with

@@ -223,7 +223,7 @@ class Report:
         """A view of the report narrowed to a window, device or process; see :class:`Where`.
 
         Raises:
-            BadWindowError: The window's text cannot be understood, names several instances of a range, or is a time
+            BadWindowError: The window's syntax is invalid, names several instances of a range, or is a time
                 before or after the recording.
             UnknownNameError: The report knows no such device, process or range.
         """
@@ -260,7 +260,7 @@ class Report:
         """Resolves `text` to one window: two times, or a range of the processes in scope; see :class:`Where`.
 
         Raises:
-            BadWindowError: The text cannot be understood, or names several instances, or one without duration.
+            BadWindowError: The syntax is invalid, or names several instances, or one without duration.
             UnknownNameError: The report has ranges, but none of that name.
         """
         found = self.instances(text)
@@ -272,7 +272,7 @@ class Report:
         """The :meth:`instances` of `text`, without those of zero duration.
 
         Raises:
-            BadWindowError: The text cannot be understood, or nothing that it names has a duration.
+            BadWindowError: The syntax is invalid, or nothing that it names has a duration.
             UnknownNameError: The report has ranges, but none of that name, or not so many.
         """
         return lasting(text, self.instances(text))
@@ -284,7 +284,7 @@ class Report:
         really called so comes first. With a device in scope, only ranges of the processes that used it count.
 
         Raises:
-            BadWindowError: The text cannot be understood.
+            BadWindowError: The syntax is invalid.
             UnknownNameError: The report has ranges or steps, but none of that name, or not so many.
         """
         try:

@@ -52,7 +52,7 @@ class Kept:
 
         Raises:
             ClosedReportError: It was not read before the report at `path` was closed.
-            UnreadableReportError: The operating system does not let us read it any more.
+            UnreadableReportError: The operating system refuses to read it any more.
         """
         with self._lock(name):
             if name not in self._values:

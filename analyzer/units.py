@@ -1,7 +1,6 @@
 """Formats quantities as text, and parses them: the only module that does.
 
-Nothing is rounded before it gets here; here nothing is rounded into a lie: a share that is not 0 or 1 never prints
-as 0 % or 100 %.
+Values are rounded nowhere else, and never misleadingly: a share that is not 0 or 1 never prints as 0 % or 100 %.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
 
     Raises:
         CollectError: There is no torch, or no GPU.
-        ValueError: A count or the budget makes no sense.
+        ValueError: A count or the budget is out of range.
     """
     if warmup < 0 or budget_s <= 0 or (repeats is not None and repeats < 1):
         raise ValueError("warmup is 0 or more, repeats 1 or more, and budget_s more than 0")

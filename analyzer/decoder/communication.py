@@ -1,7 +1,7 @@
 """Communication kernels: NCCL and RCCL, NVSHMEM, symmetric memory, collectives of serving engines.
 
-They change where a ledger counts time. So a word such as allreduce is not enough: a sum over a block is called so, too.
-It counts with the name of a library that sums over GPUs, or with a word that tells how that is done.
+They decide in which bucket a ledger counts time, so a word such as allreduce is not sufficient: block-level sums use
+it, too. It counts only with the name of a library that reduces across GPUs, or with a word for the algorithm.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ _EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust")
 def decode(name: str) -> KernelName:
     """Decodes a kernel name, see :class:`kanalyze.decoder.fields.KernelName`.
 
-    Any text is a name, in nsys', torch's or ncu's spelling or mangled; one that says nothing has the family ``other``.
+    Accepts any text, in nsys', torch's or ncu's spelling or mangled; unrecognised names have the family ``other``.
     """
     apart = spelled(name)
     found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})

@@ -1,7 +1,7 @@
 """Kernels of libraries around a framework: vLLM, Transformer Engine, Apex, Liger, bitsandbytes, Mamba.
 
-Last comes a name that holds nothing but one term of the trade, such as matmul_kernel: it says what it does, and not
-whose it is.
+The last decoder accepts names that consist of a single known term, such as matmul_kernel: operation known, library
+unknown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kernels of LLM engines without a namespace: SGLang, vLLM, TensorRT-LLM, DeepGEMM, Triton's, FLA.
 
-A name is looked up by the words in it, but only if all that it holds is told by that word: a name that gets ready for
-something, checks it, or counts is not what it gets ready for. Sources: public code and traces of these engines.
+A name is looked up by the words in it, unless another word says that the kernel only prepares, checks or counts what
+the first one names. Sources: public code and traces of these engines.
 """
 
 from __future__ import annotations

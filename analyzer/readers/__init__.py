@@ -1,7 +1,7 @@
 """Readers: a file in, a :class:`kanalyze.report.Report` out. They know the tools' formats and no analysis.
 
-Each room is a tool's, or what several share. A reader is a module of a room named ``read_<format>`` with two functions;
-adding the file adds the reader:
+Each subpackage belongs to a tool, or is shared by several. A reader is a module named ``read_<format>`` in it, with two
+functions; adding the file adds the reader:
 
 ``accepts(path: Path, head: bytes) -> bool``
     Whether the file at `path`, whose first bytes are `head`, is in this format; a folder has no bytes.
@@ -46,9 +46,9 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
 
     Raises:
         ReportNotFoundError: There is no such file.
-        UnreadableReportError: The operating system does not let us read it.
+        UnreadableReportError: The operating system refuses to read it.
         UnknownFormatError: It is not a report that kanalyze reads.
-        DamagedReportError: It is one, but part of it is missing or makes no sense.
+        DamagedReportError: Part of it is missing or invalid.
         ExportError: It is in NVIDIA's own format, and cannot be exported here.
     """
     path = Path(path)

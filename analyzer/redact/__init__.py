@@ -1,7 +1,7 @@
 """Redacts reports: removes what identifies a machine or its user, and nothing that an analysis needs.
 
-It copies what is known to be harmless and leaves the rest: a table, column, key or file that nobody knows goes, with a
-word about it. docs/redact.md says what that is for each kind of file.
+Allowlisted data is copied and everything else left out: an unknown table, column, key or file is removed and reported.
+docs/redact.md lists the rules for each kind of file.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def redact(
 
     Raises:
         ReportNotFoundError: There is no such report.
-        UnknownFormatError: It is none that redaction knows.
-        RedactError: It is known, and nothing can be taken out of it with certainty.
-        DamagedReportError: Part of it is missing or makes no sense.
-        OutputError: There is something at `out` already, or it cannot be written.
+        UnknownFormatError: Its format is unknown.
+        RedactError: Its format is known, but cannot be redacted reliably.
+        DamagedReportError: Part of it is missing or invalid.
+        OutputError: `out` exists already, or cannot be written.
     """
     source, target, names, removed = Path(report), None if out is None else Path(out), asked(keep, remove), Removed()
     if not source.exists():

@@ -91,7 +91,7 @@ def redacted(path: Path, texts: Texts) -> bytes:
     """The redacted document at `path`.
 
     Raises:
-        UnknownFormatError: It is no JSON.
+        UnknownFormatError: It is not JSON.
     """
     return encoded(document(_read(path), texts))
 

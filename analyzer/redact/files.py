@@ -49,8 +49,8 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
 
     Raises:
         UnknownFormatError: It is a database that nsys did not write.
-        DamagedReportError: It cannot be followed.
-        UnreadableReportError: The operating system does not let us read it.
+        DamagedReportError: Its structure is invalid.
+        UnreadableReportError: The operating system refuses to read it.
     """
     try:
         names.text(path.name)
@@ -161,9 +161,9 @@ def kind_of(path: Path) -> Kind:
     """The kind of the file at `path`.
 
     Raises:
-        ReportNotFoundError: There is none.
-        RedactError: It is known, but nothing can be taken out of it.
-        UnknownFormatError: It is none that is known.
+        ReportNotFoundError: It does not exist.
+        RedactError: Its format is known, but cannot be redacted.
+        UnknownFormatError: Its format is unknown.
     """
     if not path.exists():
         raise ReportNotFoundError.at(path)

@@ -54,7 +54,7 @@ def learn(folder: Path, kinds: dict[Path, Kind], names: Names, removed: Removed)
     """Collect identifying names from all files; returns those of `kinds` that could be read.
 
     Raises:
-        DamagedReportError: A file cannot be followed.
+        DamagedReportError: The structure of a file is invalid.
     """
     found = {}
     for path, kind in kinds.items():
@@ -74,7 +74,7 @@ def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Name
     """Write the redacted files to the folder `target`; without a target, only count the removals.
 
     Raises:
-        DamagedReportError: A file cannot be followed.
+        DamagedReportError: The structure of a file is invalid.
         OSError: The target cannot be written.
     """
     texts = Texts(names, removed)

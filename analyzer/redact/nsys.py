@@ -1,7 +1,7 @@
 """Redacts SQLite exports of nsys: copies known-harmless data into a new database.
 
-Nothing is deleted from a copy, so that nothing of what goes is left in free pages. Rows keep their ids and pages their
-size: readers that decode pages themselves see the layout that nsys writes.
+Deleting from a copy would leave removed data in free pages. Row ids and page size are kept, so that readers that decode
+pages see nsys' own layout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Allowlist of nsys export tables and columns that identify neither machine nor user.
 
-A table that is not in :data:`TABLES` goes, and so does a column that no list here names, so that what a later nsys adds
-cannot give anybody away. Source: the schema that ``nsys export`` of 2022.4 to 2025.3 writes, and NVIDIA's schema
-reference for 2026.
+Tables not in :data:`TABLES` and columns not listed here are removed, so that additions of later nsys versions cannot
+identify anybody. Source: the schema that ``nsys export`` of 2022.4 to 2025.3 writes, and NVIDIA's schema reference for
+2026.
 """
 
 from __future__ import annotations

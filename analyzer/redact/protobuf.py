@@ -34,7 +34,7 @@ class Layout:
 def leaves(data: bytes, at: int, end: int, layout: Layout, above: tuple[int, ...]) -> Iterator[tuple[Place, Field]]:
     """Texts and byte strings in a message and its nested messages, with their field paths.
 
-    What `layout` does not know is a text if it can be one, else a message if it can be one.
+    A field that `layout` does not know is text if it is valid text, else a message if it can be parsed as one.
     """
     for field in fields(data, at, end):
         if not field.sized or field.begin == field.end:

@@ -59,7 +59,7 @@ def opened(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connectio
     """Connects to the new database `target`, or to a temporary one, with `path` attached as ``source``.
 
     Raises:
-        DamagedReportError: The file is cut short, or no database.
+        DamagedReportError: The file is truncated, or no database.
         OSError: The target cannot be written.
     """
     page_bytes = _page_bytes(path)

@@ -1,8 +1,8 @@
 """Redacts a torch.profiler trace (Chrome trace) as a stream: a trace may be larger than memory.
 
-One regular expression runs over all that is known to be harmless, and stops at texts that have to be looked at: those
-with characters that paths and addresses are made of, and those under keys that nobody knows. Everything else, numbers
-above all, is passed on byte for byte.
+One regular expression skips all text known to be harmless, and stops at strings that need a check: those with
+characters of paths and addresses, and those under unknown keys. Everything else, mostly numbers, is copied byte for
+byte.
 """
 
 from __future__ import annotations

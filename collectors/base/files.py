@@ -38,7 +38,7 @@ def target(name: str, output: str | PathLike[str] | None) -> Path:
     """The folder to write a capture to.
 
     Raises:
-        OutputError: There is something under that name already, or no folder to put it in.
+        OutputError: The name is taken, or its parent folder does not exist.
     """
     if output is not None:
         if os.path.lexists(output):

@@ -1,7 +1,7 @@
 """Runs a command, and terminates it with all its descendants.
 
-A program may put its children into groups and sessions of their own (torchrun does), or let them outlive it. So every
-process of a step carries a mark in its environment, which children inherit, and all that carry it end with the step.
+A program may move its children into process groups and sessions of their own (torchrun does), or let them outlive it.
+So every process of a step inherits a mark in its environment, and all marked processes are terminated with the step.
 """
 
 from __future__ import annotations

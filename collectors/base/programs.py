@@ -77,7 +77,7 @@ def runnable(option: str, asked: str | PathLike[str]) -> Path:
     """Resolves the program given with `option`: a file, or a name on PATH.
 
     Raises:
-        BadOptionError: There is none.
+        BadOptionError: There is no such program.
     """
     path = Path(asked)
     found = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)

@@ -1,8 +1,8 @@
 """Cache of compiled workloads.
 
-An entry is found by the source (its path and text), the command, the version of nvcc and the environment that it and
-the host's compiler look at; it lists every header that went into it with a digest, and serves only while all of them
-are as they were. An entry is made under another name and moved there when it is whole.
+The key consists of the source (path and text), the command, the nvcc version and the environment variables that affect
+nvcc and the host compiler. An entry lists all headers with digests, and is valid only while all are unchanged. It is
+written under a temporary name and moved when complete.
 """
 
 from __future__ import annotations

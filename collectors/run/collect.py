@@ -83,7 +83,7 @@ def collect(
 
     Raises:
         WorkloadError: There is no such program.
-        BadOptionError: An option cannot be.
+        BadOptionError: An option is invalid.
         CompileError: The source does not compile, or there is no nvcc.
         OutputError: The folder exists, or cannot be written.
         CollectError: No pass can run here, the program fails, or every pass failed; nothing was kept.
@@ -111,7 +111,7 @@ def dry_run(
 
     Raises:
         WorkloadError: There is no such program.
-        BadOptionError: An option cannot be.
+        BadOptionError: An option is invalid.
         OutputError: The folder exists.
     """
     chosen = checked(replace(options or Options(), **changes))

@@ -1,7 +1,7 @@
 """Finds what Triton and inductor compiled in a run without the torch pass, by comparing their caches.
 
-Such a run uses the user's own caches, as it does without a profiler. What is new in them afterwards is of the run; of
-what was there before, nobody can say for sure that it is the very kernel that ran.
+Such a run uses the user's own caches, as without a profiler. New entries were compiled in the run; for older entries it
+is unknown whether the run used them.
 """
 
 from __future__ import annotations

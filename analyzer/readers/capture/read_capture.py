@@ -1,6 +1,6 @@
 """Reads a capture folder written by ``kanalyze collect``: its nsys report and its tables of compiled kernels.
 
-docs/collect.md has what is in such a folder.
+docs/collect.md describes the contents of such a folder.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def holds_reports(folder: Path) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the capture in the folder `path`; with several nsys runs, the first one.
 
-    Of a capture without the nsys pass, that of ncu, or else the first trace of torch.profiler.
+    Without an nsys pass it is the ncu report, or else the first trace of torch.profiler.
 
     Raises:
         UnknownFormatError: The capture has no report of any tool.
-        DamagedReportError: The report is cut short, or its list of tables cannot be read.
+        DamagedReportError: The report is truncated, or its list of tables cannot be read.
     """
     found = reports_in(path)
     if found:
@@ -74,7 +74,7 @@ def run_of(folder: Path, run: Path) -> Report:
     """Opens one run of the nsys pass, with the capture's tables of compiled kernels.
 
     Raises:
-        DamagedReportError: It is cut short, or its list of tables cannot be read.
+        DamagedReportError: It is truncated, or its list of tables cannot be read.
     """
     report = report_of(SqliteFile(run))
     source = CaptureTables(folder, report.source)
@@ -88,7 +88,7 @@ def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) ->
     Raises:
         ExportError: One is in ncu's own format, which nothing here can read.
         UnknownFormatError: One has no kernels.
-        DamagedReportError: The pages of one are not of one run, or make no sense.
+        DamagedReportError: The pages of one are not of one run, or are invalid.
     """
     told = commands(folder)
     report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))

@@ -38,9 +38,9 @@ def every_report(
 ) -> list[Report]:
     """Opens the reports at `path`; of a capture folder those of each tool, nsys first.
 
-    The traces of torch.profiler are those of every rank and cycle. Of a nsys pass that ran several times it is the
-    first run; with `runs` each of them. Raises as :func:`kanalyze.readers.read` does; but of a folder's further
-    reports, one that cannot be read is left out where `left_out` is given, which is told why.
+    The traces of torch.profiler are those of all ranks and cycles. Of several nsys runs only the first one is opened,
+    with `runs` all of them. Raises as :func:`kanalyze.readers.read` does; with `left_out`, further reports of a folder
+    that fail to open are skipped and their errors passed to it.
     """
     if not read_capture.accepts(path, b""):
         return [read(path, progress, cache=cache)]

@@ -66,10 +66,10 @@ class Selection:
     """The launches selected by one ncu run.
 
     Attributes:
-        numbers: Those with these numbers, counted from 1 by function; None where it is the first ones.
-        skip: So many launches are left out before the first ones; they are of one function if there are any.
-        from_call: Launches are counted from the call of cudaProfilerStart on, not from the program's start.
-        symbols: The functions that are let through, by their mangled names; empty where they are told otherwise.
+        numbers: The launch numbers, counted from 1 per function; None for the first launches.
+        skip: How many launches are skipped before the first ones; if any, the launches are of one function.
+        from_call: Whether launches are counted from the call of cudaProfilerStart on, not from program start.
+        symbols: Mangled names of the functions that pass the filter; empty if unknown.
     """
 
     numbers: tuple[int, ...] | None
@@ -139,7 +139,7 @@ def _first_ones(flags: Mapping[str, str]) -> Selection | None:
 def _symbols(pattern: str) -> tuple[str, ...]:
     """The mangled names in a name filter: a plain name, ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
 
-    Empty for other expressions: a dot or dollar sign that is not escaped stands for other things than itself.
+    Empty for other expressions, in which a dot or dollar sign that is not escaped has its own meaning.
     """
     if re.fullmatch(r"[\w$.]+", pattern):
         return (pattern,)
@@ -170,8 +170,8 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
 def counts_from_call(command: Sequence[str]) -> bool | None:
     """Whether an `nsys profile` command records from cudaProfilerStart on; None where it records otherwise.
 
-    False is from the program's start on. What is recorded has to have every launch from there on, each node of a graph
-    by itself.
+    False if it records from program start. Either way every launch from there on has to be recorded, with graph nodes
+    recorded individually.
     """
     if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
         return None
@@ -207,8 +207,7 @@ MANIFEST: Final = "manifest.json"
 def commands(folder: Path) -> dict[str, list[str]]:
     """The successful commands in the manifest, keyed by step name; of a repeated name the last one.
 
-    Empty where there is no manifest, or one that says nothing of the sort: nothing but how sure a match is depends on
-    it.
+    Empty if the manifest is missing or lacks commands, which only makes matches less certain.
     """
     try:
         told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -227,7 +226,7 @@ def recorded_all(told: Commands) -> bool:
 def selections(told: Commands) -> dict[str, Selection]:
     """The launch selection of each ncu run, keyed by the stem of its files, where the command line determines it.
 
-    They are those of the capture's nsys pass: it has to have recorded from the same moment on.
+    The launch numbers are those of the capture's nsys pass, which has to have recorded from the same moment on.
     """
     from_call = counts_from_call(told.get("nsys", []))
     asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}

@@ -1,7 +1,7 @@
 """Reads ncu reports through NVIDIA's module ``ncu_report`` (on PyPI as ncu-report; installed by the extra ``ncu``).
 
-It opens a report without reading it, and gives each metric of each kernel by a call; a report has some 2,200 of them
-per kernel. What a metric's value is (a number, a text, nothing) is asked once for each name.
+The module opens a report lazily, and returns each metric of each kernel by a call; a report has some 2,200 metrics per
+kernel. The type of a metric's value (number, text, none) is queried once per metric name.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
     """Opens all results in the report at `path`, kernels or ranges, and says whether the file is truncated.
 
     Raises:
-        ExportError: The module cannot read it: it is of a newer ncu, cut off, or no report.
+        ExportError: The module cannot read it: the file is of a newer ncu, truncated, or not a report.
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
     if not is_sound(path):

@@ -29,10 +29,10 @@ _PROGRAM: Final = (
 def instructions_apart(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
     """The instructions of the report at `path`, read in a child process: :data:`kanalyze.counter_model.INSTRUCTIONS`.
 
-    `opened` are its kernels here, of which they are read where no process can be started.
+    `opened` are its kernels in this process, from which they are read if no child process can be started.
 
     Raises:
-        DamagedReportError: They make no sense.
+        DamagedReportError: They are invalid.
     """
     if not sys.executable or getattr(sys, "frozen", False):
         return instructions_of_actions(path, opened)

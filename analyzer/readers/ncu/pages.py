@@ -56,8 +56,8 @@ _ENCODINGS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-
 class Page:
     """One page of a file: its kind (details, raw or source) and its records as text columns.
 
-    The columns of a page of sources are those of one kernel's instructions; `kernel` is its name. Those of a raw page
-    are what it says of launches; its `cells` are their metrics.
+    The columns of a source page are those of one kernel's instructions; `kernel` is the kernel's name. The columns of a
+    raw page describe launches; its `cells` hold their metrics.
     """
 
     kind: str
@@ -90,7 +90,7 @@ def content(path: Path) -> bytes:
     """The file at `path` decoded to UTF-8 with LF line ends.
 
     Raises:
-        UnreadableReportError: The operating system does not let us read it.
+        UnreadableReportError: The operating system refuses to read it.
     """
     with readable(path):
         text = regular(path).read_bytes()
@@ -107,7 +107,7 @@ def pages_in(path: Path) -> PagesFile:
     Raises:
         UnknownFormatError: It has none: it is something else, or a log of a run that profiled nothing, and why.
         DamagedReportError: A page is no CSV.
-        UnreadableReportError: The operating system does not let us read it.
+        UnreadableReportError: The operating system refuses to read it.
     """
     return pages_of(path, content(path))
 

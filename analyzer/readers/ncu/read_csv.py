@@ -30,7 +30,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
     Raises:
         UnknownFormatError: ncu profiled nothing, or only the page of sources is there.
-        DamagedReportError: The page makes no sense.
+        DamagedReportError: The page is invalid.
     """
     del progress, cache  # takes no time
     return report_of_page(path)

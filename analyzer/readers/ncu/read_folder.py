@@ -26,7 +26,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     Raises:
         ExportError: There is a report that nothing here can read.
         UnknownFormatError: A page has no kernels.
-        DamagedReportError: The pages of a run are of different runs, or make no sense.
+        DamagedReportError: The pages of a run are of different runs, or are invalid.
     """
     del cache  # as above
     return report_of(path, runs_in(path), progress)

@@ -36,7 +36,7 @@ def is_cut(path: Path) -> bool:
 def is_sound(path: Path) -> bool:
     """Whether the file is a valid sequence of blocks, or of an unknown layout.
 
-    The module ends the whole process where a block has a size that cannot be.
+    On an impossible block size the module would abort the whole process.
     """
     try:
         _is_cut(path)

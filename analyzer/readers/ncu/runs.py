@@ -68,12 +68,12 @@ def report_of(
 ) -> Report:
     """Concatenates `runs` into one report of `path`.
 
-    `asked` has what each was to profile, by name, where they are of a capture.
+    `asked` holds the launch selection of each run, by name, if they are of a capture.
 
     Raises:
         ExportError: One is in ncu's own format, which nothing here can read.
         UnknownFormatError: One has no kernels.
-        DamagedReportError: The pages of one are not of one run, or make no sense.
+        DamagedReportError: The pages of one are not of one run, or are invalid.
     """
     found = [with_numbers(measured(run, progress), (asked or {}).get(run.name)) for run in runs]
     capture = path if asked is not None else None
@@ -166,7 +166,7 @@ def report_of_page(path: Path) -> Report:
 
     Raises:
         UnknownFormatError: It has no kernels.
-        DamagedReportError: It makes no sense.
+        DamagedReportError: It is invalid.
     """
     if path.name.endswith(_SOURCE):
         return _beside_source(path)

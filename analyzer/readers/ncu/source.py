@@ -47,7 +47,7 @@ def instructions_of_actions(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
         opened: The kernels that :func:`kanalyze.readers.ncu.module.actions` gives.
 
     Raises:
-        DamagedReportError: They make no sense.
+        DamagedReportError: They are invalid.
     """
     try:
         rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
@@ -111,7 +111,7 @@ def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as 
 def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
     """The instructions of the kernels `names` on the source page at `path`.
 
-    Empty where the page does not have these kernels in this order.
+    Empty if the page does not list these kernels in this order.
 
     Raises:
         UnknownFormatError: It is no such page.

@@ -1,7 +1,7 @@
 """Splits records of ncu's raw page: one row per launch, about 2,200 columns, one per metric.
 
-A frame of so many columns takes far longer to make than to read. ncu puts every field between quotation marks; where
-none of them holds another one, a record is split at ``","``, and its metrics stay a list.
+Building a frame of that many columns takes far longer than reading them. ncu quotes every field; where no field
+contains a quotation mark, a record is split at ``","``, and its metrics stay a list.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cells:
 def split(records: bytes) -> tuple[pl.DataFrame, Cells] | None:
     """Splits records into launch columns and metrics, without a CSV parser.
 
-    None where a record is not as many fields as there are headings, each between quotation marks and free of them.
+    None if a record has another number of fields than the header, or a field is unquoted or contains a quotation mark.
     """
     lines = records.decode(errors="replace").removesuffix("\n").split("\n")
     fields = [line[1:-1].split('","') for line in lines]

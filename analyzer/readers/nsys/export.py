@@ -1,8 +1,8 @@
 """Exports .nsys-rep reports to SQLite with the installed nsys, into the user's cache.
 
-An export is named for the report (:mod:`kanalyze.readers.shared.user_cache`) and for the nsys that made it, so that it
-is never out of date, and for its own checksum. Two processes that export the same report at once each make one, and the
-later one stays.
+An export is keyed by the state of the report (:mod:`kanalyze.readers.shared.user_cache`) and by the nsys that made it,
+so that it is never stale, and by its own checksum. Two processes that export the same report at once each make one, and
+the later one stays.
 """
 
 from __future__ import annotations

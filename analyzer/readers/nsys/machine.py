@@ -37,7 +37,7 @@ class Machine:
     def to_gpu(self) -> Callable[[pl.DataFrame], pl.DataFrame]:
         """A function that adds to rows with `deviceId`, the process-local ordinal, the column `device`, the GPU.
 
-        A process that the file says nothing about keeps its ordinals.
+        Ordinals of a process that the file does not describe stay unchanged.
         """
         moved = {key: gpu for key, gpu in self.gpus.items() if gpu != key[1]}
         if not moved:
@@ -210,8 +210,8 @@ _FEW_ROWS: Final = 1 << 16
 def notes(database: TableFile, endless: Mapping[str, int], *, of_read: bool = False) -> pl.DataFrame:
     """One note per thing missing from the file, as :data:`kanalyze.model.NOTES`.
 
-    `endless` has the number of rows without an end, for the tables that were read before; with `of_read` larger ones
-    that were not are left out.
+    `endless` holds the number of rows without an end, for tables read before; with `of_read`, larger tables that were
+    not read are skipped.
     """
     large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
     looked_at = [spec for spec in EVENT_TABLES if spec.table in endless or spec.table not in large]

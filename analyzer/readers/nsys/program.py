@@ -95,11 +95,11 @@ def run(
 ) -> tuple[int, list[str]]:
     """Run a program to its end; on any exception it is terminated with its children.
 
-    What it says goes to the file `log`, which is looked at now and then: to wait for a pipe would keep Ctrl-C
-    waiting, too, where a library such as polars has signals restart what they interrupt.
+    Its output goes to the file `log`, which is polled: waiting on a pipe would delay Ctrl-C where a library such as
+    polars sets signals to restart system calls.
 
     Returns:
-        Its exit status, and the lines that it said, without its progress.
+        The exit status, and the lines of output without progress.
 
     Raises:
         OSError: It cannot be started.
@@ -151,7 +151,7 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _stoppable() -> Iterator[None]:
     """Turn termination signals into an exception, so that a child program is terminated too.
 
-    Ctrl-C is one already. Only the main thread may say what a signal does, and what others said stays.
+    Ctrl-C raises one already. Signal handlers can only be set in the main thread, and handlers of others stay.
     """
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
     numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]

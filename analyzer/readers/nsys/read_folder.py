@@ -26,8 +26,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the folder at `path`, or the folder of the file at `path`.
 
     Raises:
-        UnknownFormatError: The tables are not nsys'.
-        UnreadableReportError: The operating system does not let us list the folder.
+        UnknownFormatError: The tables are not an nsys export.
+        UnreadableReportError: The operating system refuses to list the folder.
     """
     del progress, cache  # opening is instant
     folder = path if path.is_dir() else path.parent

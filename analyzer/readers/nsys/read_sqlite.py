@@ -27,8 +27,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the nsys export at `path`.
 
     Raises:
-        UnknownFormatError: The database is not nsys'.
-        DamagedReportError: The file is cut short, or its list of tables cannot be read.
+        UnknownFormatError: The database is not an nsys export.
+        DamagedReportError: The file is truncated, or its list of tables cannot be read.
     """
     del progress, cache  # opening is instant
     database = SqliteFile(path)

@@ -1,7 +1,7 @@
 """Checksums of cached files, to detect corruption.
 
-They tell what a disk, a memory or a stopped program did to a file, not what somebody did on purpose; that only its
-owner can write there is for :mod:`kanalyze.readers.shared.user_cache` to see.
+They detect faults of disk or memory and interrupted writes, not tampering; that only the owner can write there is
+checked in :mod:`kanalyze.readers.shared.user_cache`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The user's cache of exports and decoded traces, keyed by the state of the source file.
 
-A name is made of the file's path and of its state (size, times of change and inode), so that what is kept is never out
-of date: who puts another file in its place, or only sets its times back, finds nothing here. Things are written under
-another name and moved when they are whole, and have their checksums with them
-(:mod:`kanalyze.readers.shared.checksums`): what is not as it was written is made again.
+A key consists of the file's path and state (size, modification times, inode), so that entries are never stale:
+replacing the file, or only resetting its times, invalidates them. Entries are written under a temporary name, moved
+when complete, and verified by checksum (:mod:`kanalyze.readers.shared.checksums`); a corrupt entry is made again.
 
-A folder that is a link, that somebody else owns, or that others may write to is not used: what lies there is anybody's.
+A folder that is a symbolic link, is owned by somebody else, or is writable by others is not used.
 """
 
 from __future__ import annotations
@@ -117,8 +116,8 @@ def alone(cache: Path) -> Iterator[None]:
 def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
     """Evict old entries until the cache is below its limit; returns whether there is room.
 
-    What is called as `replaced` and a dash goes in any case: it was made of another state of the same file. What other
-    processes write at this moment counts, and stays. To be called :func:`alone`.
+    Entries whose name begins with `replaced` and a dash are removed in any case: they were made from an earlier state
+    of the same file. Entries that other processes write at the moment count, and stay. To be called :func:`alone`.
     """
     written, known = 0, list[tuple[int, Path, int]]()
     for place in cache.iterdir():

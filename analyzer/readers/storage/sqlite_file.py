@@ -36,8 +36,8 @@ class SqliteFile:
     """A database opened read-only, without locks; closed at the latest when garbage-collected.
 
     Raises:
-        DamagedReportError: From every method: the file is cut short, or a page cannot be what SQLite wrote.
-        UnreadableReportError: There is no file, or the operating system does not let us read it.
+        DamagedReportError: From every method: the file is truncated, or a page is invalid.
+        UnreadableReportError: There is no file, or the operating system refuses to read it.
         ClosedReportError: From every method that reads, after :meth:`close`.
     """
 
@@ -109,7 +109,8 @@ class SqliteFile:
     def _check(self, table: str) -> None:
         """Run SQLite's integrity check on a table, once, to find pages that are used twice or misplaced.
 
-        It steps over them without a word: rows would stand twice and others nowhere. The check takes a twentieth of
+        SQLite itself skips such pages silently: some rows would appear twice and others not at all. The check takes a
+            twentieth of the time of reading the table. Decoding by pages checks more.
         the time of reading the table. What is decoded by pages is held to more.
         """
         if table in self._checked:

@@ -22,7 +22,7 @@ class TableFile(Protocol):
     """Tables in row order; a missing table is empty, a missing column null.
 
     Raises:
-        DamagedReportError: From every method: what is stored cannot be what was written.
+        DamagedReportError: From every method: the stored data is corrupt.
     """
 
     @property

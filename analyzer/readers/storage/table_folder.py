@@ -38,8 +38,8 @@ class TableFolder:
     """A read-only folder of tables; see :class:`kanalyze.readers.storage.table_file.TableFile`.
 
     Raises:
-        DamagedReportError: From every method: a file is cut short, or cannot be what was written.
-        UnreadableReportError: From every method: the operating system does not let us read it.
+        DamagedReportError: From every method: a file is truncated, or is corrupt.
+        UnreadableReportError: From every method: the operating system refuses to read it.
     """
 
     def __init__(self, path: Path, form: Form) -> None:
@@ -214,7 +214,7 @@ def tables_in(path: Path, form: Form) -> list[str]:
     """Names of the tables in the folder at `path` that are files of format `form`, sorted.
 
     Raises:
-        UnreadableReportError: The operating system does not let us list it.
+        UnreadableReportError: The operating system refuses to list it.
     """
     return [entry.stem for entry in _called_so(path, form) if entry.is_file()]
 

@@ -1,8 +1,7 @@
 """Cache of decoded traces: the frames of a large trace, so that opening it again needs no decoding.
 
-One folder per trace (:mod:`kanalyze.readers.shared.user_cache` names it), with an Arrow file for each frame and the
-rest as JSON. It is made under another name and moved when it is whole; what cannot be read, or is not what was written,
-is as good as absent.
+One folder per trace (named by :mod:`kanalyze.readers.shared.user_cache`), with an Arrow file per frame and the rest as
+JSON. It is written under a temporary name and moved when complete; an unreadable or corrupt entry counts as missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Links between events of a trace: call to operator, Python callee to caller, backward to forward operator.
 
-Everything here is told by event ids: the first of each frame, and so on row by row.
+Everything here is expressed in event ids: those of a frame are consecutive, beginning with its first row's.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Links:
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
         """The operator of each kernel in traces of the first profilers, which link operators to kernels by flows.
 
-        The kernel bears the operator's name there, and stands for all that the operator ran on the device.
+        Such a kernel has the operator's name, and stands for all device work of the operator.
         """
         links = self.frames.events["Launch"]
         ends = {ph: links.filter(pl.col("ph") == ph).select("id", "tid", "start_ns") for ph in ("s", "f")}

@@ -1,7 +1,7 @@
 """Detects and refuses Chrome traces of programs other than torch.profiler.
 
-The format is everybody's: browsers, compilers, converters and other frameworks write it. What torch's profilers write
-has a property or a category that only they have; a trace without any of these, but with events, is another program's.
+The format is used by browsers, compilers, converters and other frameworks. Traces of torch's profilers have a property
+or category unique to them; a trace with events but none of these is another program's.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Other(NamedTuple):
         categories: Any of these categories tells it.
         properties: Any of these properties does.
         processes: Any process whose name begins so does.
-        surely: Whether it is told also where events look like those of torch, whose names it has for other things.
+        surely: Whether it is detected even where events look like torch's, whose names it uses for other things.
     """
 
     what: str
@@ -144,7 +144,7 @@ _OTHERS: Final = (
 def refuse_others(path: Path, frames: Frames) -> None:
     """Raise :class:`UnknownFormatError` if the trace at `path` was not written by torch's profilers.
 
-    One without events is not told, nor one of which nothing but names is left.
+    A trace without events, or with metadata only, passes.
     """
     counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
     found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))

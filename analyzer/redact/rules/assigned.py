@@ -1,6 +1,7 @@
 """Finds secrets by the name of their variable or option: ``API_KEY=…``, ``--pass …``, ``token: …``.
 
-Names are found first, each once, and only behind one that tells is a value looked for: the work is linear in the text.
+Names are matched first, each once, and a value is looked for only after a secret's name, so that the time is linear in
+the text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Applies the redaction rules to a text.
 
-Names of kernels and ranges are what analyses are made of, so :meth:`Texts.name` changes them only where it is sure.
-:meth:`Texts.free` is for everything else that people and tools write.
+Analyses depend on names of kernels and ranges, so :meth:`Texts.name` replaces only unambiguous matches.
+:meth:`Texts.free` is for all other texts of people and tools.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ def read_blocks(
 ) -> pl.DataFrame | None:
     """Decodes a table in batches of Int64 `columns`, maps each by `transform` and concatenates.
 
-    None where the table holds what only SQLite can read. The columns must exist, and rows, but not over `most_rows`.
+    None if only SQLite can read the table. The columns must exist, and there must be from 1 to `most_rows` rows.
 
     Raises:
-        DamagedReportError: A page cannot be what SQLite wrote.
+        DamagedReportError: A page is invalid.
     """
 
     def work(block: Block) -> pl.DataFrame:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class GrownFrame:
     """A frame that grows by batches of the same columns.
 
-    Room for all rows is asked for at once, and takes no memory until it is written to. Parts that were put together in
-    the end would leave holes in memory, none of which a whole column fits into.
+    Memory for all rows is reserved at once, and used only as it is written to. Concatenating at the end would leave
+    holes in memory, none of which fits a whole column.
     """
 
     def __init__(self, most_rows: int) -> None:

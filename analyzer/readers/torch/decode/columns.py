@@ -1,8 +1,8 @@
 """Decodes a piece of a Chrome trace into columns (arrays).
 
-The text is decoded by type, so that only what the tables hold becomes anything at all. Where a piece does not fit the
-types (a category that nobody knows, text where a number was expected) its events are decoded one by one, and what
-still does not fit is taken field by field. Nothing is lost in silence: :attr:`Columns.counts` tells what was left out.
+The JSON is decoded with a typed schema, so that no objects are created for what no table holds. Where a piece does not
+fit the schema (an unknown category, text in place of a number) its events are decoded one by one, and those that still
+do not fit field by field. Nothing is lost silently: :attr:`Columns.counts` counts what was left out.
 
 Imports neither polars nor numpy: it also runs in processes of its own (:mod:`kanalyze.readers.torch.decode.worker`).
 """
@@ -55,11 +55,10 @@ class Columns:
     Attributes:
         blocks: For each kind of event (by the name of its class in :mod:`.events`) its columns: numbers as int64
             (:data:`~.events.MISSING` where absent), times as µs in float64 or as ns in int64, texts as codes.
-        counts: By a word, how many events there were that no table holds, and what was repaired; ``entries`` are all
-            that stand in the list.
-        collectives: The collectives: kind of the event, its place in its block, and its fields as a JSON object.
+        counts: Counters by name: events that no table holds, repairs; ``entries`` is the length of the list.
+        collectives: For each collective the kind of event, its index in that block, and its fields as a JSON object.
         meta: Events that tell names of processes and threads, as dicts.
-        widest_us: The largest of the times that are floats, whatever its sign.
+        widest_us: The largest absolute time among those stored as floats.
     """
 
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -124,7 +123,7 @@ class Decoder:
     def _of_epoch(self, text: bytes, found: Columns) -> Columns:
         """Columns of a piece whose times exceed float precision, mostly epoch microseconds.
 
-        `found` is what floats give.
+        `found` is the result with float times.
         """
         if found.widest_us < _WHOLE_US and _DECIMAL.search(text) is None:
             return found

@@ -101,7 +101,7 @@ _VALUES: Final = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]
 def as_event(raw: msgspec.Raw, meta: list[dict[str, Any]]) -> Any:  # noqa: ANN401 - of any kind
     """Decodes one event, times in nanoseconds; else the reason, as a counter name, why it is not an event.
 
-    What tells the names of processes and threads goes to `meta`.
+    Metadata events with names of processes and threads are appended to `meta`.
     """
     try:
         event = _DECODER.decode(raw)
@@ -229,8 +229,8 @@ def _ns(value: object) -> int | None:
 def repaired(text: bytes) -> tuple[bytes, int]:
     """Replaces what is invalid in JSON; returns the text and the number of replacements.
 
-    Control characters become spaces, bytes that are no UTF-8 become U+FFFD, as do halves of characters, NaN, inf and
-    N/A become null, and backslashes and quotes that should have been escaped are.
+    Control characters become spaces; invalid UTF-8 and unpaired surrogates become U+FFFD; NaN, inf and N/A become null;
+    unescaped backslashes and quotes are escaped.
     """
     count = 0
     try:

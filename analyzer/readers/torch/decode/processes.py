@@ -1,7 +1,7 @@
 """Decodes a trace in parallel worker processes; columns come back in file order.
 
-Python decodes on one processor at a time, whatever its threads do. The processes are started as programs, not forked
-(polars' threads would not survive that) and not by :mod:`multiprocessing` (which runs the user's script again).
+Threads would not help, because of the interpreter lock. The processes are started as programs: not forked (polars'
+threads would not survive) and not by :mod:`multiprocessing` (which runs the user's script again).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def decoded(text: PlainText | GzipText, progress: Progress) -> list[Part]:
 def decoding(text: PlainText | GzipText) -> Iterator[Callable[[Progress], list[Part]]]:
     """Starts decoding, in worker processes if the trace is large; yields a function that waits for the result.
 
-    Something else can be done meanwhile, as importing polars, which takes a tenth of a large trace's time.
+    The caller can do other work meanwhile, such as importing polars, which takes a tenth of a large trace's time.
     """
     size = text.path.stat().st_size
     small = size < (SMALL_PLAIN_BYTES if isinstance(text, PlainText) else SMALL_GZIP_BYTES)

@@ -1,7 +1,7 @@
 """Repairs pieces of a trace that fail to decode: joins pieces cut within an event, recovers events from damaged ones.
 
-A cut between two events was only looked for, and may lie in a list inside an event, or in its text. Then neither of the
-pieces beside it is whole. The list of events may also end earlier than it was looked for.
+A cut between events is found by a pattern, and may actually lie in a list inside an event, or in its text. Then neither
+adjacent piece is valid. The list of events may also end earlier than assumed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def columns_of(decoder: Decoder, piece: bytes) -> Columns | None:
 def mended(parts: Iterable[Part], read: Callable[[Piece], bytes], around: Around) -> Iterator[Part]:
     """Replaces undecodable parts: joined with their neighbours, or salvaged; all parts stay in order.
 
-    `read` gives the text of a piece. Behind the last one `around` has everything that stands around the events.
+    `read` returns the text of a piece. After the last one `around` holds everything around the events.
     """
     decoder, run, size = Decoder(), list[bytes](), 0
     for part in parts:
@@ -97,8 +97,8 @@ def _ended(run: list[bytes], around: Around) -> tuple[list[bytes], bool]:
 def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iterator[Part]:
     """Decodes adjacent undecodable pieces as one text, unless they were `cut` meanwhile.
 
-    Where something is damaged, brackets and quotes tell little of where events begin. So what is salvaged is all that
-    stands between what can be decoded.
+    In damaged text, brackets and quotes do not show reliably where events begin, so everything between decodable pieces
+    is salvaged.
     """
     if not run:
         return

@@ -173,7 +173,7 @@ class PlainText:
         """Find the events in the file at `path`.
 
         Raises:
-            UnknownFormatError: It is no trace.
+            UnknownFormatError: It is not a trace.
         """
         self.path = path
         self.around = Around()
@@ -256,7 +256,7 @@ def open_text(path: Path) -> PlainText | GzipText:
     """Opens the trace at `path`, compressed or not.
 
     Raises:
-        UnknownFormatError: It is no trace.
+        UnknownFormatError: It is not a trace.
     """
     with path.open("rb") as file:
         compressed = file.read(len(_GZIP)) == _GZIP
