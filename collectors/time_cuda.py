@@ -52,12 +52,12 @@ class Timing:
     """The times of a function's calls.
 
     Attributes:
-        times_ns: Of each call, in the order of the calls.
-        first_ns: Of the very first call, by the host's clock until the device was done: the cold one.
-        warmup: How many calls came before those that are kept.
+        times_ns: Time of each call, in order.
+        first_ns: Time of the very first (cold) call, by the host clock until the device was idle.
+        warmup: Number of warm-up calls.
         device: The device's name.
         clock: 'cuda events' or 'host'.
-        flushed_bytes: How much was read before each call to empty the L2 cache; 0 for not at all.
+        flushed_bytes: Bytes read before each call to flush the L2 cache; 0 for no flush.
     """
 
     times_ns: tuple[int, ...]
@@ -163,10 +163,10 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     """Times calls of `function`, which takes no arguments: use ``lambda: f(x)`` if it does.
 
     Args:
-        function: What is timed: the work that it gives to the current stream.
-        warmup: Calls before the first one that is kept; at least one is made.
-        repeats: Calls that are kept; by default as many as fit into `budget_s`, from 10 to 10,000.
-        budget_s: How long all kept calls together may take, about, in seconds.
+        function: The function to time; only its work on the current stream counts.
+        warmup: Number of warm-up calls; at least one is made.
+        repeats: Number of timed calls; by default as many as fit `budget_s`, from 10 to 10,000.
+        budget_s: Approximate total time of the timed calls, in seconds.
         flush_l2: Empty the L2 cache before each call.
         device: The GPU, as torch names it; by default the current one. 'cpu' times by the host's clock.
 

@@ -43,9 +43,9 @@ class TorchCapture:
     """Results of one profiled region: files laid out as in a capture of ``kanalyze collect``.
 
     Attributes:
-        folder: Where the files are once the region has ended; ends in ``-partial`` where it ended by an exception.
+        folder: The output folder once the region has ended; named ``…-partial`` if an exception ended it.
         traces: The Chrome traces, one per cycle.
-        notes: What is worth knowing about them, in plain words.
+        notes: Notes on the traces, in plain words.
     """
 
     def __init__(self, target: Path, running: Session, request: Request) -> None:

@@ -24,7 +24,7 @@ class Check:
     """A parsed check line.
 
     Attributes:
-        line: The line as the program wrote it.
+        line: The line as printed.
         passed: Whether the result is right.
     """
 

@@ -51,9 +51,9 @@ class Behind:
     """A script and its launcher.
 
     Attributes:
-        launcher: The words that stand before it, the program first.
+        launcher: The command words before the script, the launcher program first.
         target: The script, or ``-m MODULE``.
-        args: Its own arguments.
+        args: The script's arguments.
     """
 
     launcher: tuple[str, ...]

@@ -25,27 +25,27 @@ class Options:
     """Options of a collection.
 
     Attributes:
-        passes: Which of :data:`PASSES`; None is every one that suits the workload.
-        output: The folder to write; None names it for the workload and the time, in the current folder.
-        prepare: Whether the program runs once without a profiler first, so that what it builds and compiles is there.
-        repeat: How often the nsys pass runs.
-        timeout_s: How long one pass may take.
-        arch: GPU architectures to compile for (``sm_90``, ``90a``); none is that of the GPUs present.
+        passes: Which of :data:`PASSES` to run; None selects those that suit the workload.
+        output: The capture folder; by default named after the workload and the time, in the current folder.
+        prepare: Whether the program first runs once without a profiler, to warm up build and compile caches.
+        repeat: Number of runs of the nsys pass.
+        timeout_s: Time limit of each pass, in seconds.
+        arch: GPU architectures to compile for (``sm_90``, ``90a``); by default those of the GPUs present.
         nvcc_flags: Further flags of nvcc.
         nsys_flags: Further flags of ``nsys profile``.
         ncu_flags: Further flags of ncu.
         recipe: The recipe of torch.profiler.
-        recipe_flags: Further flags of the torch pass, as its runner takes them.
-        kernels: How many kernels ncu profiles, the heaviest of the nsys pass.
-        launches: How many launches of each.
-        ncu_budget_s: How long all of ncu's runs together may take.
+        recipe_flags: Further flags of the torch pass's runner.
+        kernels: Number of kernels that ncu profiles, the heaviest of the nsys pass.
+        launches: Number of launches profiled per kernel.
+        ncu_budget_s: Time budget of all ncu runs together, in seconds.
         clock_control: Whether ncu locks the GPU's clocks to their base frequency.
-        range_name: Only what happens within the NVTX range of that name is profiled.
-        cuda_profiler_api: Only what happens between cudaProfilerStart and cudaProfilerStop is profiled.
-        delay_s: The nsys pass begins to record so much later.
-        duration_s: The nsys pass records so long.
-        python: The Python that runs a script; None finds one.
-        nvcc: The nvcc to use; None finds one, as with `nsys` and `ncu`.
+        range_name: Profile only inside NVTX ranges of this name.
+        cuda_profiler_api: Profile only between cudaProfilerStart and cudaProfilerStop.
+        delay_s: Delay before the nsys pass records, in seconds.
+        duration_s: Duration of the recording in the nsys pass, in seconds.
+        python: The Python for scripts; None searches for one.
+        nvcc: The nvcc to use; None searches for one, as for `nsys` and `ncu`.
         nsys: The nsys to use.
         ncu: The ncu to use.
     """

@@ -55,8 +55,8 @@ class Ended:
     """Result of a command.
 
     Attributes:
-        status: Its exit status, negative for a signal; None where it had to be stopped.
-        seconds: How long it ran.
+        status: Exit status, negative for a signal; None if it was stopped.
+        seconds: Run time.
     """
 
     status: int | None
@@ -81,12 +81,12 @@ def run(  # noqa: PLR0913 - all of them belong to one start
     """Runs a command to its end, with its output in `log`.
 
     Args:
-        argv: The program and its arguments; no shell sees them.
-        log: The file that takes what it prints; what is there is kept.
-        env: What is added to this process's environment.
-        timeout_s: After so long it is stopped.
+        argv: The program and its arguments, executed without a shell.
+        log: The log file for its output; appended to.
+        env: Variables added to this process's environment.
+        timeout_s: Time limit in seconds, after which it is terminated.
         tick: Called a few times a second.
-        stdout: The file that takes its standard output instead of `log`.
+        stdout: A separate file for standard output.
         starter: Starts a process, as :class:`subprocess.Popen` does.
 
     Raises:

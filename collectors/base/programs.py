@@ -28,11 +28,11 @@ class Program:
     """An external tool, found or not.
 
     Attributes:
-        name: What it is called, such as ``nsys``.
-        path: Where it is; None where it was not found.
-        version: What it says of itself.
-        problem: Why it cannot be used; empty where it can.
-        remedy: How to get one that can be used.
+        name: The tool's name, such as ``nsys``.
+        path: The executable; None if not found.
+        version: The version that it prints.
+        problem: Why it cannot be used; empty if it can.
+        remedy: How to install a usable one.
     """
 
     name: str
@@ -57,13 +57,13 @@ def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Seq
 
     Args:
         name: Its file's name.
-        option: The option by which the user says where it is.
-        asked: Where the user says that it is; nothing else is tried then.
-        folders: Where installers put it: patterns below ``/``, the best first, of versions the newest first.
+        option: The option by which the user sets its path.
+        asked: The user's path; if given, nothing else is tried.
+        folders: Usual installation folders: patterns below ``/``, best first; among versions the newest first.
         remedy: How to get it.
 
     Raises:
-        BadOptionError: It is not where the user says.
+        BadOptionError: There is no program at the user's path.
     """
     if asked is not None:
         return _asked_for_version(name, runnable(option, asked), remedy)

@@ -12,10 +12,10 @@ class Event:
     """A progress event.
 
     Attributes:
-        kind: A step begins, goes on, or ended; or a remark.
-        step: Which step; for a remark, which pass.
-        text: What the tool said last, how the step ended, or the remark.
-        elapsed_s: Since the step began.
+        kind: Step started, step running, step ended, or a note.
+        step: The step; of a note, the pass.
+        text: The tool's last output, the step's result, or the note.
+        elapsed_s: Seconds since the step began.
     """
 
     kind: Literal["begin", "tick", "end", "note"]

@@ -19,14 +19,14 @@ class Step:
     """A command with its environment, log and expected outputs.
 
     Attributes:
-        name: What it is called in progress, in the manifest, and as the name of its log.
-        argv: The program and its arguments, each as it arrives there.
-        log: The file that takes what it prints.
-        env: What is added to the environment.
-        outputs: The files that it must leave, whole and not empty.
-        stdout: The file that takes its standard output, where that is a result; `log` has the rest.
-        runs_workload: Whether the workload runs in it, so that its exit status and check line are the workload's.
-        has_runner: Whether the runner of torch's pass stands in the script's place.
+        name: Name in progress and manifest, and of its log.
+        argv: The program and its arguments, unquoted.
+        log: The log file for its output.
+        env: Variables added to the environment.
+        outputs: Files that it must produce, complete and not empty.
+        stdout: A separate file for standard output, if that is a result.
+        runs_workload: Whether it runs the workload, so that exit status and check lines are the workload's.
+        has_runner: Whether the torch runner replaces the script on the command line.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Step:
 def with_flags(ours: Iterable[tuple[str, ...]], theirs: Sequence[str]) -> list[str]:
     """Merges our flags with the user's, which override ours of the same name.
 
-    Tools take no flag twice.
+    Tools reject repeated flags.
     """
     replaced = {_LONG.get(word, word) for word in (flag.partition("=")[0] for flag in theirs)}
     kept = (flag for flag in ours if flag[0].partition("=")[0] not in replaced)

@@ -26,14 +26,14 @@ class Workload:
     """A program to profile.
 
     Attributes:
-        name: What the capture is called after it.
-        kind: How it is started, and which passes suit it.
+        name: The name of the capture.
+        kind: Decides how it is started, and which passes suit it.
         path: The source, script or executable; None for ``python -m MODULE``.
-        args: Its own arguments.
-        launcher: For Python: what stands before the script (``torchrun --nproc-per-node=2``); empty is a Python
-            that is found.
+        args: The program's arguments.
+        launcher: For Python: the command before the script (``torchrun --nproc-per-node=2``); if empty, a Python is
+            searched for.
         target: For Python: the script, or ``-m MODULE``.
-        starts_python: For an executable: whether it seems to start a Python, whose script cannot be told.
+        starts_python: For an executable: whether it seems to start Python with a script that cannot be determined.
     """
 
     name: str

@@ -28,9 +28,9 @@ class Reference:
     Attributes:
         name: What it is called.
         path: Its file.
-        teaches: What a profile of it shows, one sentence.
-        variants: What its ``--variant`` takes; empty where it has none.
-        doc: All that its file says of itself.
+        teaches: What its profile demonstrates, one sentence.
+        variants: Values of its ``--variant``; empty if it has none.
+        doc: The whole text of its first comment.
     """
 
     name: str

@@ -33,10 +33,10 @@ class Build:
 
     Attributes:
         binary: The program.
-        key: What tells it from every other.
-        cached: Whether it was there already.
-        command: What compiled it.
-        seconds: How long that took; 0 where it was there.
+        key: The cache key.
+        cached: Whether it was in the cache.
+        command: The compile command.
+        seconds: Compile time; 0 if cached.
     """
 
     binary: Path

@@ -39,10 +39,10 @@ class Capture:
     """A finished capture.
 
     Attributes:
-        folder: Where it is.
-        manifest: What is in its manifest.json.
-        problems: What is not as it should be: failed passes, failed checks. Empty where all is well.
-        notes: What is worth knowing of single passes.
+        folder: The capture folder.
+        manifest: The content of manifest.json.
+        problems: Failed passes and failed checks; empty if all succeeded.
+        notes: Notes on single passes.
     """
 
     folder: Path
@@ -75,19 +75,19 @@ def collect(
 
     Args:
         workload: A .cu file, a Python script, an executable, or the name of a reference workload.
-        args: The program's own arguments, as they are to arrive there.
+        args: The program's arguments.
         options: How; see :class:`kanalyze.collectors.Options`.
-        progress: Told what happens.
+        progress: Receives progress events.
         starter: Starts processes, as :class:`subprocess.Popen` does.
-        changes: Single options, instead of or on top of `options`.
+        changes: Single options, overriding `options`.
 
     Raises:
         WorkloadError: There is no such program.
         BadOptionError: An option is invalid.
         CompileError: The source does not compile, or there is no nvcc.
         OutputError: The folder exists, or cannot be written.
-        CollectError: No pass can run here, the program fails, or every pass failed; nothing was kept.
-        InterruptedCaptureError: The user stopped it; the passes that were finished are kept.
+        CollectError: No pass can run here, the program fails, or every pass failed; nothing was saved.
+        InterruptedCaptureError: The user interrupted it; finished passes are saved.
     """
     chosen = checked(replace(options or Options(), **changes))
     work = resolve(str(workload), args)

@@ -31,8 +31,8 @@ class Found:
     """Results of earlier passes, for later ones.
 
     Attributes:
-        launches: The kernel launches of the nsys pass; None where there was none.
-        checks: The check lines of the program, by the step that printed them.
+        launches: Kernel launches of the nsys pass; None if it did not run.
+        checks: Check lines of the program, by step.
     """
 
     launches: list[Launch] | None = None

@@ -34,10 +34,10 @@ class Plan:
     """Everything needed to build the commands of a run.
 
     Attributes:
-        workload: What is profiled.
-        options: How.
-        tools: With what.
-        folder: Where everything goes.
+        workload: The program to profile.
+        options: The collection's options.
+        tools: The tools found.
+        folder: The capture folder.
         binary: The compiled workload, where it is a CUDA source.
     """
 

@@ -64,11 +64,11 @@ class Runner:
     """Runs the steps of one pass.
 
     Attributes:
-        record: Takes how each ended.
-        progress: Told what happens.
-        timeout_s: How long the pass may take.
+        record: Records the result of each step.
+        progress: Receives progress events.
+        timeout_s: Time limit of the pass, in seconds.
         starter: Starts processes.
-        stopped: Whether the program is stopped by the tool in the end, so that its exit status says nothing.
+        stopped: Whether the tool stops the program at the end, so that its exit status is meaningless.
         began: When the pass began.
     """
 
@@ -93,11 +93,11 @@ class Runner:
         """Run a step to its end.
 
         Args:
-            step: The command; its outputs are there afterwards.
-            limit_s: After so long it is stopped; None is what is left of the pass's time.
+            step: The command, with the outputs that it must produce.
+            limit_s: Time limit in seconds; None for the rest of the pass's time.
 
         Raises:
-            StepFailedError: It could not be started, took too long, or did not do what it should. What it left is gone.
+            StepFailedError: It could not be started, exceeded the time limit, or failed. Its outputs are removed.
         """
         before = entries(step.log.parent.parent)
         with ExitStack() as failed:

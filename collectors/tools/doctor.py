@@ -24,11 +24,11 @@ class Examined:
     """A prerequisite of a capture.
 
     Attributes:
-        name: What it is.
-        ok: Whether it is there and of use.
-        found: What was found, or why it is of no use.
+        name: The prerequisite.
+        ok: Whether it is usable.
+        found: What was found, or why it is not usable.
         means: What it is needed for.
-        remedy: How to get it; empty where it is there.
+        remedy: How to get it; empty if usable.
     """
 
     name: str

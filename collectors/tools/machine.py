@@ -61,9 +61,9 @@ class Gpus:
     """The GPUs listed by nvidia-smi.
 
     Attributes:
-        smi: nvidia-smi itself.
-        rows: One per GPU, with the keys of what does not change.
-        present: Whether there is a GPU at all; nvidia-smi may be missing where one works.
+        smi: The program nvidia-smi.
+        rows: One per GPU, with the constant fields.
+        present: Whether there is a GPU at all; nvidia-smi may be missing on a machine with one.
     """
 
     smi: Program

@@ -34,11 +34,11 @@ class Launch:
     """A kernel launch.
 
     Attributes:
-        kernel: Its mangled name.
-        shape: Grid, block and shared memory.
+        kernel: Mangled kernel name.
+        shape: Grid, block and shared memory size.
         owner: Device and context.
-        start_ns: When it began.
-        dur_ns: How long it took.
+        start_ns: Start time.
+        dur_ns: Duration.
     """
 
     kernel: str
@@ -53,9 +53,9 @@ class Selection:
     """Kernels that one run of ncu profiles at the same launch numbers.
 
     Attributes:
-        kernels: Their mangled names, the heaviest first.
-        flags: How ncu is told.
-        expression: The part of them that names the kernels.
+        kernels: Mangled kernel names, heaviest first.
+        flags: The ncu flags that select them.
+        expression: The name filter among the flags.
     """
 
     kernels: tuple[str, ...]
