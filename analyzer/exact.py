@@ -1,8 +1,8 @@
 """Overflow-safe products, sums and rates of 64-bit integers.
 
-A time (ns) or a size (bytes) of a report is at most :data:`LARGEST`, and so is the sum of a column of them:
-:func:`too_large` finds where that does not hold when a table is read, so that the sum of no part of it wraps. Products
-are computed with 128 bits, rates with floats: bytes times 10^9 do not fit 64 bits from 9.22 GB on.
+Times (ns), sizes (bytes) and the sums of their columns are at most :data:`LARGEST`: :func:`too_large` checks this when
+a table is read, so that partial sums cannot overflow. Products are computed with 128 bits, rates with floats: bytes
+times 10^9 overflow 64 bits from 9.22 GB on.
 """
 
 from __future__ import annotations

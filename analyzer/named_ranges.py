@@ -1,6 +1,6 @@
 """Range names as users write them: ``domain:name``, and ``name#3`` for one instance.
 
-The steps of a framework's profiler have names of their own: ``step:5`` is the one with that number, ``steps`` is each.
+Profiler steps have names of their own: ``step:5`` is step 5, ``steps`` is every step.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ def steps_asked(
 ) -> list[tuple[int, int, str, int | None]] | None:
     """Resolves `text` to profiler steps in `known` (as :func:`steps`): start, end, name, process.
 
-    None where it asks for no step, where one of `ranges` (as :func:`named`) is really called so, or where there are no
-    steps at all.
+    None if `text` does not name steps, if one of `ranges` (as :func:`named`) has that very name, or if there are no
+    steps.
 
     Raises:
         UnknownNameError: There are steps, but none of that number, or not so many.
@@ -148,7 +148,7 @@ def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[i
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows of :func:`named` that match `name`: ``domain:name`` exactly, else in the default or any domain.
 
-    Where none is called so exactly, those that are without the ids of emit_nvtx.
+    If no range has the exact name, names are compared without the ids of emit_nvtx.
     """
     known, alone = without_ids(pl.col("range")), without_ids(pl.col("name"))
     exact = (pl.col("range") == name, pl.col("range") == _DOMAIN + name, pl.col("name") == name)

@@ -61,8 +61,8 @@ _FORMULA: Final = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
 def line(text: str) -> str:
     """`text` on one line, with each non-printable character replaced by a question mark.
 
-    Those are controls, which could reach the terminal, signs that turn the direction of writing or take no space, and
-    halves of characters.
+    Replaced are control characters, which a terminal would obey, characters of direction or zero width, and unpaired
+    surrogates.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -53,14 +53,14 @@ class Meta:
         driver_version: The GPU driver.
         origin_unix_ns: Unix time of the trace's time 0.
         duration_ns: Length of the recording, as the tool gives it.
-        end_ns: The latest time that the recording can hold.
-        read_from: The export that was read in place of `path`, where that is one.
-        rank: Which process of a distributed run it is, where the tool says so.
-        world_size: Of how many.
-        capture: The folder of `kanalyze collect` that it was read from.
-        partial: It may lack a part of the run: it is of a capture whose command of nsys does not say that it recorded
-            all of it.
-        selective: Whether ncu was told to measure some launches only; None where its command is not known.
+        end_ns: Upper bound of the time stamps.
+        read_from: The export that was read instead of `path`, if any.
+        rank: Rank in a distributed run, if recorded.
+        world_size: Number of ranks.
+        capture: The capture folder that it belongs to.
+        partial: Whether a part of the run may be missing: the nsys command of its capture does not say that it recorded
+            everything.
+        selective: Whether ncu measured only a subset of the launches; None if its command is unknown.
     """
 
     path: Path
@@ -105,8 +105,8 @@ class Where(TypedDict, total=False):
 class Report:
     """The tables of one report; contains no analyses and prints nothing.
 
-    `meta` says where it came from, `scope` which part of it is looked at. Tables are read when first asked for and
-    kept; a narrowed report shares them. `answers` is what analyses found out about it and others build on.
+    `meta` describes its origin, `scope` the selected part. Tables are read on first use and cached; narrowed views
+    share the cache. `answers` caches results that analyses share.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -322,7 +322,7 @@ class Report:
     def _spans(self) -> Iterator[tuple[int, int]]:
         """First and last instant of the recording, from metadata, then of each kind of events.
 
-        A clock of the recording's own begins with it, at 0.
+        A clock that starts with the recording starts at 0.
         """
         if self.meta.end_ns is not None:
             yield 0, max(self.meta.end_ns, 0)

@@ -1,7 +1,7 @@
 """Table schemas: columns with type, unit and meaning, declared once and checked wherever a table is produced.
 
-A table is declared where it is filled: the readers' tables in :mod:`kanalyze.model`, the table of an analysis in
-the analysis' own file. ``kanalyze tables``, the docs page and the run-time check all read that one declaration.
+A table is declared where it is built: readers' tables in :mod:`kanalyze.model`, the table of an analysis in the
+analysis' own file. ``kanalyze tables``, the docs page and the run-time check all use that declaration.
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ class Table:
     """A table's schema: meaning of a row, columns in order, equivalent report of another tool.
 
     Attributes:
-        name: The name in the command line and in Python.
-        doc: What one row is, one sentence.
+        name: Name on the command line and in Python.
+        doc: Meaning of a row, one sentence.
         columns: The columns, in the order of every frame and file.
-        equals: The report of another tool that gives the same figures; empty where nobody else has them.
-        groupings: What ``--by`` takes for this table.
-        options: Further keywords that the table's function takes, each an option of ``kanalyze show``.
-        when: For another form of a table: the options that give it, such as ``--by launch-shape``.
-        together: Whether it joins reports of different tools, given together.
-        counted: Whether it is made of counters: of a capture the report of ncu gives it.
+        equals: The equivalent report of another tool, with equal figures; empty if there is none.
+        groupings: Values of ``--by`` for this table.
+        options: Further keywords of the table's function, each an option of ``kanalyze show``.
+        when: For a variant of a table: the options that select it, such as ``--by launch-shape``.
+        together: Whether it joins reports of several tools.
+        counted: Whether it is built from counters, and so from the ncu report of a capture.
     """
 
     name: str

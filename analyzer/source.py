@@ -76,7 +76,7 @@ class Kept:
     def stacked(self, names: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
         """Concatenates columns of cached frames, once.
 
-        What is kept of each value then points into it, so that both take the memory of one.
+        Cached frames then point into the concatenation, so that both take the memory of one.
         """
         key = (*names, *columns)
         with ExitStack() as locks:

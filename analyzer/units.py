@@ -27,7 +27,7 @@ _PER_MILLE: Final = 0.001
 def parse_time_ns(text: str) -> int | None:
     """Parses a time with unit, such as ``1.5 ms``, to ns; None if invalid.
 
-    Digits below a nanosecond are cut off.
+    Digits below a nanosecond are truncated.
     """
     match = _TIME.fullmatch(text)
     if match is None:
@@ -101,7 +101,7 @@ def times(ratio: float) -> str:
 def instant(ns: int, zero_ns: int = 0) -> str:
     """Formats a time stamp to the microsecond: ``317.837 ms``, ``7.071573 s``.
 
-    Where it is counted from another one, `zero_ns`, it has a sign: ``+317.837 ms``.
+    Relative to another origin, `zero_ns`, it is signed: ``+317.837 ms``.
     """
     sign, ns = ("+" if zero_ns else ""), ns - zero_ns
     if abs(ns) < _NS_PER_UNIT["s"]:

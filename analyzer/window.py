@@ -44,7 +44,7 @@ class Window:
     def refuse_outside(self, text: str, path: Path, recorded: Iterable[tuple[int, int]], zero_ns: int) -> None:
         """Raise :class:`BadWindowError` if the window overlaps none of the `recorded` spans (first, last).
 
-        `text` is what the user wrote of the report at `path`, and `zero_ns` what its times are counted from.
+        `text` is the user's argument, of the report at `path`; `zero_ns` is the origin of displayed times.
         """
         known = []
         for span in recorded:  # lazily, since each span may require reading
@@ -64,7 +64,7 @@ class Window:
     def parse(cls, text: str, first_ns: int = 0) -> Window:
         """Parses a window: ``120ms..250ms``, ``..1.5s``, ``300us..``, ``+10ms..+20ms``.
 
-        A time with a plus sign is counted from `first_ns` on.
+        A time with a plus sign is relative to `first_ns`.
 
         Raises:
             BadWindowError: No ``..``, a time without unit, or an end that is not after the start.

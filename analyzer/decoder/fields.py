@@ -40,34 +40,34 @@ class KernelName(NamedTuple):
 
     Attributes:
         function: The function's qualified name, without parameters and template arguments.
-        family: What it does, one of :data:`FAMILIES`; ``other`` where the name does not say.
-        library: Whose kernel it is, such as cublas, cutlass, cudnn, nccl, aten, inductor.
+        family: One of :data:`FAMILIES`; ``other`` if the name does not reveal it.
+        library: The library, such as cublas, cutlass, cudnn, nccl, aten, inductor.
         operation: What it computes, such as pow, sum, allreduce, fprop.
-        kind: How inductor wrote it: pointwise, reduction, persistent_reduction, template, foreach, split_scan.
+        kind: Inductor's kind of kernel: pointwise, reduction, persistent_reduction, template, foreach, split_scan.
         direction: ``forward`` or ``backward``.
-        fused: The operators that are fused into it, in the order of the name.
-        ordinal: The number that inductor gave it.
-        functor: The class or function that is applied to each element.
-        arch: What it was written for, such as sm80, or ampere where the name has only that.
+        fused: The fused operators, in the order of the name.
+        ordinal: Inductor's kernel number.
+        functor: The class or function applied to each element.
+        arch: The target architecture, such as sm80, or ampere if the name has only that.
         input_types: Types of the inputs in order, such as f32, tf32, bf16, e4m3; of a GEMM the types of A and B.
         output_type: Type of the output.
         accumulator_type: Type in which it computes.
-        scale_type: Type of the factors alpha and beta.
-        layout: Layout of the inputs: tn for a transposed A and a plain B as BLAS has it, or nhwc.
+        scale_type: Type of the scale factors alpha and beta.
+        layout: Layout of the inputs, such as tn (A transposed, B not, as in BLAS) or nhwc.
         output_layout: Layout of the output.
-        tile: Elements of the output that a block makes, m and n, then k where the name has it.
-        stages: Stages in which its loop is pipelined.
-        warps: How the warps of a block are laid out, or only how many they are.
-        warpgroups: The same for groups of four warps.
-        cluster: Blocks of a cluster.
-        instruction: Elements m, n, k of one tensor-core instruction.
-        alignment: Elements to which the operands are aligned.
-        vector: Elements that a thread loads at once.
-        split_k: True where the sum over k is cut into parts that other blocks compute.
-        tensor_core: Whether it computes on tensor cores.
+        tile: Output elements per block, m and n, then k if in the name.
+        stages: Pipeline stages of the main loop.
+        warps: Layout or number of the warps of a block.
+        warpgroups: Layout or number of its warpgroups (four warps each).
+        cluster: Blocks per cluster.
+        instruction: Shape m, n, k of the tensor-core instruction.
+        alignment: Alignment of the operands, in elements.
+        vector: Elements loaded at once per thread.
+        split_k: True if the sum over k is split across blocks.
+        tensor_core: Whether it uses tensor cores.
         algorithm: Algorithm of a collective, such as ring or tree; of a convolution, such as winograd.
         protocol: Protocol of a collective, such as ll, ll128, simple.
-        head_dim: Elements of a head, of attention.
+        head_dim: Head dimension, of attention.
         causal: Whether attention is causal.
     """
 

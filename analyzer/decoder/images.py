@@ -71,7 +71,7 @@ def cudnn(name: Spelled) -> Fields | None:
 def _generated(text: str) -> Fields:
     """Decodes generated cuDNN kernels: ``cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_…``.
 
-    Its f16 stands for bf16, too, so that it tells no type.
+    The f16 in such names stands for bf16, too, so that the type is unknown.
     """
     fields: Fields = {"library": "cudnn"}
     if arch := re.search(r"_(sm\d{1,6}[a-z]?)_", text):

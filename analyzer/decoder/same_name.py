@@ -52,13 +52,12 @@ def normalised(name: str, *, parameters: bool = True) -> str:
     """Normalises a kernel name.
 
     Args:
-        name: As a tool writes it.
-        parameters: Whether the types of a function's parameters are part of it. Without them overloads look alike;
-            with them, a name whose parameters one tool writes in a way that is not known here is not recognised.
+        name: The name as printed by a tool.
+        parameters: Whether parameter types are included. Without them overloads compare equal; with them, a name with
+            parameters in an unknown spelling matches nothing.
 
     Returns:
-        A text to compare, not to show. That of a name that cannot be read is the name itself, without space at its
-        ends.
+        A text for comparison, not for display; for a name that cannot be parsed the stripped name itself.
     """
     text = name.strip().replace("\\", "/")
     if len(text) > _LONGEST:

@@ -29,12 +29,12 @@ class Spelled(NamedTuple):
     """A parsed kernel name.
 
     Attributes:
-        text: All of it, in one spelling: without casts, anonymous namespaces and surrounding space. Of a mangled name
-            its words, with spaces between them.
+        text: The whole name, normalised: without casts, anonymous namespaces and surrounding space. For a mangled name
+            its words, separated by spaces.
         function: The qualified name of the function, such as at::native::reduce_kernel.
-        word: The last part of that.
+        word: The last component of that.
         args: The template arguments, as text.
-        mangled: It was mangled, and the arguments are no more than the words in it, in order.
+        mangled: Whether the name was mangled; then the arguments are only the words in it, in order.
     """
 
     text: str

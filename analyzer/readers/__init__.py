@@ -4,10 +4,10 @@ Each subpackage belongs to a tool, or is shared by several. A reader is a module
 functions; adding the file adds the reader:
 
 ``accepts(path: Path, head: bytes) -> bool``
-    Whether the file at `path`, whose first bytes are `head`, is in this format; a folder has no bytes.
+    Whether the file at `path`, with the first bytes `head`, is in this format; for a folder `head` is empty.
 ``open_report(path: Path, progress: Progress, *, cache: bool) -> Report``
-    The report; reads as little as it must, the tables follow on demand. Where even that takes time, it says so, and
-    may keep what it made in the user's cache, and take from there what it made before, if `cache` allows that.
+    Opens the report; tables are read on demand. A slow opening reports progress, and may store its result in the
+    user's cache, or load it from there if `cache` allows.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
     """The report in the file or folder at `path`, whatever tool wrote it.
 
     Args:
-        path: What the tool wrote.
-        progress: Called while something takes long, with what it is and the share of it that is done; for a report
-            in NVIDIA's own format, which is exported first, or a large trace.
-        cache: Whether what was made of the report before, and kept in the user's cache, will do.
+        path: A file or folder written by a tool.
+        progress: Called during slow steps with a description and the share done: the export of a report in NVIDIA's own
+            format, or decoding of a large trace.
+        cache: Whether cached results of an earlier opening may be used.
 
     Raises:
         ReportNotFoundError: There is no such file.

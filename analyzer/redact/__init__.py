@@ -41,12 +41,12 @@ def redact(
     Args:
         report: An nsys export (.sqlite), a trace of torch.profiler (.json, .json.gz), a .ncu-rep, a page of ncu (.csv),
             a manifest.json, or the folder of a capture.
-        out: Where the copy goes. It must not exist, and is there whole or not at all. None only counts what would go.
-        keep: Names and texts that stay, although they look as if they told something.
-        remove: Further texts that go wherever they occur, such as the name of a project.
+        out: The path of the copy, which must not exist; written atomically. None only counts the removals.
+        keep: Names and texts to keep, although they match a rule.
+        remove: Further texts to remove wherever they occur, such as the name of a project.
 
     Returns:
-        What was taken out, counted by kind, and which files of a folder were left out.
+        Counts of removals by kind, and the files of a folder that were left out.
 
     Raises:
         ReportNotFoundError: There is no such report.

@@ -203,7 +203,7 @@ class Unpacked:
     """Content of a gzip file, up to where it is truncated or damaged.
 
     Attributes:
-        whole: Whether all of it could be unpacked so far.
+        whole: Whether everything so far could be decompressed.
     """
 
     def __init__(self, file: BinaryIO) -> None:

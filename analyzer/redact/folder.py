@@ -140,9 +140,9 @@ class Removed:
     """The tally of one redaction.
 
     Attributes:
-        counts: How many places of each kind were removed or replaced, such as ``paths``: 12.
-        left_out: Files of a folder that the redacted one does not have, with the reason.
-        notes: What the user should know besides.
+        counts: Removed or replaced places by kind, such as ``paths``: 12.
+        left_out: Files of a folder that are not in the copy, with reasons.
+        notes: Further notes for the user.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -29,9 +29,9 @@ class Table:
     """What is kept of one table.
 
     Attributes:
-        texts: What becomes of each column of text.
-        rows: Which rows stay.
-        numbered: Whether its row ids are kept: a hole in them is a row that nsys lost.
+        texts: The redaction rule of each text column.
+        rows: Which rows are kept.
+        numbered: Whether row ids are kept, in which a gap is a row lost by nsys.
     """
 
     texts: Mapping[str, How] = field(default_factory=dict)

@@ -23,8 +23,8 @@ class Layout:
     """Known fields of a message, by field path; needed where the bytes alone are ambiguous.
 
     Attributes:
-        messages: Those that are messages.
-        texts: Those that are texts.
+        messages: Fields that are messages.
+        texts: Fields that are texts.
     """
 
     messages: frozenset[tuple[int, ...]]

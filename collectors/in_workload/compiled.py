@@ -119,10 +119,10 @@ def rows(
     """One row per kernel that the run compiled or loaded from the cache, without its PTX.
 
     Args:
-        found: What the caches hold after the run.
-        before: The hashes that they held before it.
-        said: What Triton said, by hash; None where nobody listened.
-        fresh: Whether the caches were the run's own, so that all of it is of this run.
+        found: Cache entries after the run.
+        before: Hashes in the caches before the run.
+        said: Triton's reports by hash; None without a listener.
+        fresh: Whether the run had its own caches, so that every entry is of this run.
     """
     made = {}
     for entry in found:

@@ -123,7 +123,7 @@ class Plan:
 def script(plan: Plan, passes: Sequence[str], compiled: tuple[str, ...] | None) -> list[str]:
     """All commands of a run as shell lines; `compiled` is the compile command.
 
-    Which launches ncu profiles is known after the nsys pass only: its command takes them from there.
+    The launches for ncu are only known after the nsys pass: its command selects them from the listing.
     """
     lines = [f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}"]
     if compiled is not None:

@@ -31,14 +31,14 @@ class Tools:
     """The GPUs and tools of this machine, each found or with a reason why not.
 
     Attributes:
-        gpus: What nvidia-smi shows.
+        gpus: The GPUs listed by nvidia-smi.
         nvcc: Compiles CUDA sources.
         nsys: Records a run.
         ncu: Profiles kernels.
         python: The Python that runs scripts.
-        torch: torch as that Python has it; asked only where a pass needs it.
-        torch_facts: What torch says of itself.
-        python_version: Of that Python, where a script runs in it.
+        torch: The torch of that Python; queried only if a pass needs it.
+        torch_facts: Properties of that torch: CUDA version, GPU found.
+        python_version: Version of that Python, if a script runs in it.
     """
 
     gpus: Gpus

@@ -30,7 +30,7 @@ _OWN: Final[dict[str, Callable[[str], re.Match[str] | None]]] = {
 def last_words(step: Step, *, of_program: bool = False) -> list[str]:
     """The last lines of a step's log; with `of_program` only the program's own, if there are any.
 
-    The folder that the capture is made in has another name in the end: files in it are told without it.
+    The temporary capture folder is removed from paths, since it is renamed at the end.
     """
     said = process.tail(step.log, _LOOKED_AT)
     is_own = _OWN.get(step.name.partition("-")[0])

@@ -41,17 +41,17 @@ class PassRecord:
     """Record of one pass.
 
     Attributes:
-        name: Which pass.
+        name: The pass.
         status: ``done``, ``failed``, ``skipped`` or ``interrupted``.
-        why: The reason, where it is not done.
-        remedy: For one that was skipped: how to get what it lacks.
-        steps: Its commands and how they ended.
-        before: The GPUs' state when it began.
-        after: The GPUs' state when it ended.
-        duration_ns: How long it took.
-        notes: What is worth knowing of it.
-        chosen: For ncu: the kernels that were chosen, by their mangled names.
-        torch: For torch: what its runner says, by rank; docs/recipes.md describes it.
+        why: The reason, if not done.
+        remedy: For a skipped pass: how to enable it.
+        steps: Its commands and their results.
+        before: GPU state at the start.
+        after: GPU state at the end.
+        duration_ns: Duration of the pass.
+        notes: Notes on the pass.
+        chosen: For ncu: mangled names of the selected kernels.
+        torch: For torch: the runner's report by rank; docs/recipes.md describes it.
     """
 
     name: str

@@ -83,7 +83,7 @@ def find_ncu(options: Options) -> Program:
 def restricted(params: Path = Path("/proc/driver/nvidia/params"), status: Path = Path("/proc/self/status")) -> bool:
     """Whether the driver restricts counters to administrators, and this process is not one.
 
-    Only ncu itself knows for sure; this is what can be told without a run of it.
+    A heuristic: only running ncu shows for certain.
     """
     try:
         only_admin = re.search(r"^RmProfilingAdminOnly:\s*1", params.read_text(encoding="utf-8"), re.MULTILINE)

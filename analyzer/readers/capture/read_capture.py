@@ -99,7 +99,7 @@ def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) ->
 def traces_in(folder: Path) -> list[Path]:
     """The torch.profiler traces of a capture, one per rank and cycle; else the traces that the program wrote itself.
 
-    Those of the recipe tensorboard lie in a folder of that name alone.
+    Traces of the recipe tensorboard are only in the folder of that name.
     """
     names = [path for path in folder.glob("torch*.json*") if _TRACE.fullmatch(path.name)]
     ours = [path for path in names if "-own" not in path.name] + [*folder.glob(_BOARD)]

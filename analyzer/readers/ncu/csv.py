@@ -1,8 +1,8 @@
 """Parses the CSV pages of ncu: launches, metrics and rule results, in base units and by ncu's metric names.
 
-The details page has a row per metric, by the label that its section gives it, and per result of a rule. The raw page
-has a row per launch and a column per metric, by ncu's name for it, the first row being units. Where both are there,
-values are those of the raw page, which has them all and with more digits.
+The details page has a row per metric, with the label from its section, and per rule result. The raw page has a row per
+launch and a column per metric, by ncu's metric name; its first row holds units. If both pages are present, values come
+from the raw page, which is complete and has more digits.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _numbered(file: PagesFile, rows: pl.DataFrame) -> pl.DataFrame:
 def _raw_rows(file: PagesFile) -> tuple[pl.DataFrame, list[Cells]]:
     """The launches and metrics of all raw pages in a file, page by page.
 
-    Columns page and record of the launches say where their metrics are.
+    Columns page and record of the launches locate their metrics.
     """
     units: dict[str, str] = {}
     parts, every = [], []
@@ -258,7 +258,7 @@ def _labels() -> pl.DataFrame:
 def _detail_metrics(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
     """The metrics of the details page, by ncu metric name: columns event_id, metric, section, value, text, unit.
 
-    Column known says whether ncu's name is known.
+    Column known is false for labels without a known metric name.
     """
     held = rows.filter(pl.col("Metric Name") != "").select(
         "event_id",
@@ -346,7 +346,7 @@ KNOWN: Final = {
 def parsed(path: Path, where: str, texts: pl.Series, known: Known) -> pl.DataFrame:
     """Parses `texts`, without missing values: columns place (index in `texts`), plain and value.
 
-    Value is null, where that is no number, and plain where it is one.
+    Value is null if the text is not a number; plain is the text then.
 
     Raises:
         DamagedReportError: The numbers can be read in two ways, and `known` decides nothing.

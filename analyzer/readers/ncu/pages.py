@@ -1,7 +1,7 @@
 """Extracts the CSV pages from a file that ncu wrote, ignoring lines of the log around them.
 
-``ncu --csv`` prints its page to where the program prints, too, among lines of its own (``==PROF== …``). A page begins
-with its line of headings; its records begin with a quotation mark, and may go on over several lines.
+``ncu --csv`` prints its page to standard output, mixed with the program's output and its own log lines (``==PROF==
+…``). A page begins with its header line; records begin with a quotation mark, and may span lines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Restores full kernel names, which ncu shortens on its pages of launches but not on the source page.
 
-Of ``void at::native::vectorized_elementwise_kernel<(int)4, …>`` it leaves ``void at::vectorized_elementwise_kernel<4,
-…>``: some namespaces and casts, and now and then a bracket. What nsys, torch and NVIDIA's module print is whole.
+For example, ``void at::native::vectorized_elementwise_kernel<(int)4, …>`` becomes ``void
+at::vectorized_elementwise_kernel<4, …>``: some namespaces and casts are dropped, occasionally a bracket. nsys, torch
+and NVIDIA's module print full names.
 """
 
 from __future__ import annotations

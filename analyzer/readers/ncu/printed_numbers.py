@@ -63,7 +63,7 @@ _FIRST: Final = 500
 def plainly(column: str) -> pl.Expr:
     """Parses a text column as plain numbers: decimal points, no thousands separators.
 
-    Null for what is none; what is not finite may be there.
+    Null for texts that are not numbers; infinities and NaN may remain.
     """
     return pl.col(column).str.replace_all(POINT.thousands, "", literal=True).cast(pl.Float64, strict=False)
 

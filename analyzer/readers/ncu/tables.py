@@ -1,7 +1,7 @@
 """Tables of an ncu report: launches, metrics and rule results.
 
-Where ncu measured a kernel, it ran it again and again, alone: the duration is that of one such run, and when the kernel
-began in the program is not known. The kernels of `events` begin one after the other, each where the one before it ends.
+ncu replays each kernel alone, many times: the duration is that of one replay, and the start time in the program is
+unknown. The kernels in `events` are laid end to end.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Measured:
         launches: A row per kernel, :data:`LAUNCHES`, in the order of the report; event_id counts them.
         metrics: :data:`kanalyze.counter_model.METRICS`.
         rules: :data:`kanalyze.counter_model.RULE_RESULTS`.
-        notes: What could not be told, rows of :data:`kanalyze.model.NOTES`.
-        instructions: Gives :data:`kanalyze.counter_model.INSTRUCTIONS`, which takes longer than all else.
-        files: Gives :data:`kanalyze.counter_model.SOURCE_FILES`.
-        numbers: :data:`kanalyze.counter_model.LAUNCH_NUMBERS`; empty where nothing says which launches these are.
+        notes: Health notes, rows of :data:`kanalyze.model.NOTES`.
+        instructions: Reads :data:`kanalyze.counter_model.INSTRUCTIONS` on demand, as it is the slowest part.
+        files: Reads :data:`kanalyze.counter_model.SOURCE_FILES` on demand.
+        numbers: :data:`kanalyze.counter_model.LAUNCH_NUMBERS`; empty if unknown.
     """
 
     launches: pl.DataFrame
@@ -247,7 +247,7 @@ def _whole(value: float | None) -> int | None:
 def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
     """Builds :data:`kanalyze.counter_model.METRICS` from columns event_id, metric, value, text, unit (and section).
 
-    Sorted by kernel and metric; a section that is known wins over the one that is given.
+    Sorted by kernel and metric; our table of sections takes precedence over a given section.
     """
     given = pl.col("section") if "section" in found.columns else pl.lit(None, dtype=pl.String)
     known = pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String)

@@ -38,7 +38,7 @@ class Named:
 class EventTable:
     """An nsys table and the kind of event in its rows.
 
-    With `only`, those rows that have this value. An `instant` has no end.
+    `only` selects rows by a column's value. An `instant` has no end.
     """
 
     kind: str

@@ -31,9 +31,9 @@ def exported(
 
     Args:
         path: A report in NVIDIA's own format.
-        progress: Told how much of the export is done.
+        progress: Receives the share of the export that is done.
         starter: Starts nsys.
-        cache: Whether an export that was made before will do.
+        cache: Whether a cached export may be used.
 
     Raises:
         ExportError: There is no nsys, it cannot export the report, or the export cannot be written.

@@ -319,7 +319,7 @@ _EVENT_RECORD: Final = (
 def _completed(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
     """Adds the kind, and null columns for what this kind lacks.
 
-    Made last, because a constant column of a whole frame takes no memory.
+    Added last, because constant columns of a complete frame take no memory.
     """
     missing = {column.name: None for column in EVENTS.columns if column.name not in frame.columns}
     values = {**missing, "kind": kind}

@@ -1,6 +1,6 @@
 """Checks that a path is a readable regular file: not a pipe, a folder or a dangling link.
 
-For the files that a report consists of. What the user named is looked at in :func:`kanalyze.readers.read`.
+For the files within a report. The path given by the user is checked in :func:`kanalyze.readers.read`.
 """
 
 from __future__ import annotations

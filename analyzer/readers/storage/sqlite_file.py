@@ -1,7 +1,7 @@
 """Columnar access to an SQLite file: its schema, and integer columns of a table as polars frames.
 
-Small tables are stepped through with :mod:`sqlite3`; large ones are decoded page by page
-(:mod:`kanalyze.readers.storage.sqlite_pages`), which is what makes reports of gigabytes bearable.
+Small tables are read row by row with :mod:`sqlite3`; large ones are decoded page by page
+(:mod:`kanalyze.readers.storage.sqlite_pages`), without which reports of gigabytes would take minutes.
 docs/reading-sqlite.md has the measurements behind that choice.
 """
 

@@ -1,6 +1,6 @@
 """Interface of a file of tables, by name, as columns: what the readers of nsys exports need.
 
-Two forms have it: an SQLite file (:mod:`kanalyze.readers.storage.sqlite_file`) and a folder with a file per table
+Implementations: an SQLite file (:mod:`kanalyze.readers.storage.sqlite_file`) and a folder with a file per table
 (:mod:`kanalyze.readers.storage.table_folder`).
 """
 
@@ -56,8 +56,7 @@ class TableFile(Protocol):
     ) -> pl.DataFrame:
         """Integer columns of a table, mapped by `transform`.
 
-        `transform` gets a part of the table with Int64 columns and gives the part of the result; it works on rows
-        alone, since the parts are cut anywhere.
+        `transform` maps a batch of Int64 columns to a batch of the result, row by row, since batches end anywhere.
         """
 
     def texts(self, table: str, column: str) -> pl.Series:

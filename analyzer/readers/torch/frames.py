@@ -1,7 +1,7 @@
 """Builds one frame per kind of event from decoded columns: times in ns, missing values null, texts resolved.
 
-These frames are what a trace is kept as (:mod:`kanalyze.readers.torch.cache`); :mod:`kanalyze.readers.torch.report`
-makes the tables of them.
+These frames are what the cache stores (:mod:`kanalyze.readers.torch.cache`); :mod:`kanalyze.readers.torch.report`
+builds the tables from them.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Frames:
             `start_ns`; columns as the class has them, but for times, which are `start_ns` and `dur_ns`.
         collectives: Kind, row in that frame, and fields of each collective.
         properties: The trace's own properties.
-        names: What processes and threads are called: (process id, thread id or None, name).
-        counts: How many events there were that no frame holds, and what was repaired, by a word.
-        damage: What was found wrong with the text as a whole, a sentence each.
+        names: Names of processes and threads: (process id, thread id or None, name).
+        counts: Counters by name: events that no frame holds, repairs.
+        damage: Problems of the text as a whole, a sentence each.
     """
 
     events: dict[str, pl.DataFrame] = field(default_factory=dict)

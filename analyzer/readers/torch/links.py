@@ -154,7 +154,7 @@ class Owners:
     """Maps device events to processes.
 
     Attributes:
-        main: The one that they belong to where nothing tells.
+        main: The default process.
         calls: The calls: correlation, process, called (their start); none where there is only one process.
         groups: The process of most events of a device and context: pid, device, context, process.
     """

@@ -52,7 +52,7 @@ def without_echoes(frames: Frames) -> Frames:
 def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
     """The GPUs used, as :data:`kanalyze.model.DEVICES`; all GPUs of the machine if none was used.
 
-    `used` has the column device, of what happened on one.
+    `used` has the column device, of device events.
     """
     told = frames.properties.get("deviceProperties")
     known = {row["device"]: row for row in map(_device, told if isinstance(told, list) else []) if row}

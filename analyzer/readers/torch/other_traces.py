@@ -66,11 +66,11 @@ class _Other(NamedTuple):
     """Signature of a program that writes Chrome traces.
 
     Attributes:
-        what: What such a trace is, a noun phrase.
+        what: Description of such a trace, a noun phrase.
         remedy: What to give or record instead.
-        categories: Any of these categories tells it.
-        properties: Any of these properties does.
-        processes: Any process whose name begins so does.
+        categories: Categories of which any identifies it.
+        properties: Properties of which any does.
+        processes: Prefixes of process names of which any does.
         surely: Whether it is detected even where events look like torch's, whose names it uses for other things.
     """
 

@@ -67,11 +67,11 @@ class Names:
     """Identifying texts, collected before anything is written.
 
     Attributes:
-        hosts: Names of machines.
-        users: Names of users.
+        hosts: Host names.
+        users: User names.
         folders: Absolute folders: home, working folder, the report's own.
-        secrets: Texts that go wherever they occur: values of secret variables, and what the user asked to remove.
-        keep: Texts that the user asked to keep, which are none of these.
+        secrets: Texts to remove wherever they occur: values of secret variables, and the user's own list.
+        keep: The user's list of texts to keep, which are none of these.
     """
 
     hosts: set[str] = field(default_factory=set)

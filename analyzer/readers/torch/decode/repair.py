@@ -33,9 +33,9 @@ class Part(NamedTuple):
     """Decoding result of one piece.
 
     Attributes:
-        columns: The columns; None where the piece cannot be decoded as it is.
-        texts: What the codes in them stand for; grows while the trace is read.
-        piece: The piece, where it cannot be decoded, or nothing in it was an event.
+        columns: The columns; None if the piece could not be decoded.
+        texts: The interned texts by code; grows while the trace is read.
+        piece: The undecodable piece, or one without any event; else None.
     """
 
     columns: Columns | None

@@ -71,11 +71,11 @@ class Around:
     """Everything in the file except for the events.
 
     Attributes:
-        bare: Whether nothing does: the file is only a list.
-        tail: What seems to stand behind the end of the list; None where no end was seen. It is the end of another list
-            where the last piece does not begin between two events.
+        bare: Whether the file is only a list.
+        tail: The text after the assumed end of the list; None if no end was found. It may be the end of another list if
+            the last piece was not cut between two events.
         properties: The trace's own properties, such as deviceProperties and baseTimeNanoseconds.
-        damage: What was found wrong with the text as a whole, a sentence each.
+        damage: Problems of the text as a whole, a sentence each.
     """
 
     bare: bool = False
@@ -333,7 +333,7 @@ def _cut(look: _Look, at: int, pattern: re.Pattern[bytes]) -> int | None:
 def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | None]:
     """Splits the end of a trace into events and what follows their list; None if its end is not found.
 
-    What follows may hold lists of objects, too. So the last event is read, behind the last place where one ends.
+    The text after the list may contain lists of objects, too, so the last event is parsed to find the list's end.
     """
     ends = [match.end() for match in pattern.finditer(text, max(0, len(text) - _LAST_BYTES))]
     for at in [*reversed(ends[-_LAST:]), 0]:
