@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+from kanalyze import analyses
 from kanalyze.collectors.base.workloads import references
 
 ROOT = Path(__file__).parents[1]
@@ -86,6 +88,18 @@ def test_types_are_installed():
 def test_every_module_is_installed():
     missing = [name for name in every_module() if importlib.util.find_spec(name) is None]
     assert missing == []
+
+
+def test_every_table_has_tests_in_its_room():
+    lacking = []
+    for table, module in analyses.homes().items():
+        room, name = module.removeprefix(f"{analyses.__name__}.").split(".")
+        file = ROOT / "tests" / "analyses" / room / f"test_{name}.py"
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        if not (re.search(r"^def test_", text, re.MULTILINE) and re.search(rf"\b{table}\(", text)):
+            lacking.append(str(file.relative_to(ROOT)))
+    assert len(analyses.homes()) > 1
+    assert lacking == []
 
 
 def test_every_public_name_exists():

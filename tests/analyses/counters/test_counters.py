@@ -96,28 +96,6 @@ def test_limiter_names_the_least_block_limits(path):
         )
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
-def test_waits_are_those_that_ncu_tells_of(path):
-    """Its rule CPIStall says cycles and share of stalls that are long."""
-    report = kanalyze.read(path)
-    pattern = r"spends ([\d.]+) cycles .* represents about ([\d.]+)% of the total average of ([\d.]+) cycles"
-    said = (
-        report.table("rule_results").select("event_id", pl.col("message").str.extract_groups(pattern)).unnest("message")
-    )
-    found, latency = kanalyze.stalls(report), kanalyze.counters(report).get_column("cycles_per_instruction")
-    rows = said.drop_nulls().rows()
-    assert rows or path.parent.name == "streams"  # where it names none that is long
-    for event_id, cycles, share, every in rows:
-        stall = (
-            found.filter(pl.col("event_id") == event_id)
-            .sort((pl.col("share") - float(share) / 100).abs())
-            .row(0, named=True)
-        )
-        assert stall["share"] == pytest.approx(float(share) / 100, abs=0.00056)
-        assert stall["cycles_per_instruction"] == pytest.approx(float(cycles), abs=0.056)
-        assert latency[event_id] == pytest.approx(float(every), abs=0.056)
-
-
 def test_what_was_not_collected_is_null():
     row = kanalyze.counters(measured({"gpu__time_duration.sum": 5})).row(0, named=True)
     known = {
@@ -165,23 +143,17 @@ def test_shares_and_ratios_of_a_kernel():
     }
 
 
-def test_stalls_are_sorted_and_have_ncu_own_share():
-    report = measured(
-        {
-            "smsp__average_warp_latency_per_inst_issued.ratio": 10,
-            "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": 3,
-            "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 6,
-            "smsp__average_warps_issue_stalled_selected_per_issue_active.ratio": 7,
-            "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio": 0,
-        }
-    )
-    assert kanalyze.stalls(report).select("reason", "cycles_per_instruction").rows() == [
-        ("selected", 7.0),
-        ("long_scoreboard", 6.0),
-        ("wait", 3.0),
-    ]
-    assert kanalyze.stalls(report).get_column("share").to_list() == pytest.approx([0.7, 0.6, 0.3])
-    row = kanalyze.counters(report).row(0, named=True)
+def test_the_top_stall_is_the_longest_wait_for_something():
+    row = kanalyze.counters(
+        measured(
+            {
+                "smsp__average_warp_latency_per_inst_issued.ratio": 10,
+                "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": 3,
+                "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 6,
+                "smsp__average_warps_issue_stalled_selected_per_issue_active.ratio": 7,
+            }
+        )
+    ).row(0, named=True)
     assert (row["top_stall"], row["top_stall_share"]) == ("long_scoreboard", 0.6)
 
 

@@ -1,4 +1,4 @@
-"""What unified memory moved: by address and in total as nsys prints it, and by cause."""
+"""What unified memory moved: by address as nsys prints it, and by cause."""
 
 import pytest
 
@@ -63,20 +63,6 @@ def test_the_fastest_come_first_as_in_nsys_which_prints_ten(name):
     )
 
 
-@pytest.mark.parametrize("name", with_faults("um_total_sum"))
-def test_totals_equal_those_of_nsys(name):
-    (row,) = migration_totals(report_of(name)).rows(named=True)
-    ours = {
-        "Total HtoD Migration Size (MB)": in_mb(row["h2d_bytes"]),
-        "Total DtoH Migration Size (MB)": in_mb(row["d2h_bytes"]),
-        "Total CPU Page Faults": row["cpu_faults"],
-        "Total GPU PageFaults": row["gpu_faults"],
-        "Minimum Virtual Address": f"0x{row['min_address']:X}",
-        "Maximum Virtual Address": f"0x{row['max_address']:X}",
-    }
-    assert_equal([ours], rows_of(name, "um_total_sum"))
-
-
 @pytest.mark.parametrize("name", reports_with("um_sum"))
 def test_where_nsys_tells_nothing_no_faults_are_recorded(name):
     of = report_of(name)
@@ -98,13 +84,6 @@ def test_addresses_causes_and_totals_tell_the_same(name):
     for figure in ("again_bytes", "exclusive_ns", "total_ns"):
         assert by_cause[figure].sum() == totals[figure]
     assert by_address["round_trips"].max() == totals["round_trips"]
-
-
-def test_the_program_that_writes_in_turn_moves_its_pages_so_often():
-    """Ten times by page faults and ten times by prefetches; the first page once more, for the last line printed."""
-    (totals,) = migration_totals(report_of("thrash")).rows(named=True)
-    assert totals["round_trips"] == 20
-    assert totals["prefetch_bytes"] == 20 * (8 << 20)
 
 
 def test_nsys_cuts_a_rate_to_whole_moves_per_second_and_bandwidth_does_not():
@@ -176,22 +155,12 @@ def test_the_part_that_is_looked_at():
     assert found(device=1) == [(4, 1, 0)]
 
 
-def test_totals_without_some_kinds_of_rows():
-    (row,) = migration_totals(report([move((0, 5), 8192, 100)])).rows(named=True)
-    assert (row["d2h_bytes"], row["cpu_faults"], row["gpu_faults"]) == (None, None, None)
-    assert (row["min_address"], row["max_address"]) == (8192, 8192)
-    (row,) = migration_totals(report([fault("CPU", 0, 4096)])).rows(named=True)
-    assert (row["h2d_bytes"], row["cpu_faults"], row["gpu_faults"], row["moves"]) == (None, 1, None, 0)
-
-
 def test_no_migration_is_an_empty_table_and_no_record_is_an_error():
     plain = report([memcpy(0, 5), kernel(0, 5)])
     assert migrations(plain).is_empty()
     assert migrations(plain, by="cause").is_empty()
-    assert migration_totals(plain).is_empty()
-    for table in (migrations, migration_totals):
-        with pytest.raises(CannotTellError):
-            table(report([], kinds=("range",)))
+    with pytest.raises(CannotTellError):
+        migrations(report([], kinds=("range",)))
     with pytest.raises(UnknownNameError):
         migrations(plain, by="page")
 

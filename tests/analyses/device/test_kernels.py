@@ -1,4 +1,4 @@
-"""`kernels --by` what the names say, and which kernels communicate, on reports made by hand."""
+"""Kernels by name, by launch shape and by what their names say, and which communicate, on reports made by hand."""
 
 import polars as pl
 import pytest
@@ -8,8 +8,9 @@ from kanalyze import catalog
 from kanalyze.analyses.device.kernels import kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
-from kanalyze.errors import UnknownNameError
-from support.build import graph, kernel, report
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.window import Window
+from support.build import graph, kernel, memcpy, report
 from support.command import REPORTS, SAMPLES
 
 GEMM = "cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8"
@@ -27,6 +28,69 @@ WORK = [
     kernel(105, 106, name=None),
     kernel(106, 108, name=REDUCE),
 ]
+
+
+def test_every_column_of_a_kernel():
+    """Durations 10 and 30, each 10 from their mean; the second overlaps a kernel that began before for 5."""
+    events = [kernel(0, 10), kernel(20, 45, name="j"), kernel(40, 70, stream=8)]
+    (row, _) = kernels(report(events)).to_dicts()
+    assert row == {
+        "name": "k",
+        "count": 2,
+        "total_ns": 40,
+        "share": 40 / 65,
+        "avg_ns": 20.0,
+        "median_ns": 20.0,
+        "min_ns": 10,
+        "max_ns": 30,
+        "stddev_ns": pytest.approx(200**0.5),
+        "exclusive_ns": 35,
+    }
+
+
+def test_kernels_are_sorted_by_time_then_launches_then_name():
+    events = [kernel(0, 10, name="b"), kernel(10, 15, name="a"), kernel(15, 20, name="a")]
+    events += [kernel(20, 30, name="c"), kernel(30, 41, name="d"), kernel(50, 50, name=None)]
+    found = kernels(report(events)).select("name", "count", "total_ns", "avg_ns", "stddev_ns").rows()
+    assert found == [
+        ("d", 1, 11, 11, 0),
+        ("b", 1, 10, 10, 0),
+        ("c", 1, 10, 10, 0),
+        ("a", 2, 10, 5, 0),
+        (None, 1, 0, 0, 0),
+    ]
+
+
+def test_launch_shapes_of_a_kernel_are_rows_of_their_own():
+    events = [kernel(0, 10, grid=(4, 2, 1), block=(64, 1, 2)), kernel(10, 25), kernel(25, 35), memcpy(35, 40)]
+    found = kernels(report(events), by="launch-shape")
+    assert found.select("name", "count", "total_ns", "share", "exclusive_ns").rows() == [
+        ("k", 2, 25, 25 / 35, 25),
+        ("k", 1, 10, 10 / 35, 10),
+    ]
+    shapes = found.select(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
+    assert shapes.rows() == [(1, 1, 1, 32, 1, 1), (4, 2, 1, 64, 1, 2)]
+
+
+def test_the_part_that_is_looked_at():
+    """A kernel that overlaps the window counts whole, but for the time of its own, which is inside."""
+    events = report([kernel(0, 20), kernel(30, 50), kernel(0, 5, device=1, process=2)])
+
+    def found(**where):
+        return kernels(events, **where).select("count", "total_ns", "exclusive_ns").rows()
+
+    assert found() == [(3, 45, 45)]
+    assert found(window=Window(10, 40)) == [(2, 40, 20)]
+    assert found(device=1) == found(process=2) == [(1, 5, 5)]
+    assert found(window=Window(20, 30)) == []
+
+
+def test_no_kernel_is_an_empty_table_and_no_record_of_any_is_an_error():
+    assert kernels(report([memcpy(0, 5), graph(5, 10)])).is_empty()
+    with pytest.raises(
+        CannotTellError, match="cannot tell kernels, because the report records no events of kind kernel"
+    ):
+        kernels(report([memcpy(0, 5)], kinds=("memcpy",)))
 
 
 def grouped(by, *keys, **tables):

@@ -1,0 +1,96 @@
+"""The table of findings: columns, order, and from when on a finding is worth a row; what rules find is tested there."""
+
+import pytest
+
+from kanalyze.analyses.findings.findings import findings
+from kanalyze.errors import CannotTellError
+from kanalyze.window import Window
+from support.build import call, kernel, nvtx, report
+
+LAUNCH = "cudaLaunchKernel_v7000"
+
+#: 4 SMs of capability 9.0, each of which holds 8 such blocks.
+LIMITS = {"compute_capability": "9.0", "sm_count": 4}
+BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+COLUMNS = ("rule", "device", "at_stake_ns", "share")
+
+
+def launch(start, end, blocks=1, **keys):
+    """A kernel; one of a single block leaves three of the four SMs idle."""
+    return kernel(start, end, grid=(blocks, 1, 1), block=(256, 1, 1), side=BLOCK, **keys)
+
+
+def rows(*events, columns=COLUMNS, **where):
+    return findings(report(events, limits=LIMITS), **where).select(columns).rows()
+
+
+def test_every_column_of_a_finding():
+    """Of 100 ns the GPU idles 40 in the wait after the first kernel."""
+    events = [
+        *(call(LAUNCH, 0, 10, correlation=1), kernel(10, 20, correlation=1)),
+        call("cudaDeviceSynchronize_v3020", 20, 60),
+        *(call(LAUNCH, 60, 70, correlation=2), kernel(70, 100, correlation=2)),
+    ]
+    assert findings(report(events)).to_dicts() == [
+        {
+            "rule": "host-blocks",
+            "device": 0,
+            "at_stake_ns": 40,
+            "share": 0.4,
+            "sentence": "GPU 0 idle while the host is blocked in a synchronizing call: 40.0 % of the window "
+            "(cudaDeviceSynchronize 40 ns).",
+            "remedy": "Launch the next work before waiting, or wait for less: an event instead of the device, later "
+            "instead of now.",
+            "table": "syncs --by api",
+            "definition": "docs/findings.md#host-blocks",
+        }
+    ]
+
+
+def test_kernels_stand_in_sentences_with_their_whole_names_whatever_is_in_these():
+    name = "void f<{1}, " + "x" * 500 + ">(int)"
+    ((sentence,),) = rows(launch(0, 100, name=name), columns=["sentence"])
+    assert sentence.startswith(name + " uses 1 block of 256 threads on 4 SMs")
+
+
+def test_the_costliest_come_first_then_by_rule_and_device():
+    """Three quarters of 80 and of 40; processes 1 and 2 are on GPU 2 at once for 60."""
+    events = [launch(0, 80), launch(0, 40, device=3), launch(0, 40, device=1)]
+    events += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)]
+    assert rows(*events) == [
+        ("shared-gpu", 2, 60, 0.6),
+        ("small-grid", 0, 60, 0.75),
+        ("small-grid", 1, 30, 0.375),
+        ("small-grid", 3, 30, 0.375),
+    ]
+
+
+@pytest.mark.parametrize(("end", "told"), [(3000, [("small-grid", 0, 3, 0.001)]), (3001, [])])
+def test_a_finding_takes_at_least_a_thousandth_of_the_window(end, told):
+    assert rows(launch(0, 4), launch(4, end, 32)) == told
+
+
+def test_what_is_worth_a_row_on_one_device_is_said_of_that_device_alone():
+    """The same kernel on two GPUs, of which one is at work for much longer."""
+    events = [
+        launch(0, 4),
+        launch(4, 3001, 32),
+        launch(0, 4, device=1, process=2),
+        launch(4, 40, 32, device=1, process=2),
+    ]
+    assert rows(*events) == [("small-grid", 1, 3, 3 / 40)]
+    assert rows(*events, device=0) == rows(*events, process=1) == []
+    assert rows(*events, device=1) == [("small-grid", 1, 3, 3 / 40)]
+
+
+def test_a_share_is_of_the_window_that_is_looked_at():
+    events = [launch(0, 40), launch(40, 100, 32)]
+    assert rows(*events) == [("small-grid", 0, 30, 0.3)]
+    assert rows(*events, window=Window(20, 60)) == [("small-grid", 0, 15, 0.375)]
+    assert rows(*events, window=Window(40, 100)) == []
+
+
+def test_nothing_to_say_is_an_empty_table_and_no_record_of_the_devices_is_an_error():
+    assert rows(launch(0, 100, 32)) == rows() == []
+    with pytest.raises(CannotTellError, match="cannot tell findings, because the report records no events of kind"):
+        findings(report([nvtx("step", 0, 10)], kinds=("range",)))
