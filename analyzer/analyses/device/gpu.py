@@ -54,4 +54,4 @@ def gpu(report: Report) -> pl.DataFrame:
     category = pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("category")
     sums = work.group_by("kind", "name").agg(duration_statistics())
     named = sums.with_columns(share_of_total(), category, pl.col("name").cast(pl.String).alias("operation"))
-    return TABLE.select(named.sort("total_ns", "operation", descending=[True, False]))
+    return TABLE.select(named.sort("total_ns", "operation", "category", descending=[True, False, False]))

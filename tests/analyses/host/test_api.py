@@ -83,3 +83,8 @@ def test_no_call_is_an_empty_table_and_no_record_of_any_is_an_error():
     assert rows(kernel(0, 10)) == []
     with pytest.raises(CannotTellError, match="cannot tell api, because the report records no events of kind api"):
         api(report([kernel(0, 10)], kinds=("kernel",)))
+
+
+def test_two_forms_of_one_call_stand_in_one_order():
+    events = [call("cudaMemcpy_v3020", 0, 5), call("cudaMemcpy_v3020", 5, 6), call("cudaMemcpy", 10, 16)]
+    assert {tuple(rows(*events, columns=("count",))) for _ in range(30)} == {((1,), (2,))}
