@@ -52,5 +52,6 @@ def api(report: Report) -> pl.DataFrame:
     if report.scope.device is not None:
         calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")
     sums = calls.group_by("name").agg(duration_statistics())
-    named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"), form=pl.col("name").cast(pl.String))
+    form = pl.col("name").cast(pl.String)
+    named = sums.with_columns(share_of_total(), shown(pl.col("name")).alias("name"), form=form)
     return TABLE.select(named.sort("total_ns", "name", "form", descending=[True, False, False]))
