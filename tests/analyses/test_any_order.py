@@ -8,7 +8,7 @@ import pytest
 
 from kanalyze import catalog, frames
 from kanalyze.analyses.idle import _attribution
-from kanalyze.analyses.idle._by_bucket import launch_waits, named_idle, queued_waits, walked, want_names
+from kanalyze.analyses.idle._bucket_sums import launch_waits, named_idle, queued_waits, walked, want_names
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize

@@ -3,6 +3,10 @@
 The buckets and their order are those of definitions.md, section 5. Names are CUPTI's: runtime (``cuda…``) and driver
 (``cu…``) calls, with or without a version suffix; and ROCm's (``hip…``), which count as the CUDA calls that do the
 same. Patterns are therefore written for CUDA names, and matched against :func:`cuda_name`.
+
+The bucket `sync` is a class of calls by name. Whether a call blocks its thread, and what it then waits for, is another
+question, which :mod:`kanalyze.analyses.idle._blocking_calls` answers for the table `syncs`: ``cudaFree`` blocks, and is
+in the bucket `allocation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Group-by sums over the rows of :func:`kanalyze.analyses.idle._by_name.blamed`, fast for millions of gaps."""
+"""Group-by sums over the rows of :func:`kanalyze.analyses.idle._culprit_names.blamed`, fast for millions of gaps."""
 
 from __future__ import annotations
 

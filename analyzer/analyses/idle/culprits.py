@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_timeline import threads
-from kanalyze.analyses.idle._by_bucket import named_idle, walked
-from kanalyze.analyses.idle._by_name import IDLE, host_culprits
+from kanalyze.analyses.idle._bucket_sums import named_idle, walked
+from kanalyze.analyses.idle._culprit_names import IDLE, host_culprits
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._thread_timeline import shown_calls
-from kanalyze.analyses.idle._by_name import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
+from kanalyze.analyses.idle._culprit_names import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
 from kanalyze.analyses.idle._sums_per_gap import coded, last_of_runs, of_each_gap
 from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.requirements import require
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kanalyze.analyses.idle._attribution import Batch, Cuts, Walk
-    from kanalyze.analyses.idle._by_name import Blamed
+    from kanalyze.analyses.idle._culprit_names import Blamed
     from kanalyze.report import Report, Where
 
 #: Default threshold: longer gaps are listed.

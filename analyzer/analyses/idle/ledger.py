@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._by_bucket import idle_rows, walked
+from kanalyze.analyses.idle._bucket_sums import idle_rows, walked
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS

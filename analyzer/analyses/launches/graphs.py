@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.launches._graph_building import making_costs
+from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
 from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations, has_graphs
-from kanalyze.analyses.launches._repeated_sequences import CANDIDATES, candidates
 from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total

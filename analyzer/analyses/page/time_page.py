@@ -20,7 +20,7 @@ from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._thread_names import forget_names
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
-from kanalyze.analyses.idle._by_bucket import walked, want_names
+from kanalyze.analyses.idle._bucket_sums import walked, want_names
 from kanalyze.analyses.launches import graphs, hot_kernels
 from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.launches._steady_window import steady_parts

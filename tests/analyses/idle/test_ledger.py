@@ -11,7 +11,7 @@ import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation, _recording_start
-from kanalyze.analyses.idle._by_bucket import launch_waits, walked
+from kanalyze.analyses.idle._bucket_sums import launch_waits, walked
 from kanalyze.analyses.idle.ledger import BUCKETS, ledger
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window

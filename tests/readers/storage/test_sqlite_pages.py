@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kanalyze.readers.storage.sqlite_pages.pages import DamagedPageError, NotDecodableError, PagesFile, RowRange
+from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile, RowRange
 
 PAGE = 512
 SIZES = [0, 1, 2, 127, 128, 2**15 - 1, 2**15, 2**23, 2**31, 2**47 - 1, 2**47, 2**62, 2**63 - 1]

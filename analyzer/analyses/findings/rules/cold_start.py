@@ -11,7 +11,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.idle._by_bucket import walked
+from kanalyze.analyses.idle._bucket_sums import walked
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.statistics import longest, median_of, total

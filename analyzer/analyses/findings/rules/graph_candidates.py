@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches._repeated_sequences import candidates, cut_launches
+from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.model import STREAMS
 from kanalyze.units import count, plural, time

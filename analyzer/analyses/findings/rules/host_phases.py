@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.idle._by_bucket import walked
+from kanalyze.analyses.idle._bucket_sums import walked
 from kanalyze.analyses.idle.culprits import context_culprits, culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import least_worth_saying

@@ -15,8 +15,8 @@ from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._recording_start import begun_before
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
-from kanalyze.analyses.idle._by_bucket import launch_waits
-from kanalyze.analyses.idle._by_name import range_names
+from kanalyze.analyses.idle._bucket_sums import launch_waits
+from kanalyze.analyses.idle._culprit_names import range_names
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report

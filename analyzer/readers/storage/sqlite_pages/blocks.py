@@ -1,4 +1,4 @@
-"""Large tables as polars frames, through :mod:`kanalyze.readers.storage.sqlite_pages.pages`, which imports numpy."""
+"""Large tables as polars frames, through :mod:`.table_scan`, which imports numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import polars as pl
 
 from kanalyze.errors import DamagedReportError
 from kanalyze.readers.storage.sqlite_pages.grown_columns import GrownFrame
-from kanalyze.readers.storage.sqlite_pages.pages import Block, Column, DamagedPageError, NotDecodableError, PagesFile
+from kanalyze.readers.storage.sqlite_pages.table_scan import (
+    Block,
+    Column,
+    DamagedPageError,
+    NotDecodableError,
+    PagesFile,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.rules import graph_candidates
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches._repeated_sequences import cut_launches
+from kanalyze.analyses.launches._graph_candidates import cut_launches
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
 from kanalyze.readers import read
 from kanalyze.window import Window

@@ -7,7 +7,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import cold_start, host_phases
-from kanalyze.analyses.idle._by_bucket import walked
+from kanalyze.analyses.idle._bucket_sums import walked
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window

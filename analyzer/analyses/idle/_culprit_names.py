@@ -1,7 +1,7 @@
 """Attributes the idle time of a device to culprits by name, each with its innermost enclosing range.
 
-The attribution of :mod:`kanalyze.analyses.idle._by_bucket` with names added; its sums equal the ledger's. Definitions:
-definitions.md, section 5, rules 5 to 13.
+The attribution of :mod:`kanalyze.analyses.idle._bucket_sums` with names added; its sums equal the ledger's.
+Definitions: definitions.md, section 5, rules 5 to 13.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decodes pages of an SQLite table b-tree into integer columns, a block of pages at a time.
 
-Pure: bytes in, arrays out; :mod:`kanalyze.readers.storage.sqlite_pages.pages` finds and reads the pages. The source of
-every definition is https://sqlite.org/fileformat.html, sections 1.6 (b-tree pages) and 2.1 (record format).
+Pure: bytes in, arrays out; :mod:`.table_scan` finds and reads the pages. The source of every definition is
+https://sqlite.org/fileformat.html, sections 1.6 (b-tree pages) and 2.1 (record format).
 All offsets are bytes from the start of the block's data.
 
 A page that SQLite could not have written is never decoded: cell pointers, cell sizes, the bytes in use on the

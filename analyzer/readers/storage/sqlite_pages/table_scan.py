@@ -2,7 +2,7 @@
 
 SQLite's own interface hands out a row at a time, which takes minutes for tens of millions of rows. The file
 format is public and fixed (https://sqlite.org/fileformat.html), so this module walks a table's b-tree to its
-leaf pages and decodes these in blocks (:mod:`kanalyze.readers.storage.sqlite_pages.records`). It is strict: what SQLite
+leaf pages and decodes these in blocks (:mod:`.page_decoder`). It is strict: what SQLite
 could not have written raises :class:`DamagedPageError`; what is sound but needs SQLite itself (a write-ahead
 log, rows longer than a page, other values than integers) raises :class:`NotDecodableError`. Text columns, and
 the schema, are read through :mod:`sqlite3`.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 import numpy as np
 
 from kanalyze.processors import workers
-from kanalyze.readers.storage.sqlite_pages.records import (
+from kanalyze.readers.storage.sqlite_pages.page_decoder import (
     INTERIOR,
     LEAF,
     MOST_COLUMNS,

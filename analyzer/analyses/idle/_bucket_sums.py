@@ -17,7 +17,7 @@ from kanalyze.analyses.host._context_creation import unrecorded_contexts
 from kanalyze.analyses.host._recording_start import BEGINS
 from kanalyze.analyses.host._thread_timeline import labels
 from kanalyze.analyses.idle._attribution import late_time, launch_times, walks
-from kanalyze.analyses.idle._by_name import PARTS, blamed, cut_by_ranges, walks_for_blame
+from kanalyze.analyses.idle._culprit_names import PARTS, blamed, cut_by_ranges, walks_for_blame
 from kanalyze.analyses.idle._sums_per_gap import coded, of_each_gap
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses.idle._attribution import Batch, Cut, Cuts, Walk
-    from kanalyze.analyses.idle._by_name import Blamed
+    from kanalyze.analyses.idle._culprit_names import Blamed
     from kanalyze.analyses.shared.thread_lanes import Lanes
     from kanalyze.report import Report
 
