@@ -31,7 +31,6 @@ import sys
 import tempfile
 import warnings
 import zlib
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import partial
 from itertools import chain, islice
@@ -309,8 +308,9 @@ def _package() -> Path:
 def record(target: Path, parts: list[Part], jobs: int) -> None:
     """Write what every case gives into the file `target`."""
     recorded: dict[str, Any] = {"commit": _commit(), "cases": {}, "texts": {}}
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=8) as pool:
-        for number, (part, found) in enumerate(zip(parts, pool.map(_kept, parts), strict=True), 1):
+    # not concurrent.futures', whose processes are not always replaced when they end together
+    with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
+        for number, (part, found) in enumerate(zip(parts, pool.imap(_kept, parts), strict=True), 1):
             recorded["cases"] |= found[0]
             recorded["texts"] |= found[1]
             print(f"{number} of {len(parts)}: {part[0]}, {len(found[0])} cases", file=sys.stderr)
