@@ -64,6 +64,7 @@ def _size(request, monkeypatch):
         monkeypatch.setattr(frames, "_MANY_ROWS", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_size")
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_table_twice_in_any_order(name, request):

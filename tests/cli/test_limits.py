@@ -46,6 +46,7 @@ def shell(redirect, *arguments):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda some: " ".join(map(str, some))[:30])
 def test_closed_and_full_standard_streams(arguments):
     usual = shell("", *arguments)

@@ -47,6 +47,7 @@ def run_with(name, statements, folder):
     return start(folder / "program")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CUDA, "_add_extension_kernel.cu"])
 def test_a_source_compiles_for_several_architectures_without_a_warning(name, tmp_path):
     compiled = nvcc(*SEVERAL, "-lineinfo", *WARNINGS, "-c", "-o", tmp_path / "out.o", KERNELS / name)

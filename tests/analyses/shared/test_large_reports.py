@@ -27,6 +27,7 @@ def test_several_tables_at_once(name, monkeypatch):
     assert page(name) == alone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_where_memory_counts(name, monkeypatch):
     whole = page(name)
