@@ -40,7 +40,7 @@ def test_make_test_runs_what_the_second_command_of_the_readme_runs():
 
 def test_make_coverage_measures_what_ci_measures():
     run, report, _ = recipe("coverage")
-    assert f".venv/bin/{run}\n.venv/bin/{report}\n" in CI
+    assert f".venv/bin/{run} || true\n.venv/bin/{report} || true\n" in CI
 
 
 @pytest.mark.parametrize("target", TARGETS)
