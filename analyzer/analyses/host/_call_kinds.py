@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from kanalyze.report import Report
 
+#: Copies that block their caller, whatever stream they name.
+BLOCKING_COPY: Final = r"(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"
+
 #: Bucket of a call by prefix of its name; the first match counts, and a call without a match is `api`.
 _BUCKETS: Final = (
     (
@@ -44,10 +47,7 @@ _BUCKETS: Final = (
     ),
     (
         "sync",
-        re.compile(
-            r"(?:cuda|cu)(?:Device|Stream|Event|Ctx|Thread)Synchronize"
-            r"|(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"
-        ),
+        re.compile(rf"(?:cuda|cu)(?:Device|Stream|Event|Ctx|Thread)Synchronize|{BLOCKING_COPY}"),
     ),
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations, used_devices
-from kanalyze.analyses.host._call_kinds import call_names, cuda_name
+from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.lookup import beside
@@ -26,7 +26,7 @@ _SCOPES: Final = (
     ("device", re.compile(r"(?:cuda|cu)(?:Device|Ctx|Thread)Synchronize")),
     ("stream", re.compile(r"(?:cuda|cu)StreamSynchronize")),
     ("event", re.compile(r"(?:cuda|cu)EventSynchronize")),
-    ("copy", re.compile(r"(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))")),
+    ("copy", re.compile(BLOCKING_COPY)),
     ("free", re.compile(r"cudaFree(?!Async)|cuMemFree(?!Async)|cuArrayDestroy|cuMipmappedArrayDestroy")),
 )
 
