@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING, Final
 from kanalyze.counter_model import measured_some
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
+    Commands = Mapping[str, Sequence[str]]
 
 
 #: ncu flags with a value that do not affect which launches are profiled.
@@ -192,13 +196,6 @@ def _flags_of_nsys(command: Sequence[str]) -> list[str]:
 
 
 # The commands of a capture's passes, read from its manifest.
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
-    Commands = Mapping[str, Sequence[str]]
 
 #: The file that marks a folder as a capture.
 MANIFEST: Final = "manifest.json"

@@ -24,10 +24,13 @@ from kanalyze.readers.ncu.tables import LAUNCHES, Measured, metrics_frame
 from kanalyze.readers.ncu.wide_pages import KEYS, Cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from kanalyze.readers.ncu.pages import Page, PagesFile
+
+    #: Numbers whose value is known from another column of the page, with their texts.
+    Known = Callable[[], Iterable[tuple[str, int]]]
 
 
 #: Columns required of a page.
@@ -326,13 +329,6 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
 # Parses metric values on ncu's pages, each distinct text once.
 #
 # Nearly all are plain numbers, with a point for decimals; what is none is looked at more closely.
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    #: Numbers whose value is known from another column of the page, with their texts.
-    Known = Callable[[], Iterable[tuple[str, int]]]
 
 #: Metrics that repeat a launch column: they reveal the number format where nothing else does.
 KNOWN: Final = {

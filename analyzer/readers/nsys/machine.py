@@ -14,9 +14,13 @@ from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
 from kanalyze.readers.nsys.events import DEVICE_COLUMNS, EVENT_TABLES, NO_ID, RANGE_STYLES, process_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from kanalyze.readers.nsys.events import EventTable
     from kanalyze.readers.storage.table_file import TableFile
+
+    Note = tuple[str, int | None, int | None, str]
 
 
 class Machine:
@@ -143,15 +147,6 @@ def streams(database: TableFile) -> pl.DataFrame:
 
 
 # Health notes of an nsys export: lost rows, missing columns and tables, nsys' own warnings.
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from kanalyze.readers.nsys.events import EventTable
-    from kanalyze.readers.storage.table_file import TableFile
-
-    Note = tuple[str, int | None, int | None, str]
 
 _KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
     f"CUPTI_ACTIVITY_KIND_{name}"
