@@ -8,10 +8,10 @@ Three outcomes: a table; an empty table (looked, and there is nothing); or :clas
 (the report does not hold what the answer needs).
 """
 
-import pkgutil
 from functools import cache
-from pathlib import Path
 from typing import Final
+
+from kanalyze.rooms import modules
 
 #: Rooms whose modules are no tables.
 _NO_TABLES: Final = ("page", "shared")
@@ -20,11 +20,9 @@ _NO_TABLES: Final = ("page", "shared")
 @cache
 def homes() -> dict[str, str]:
     """The module of each table, by the table's name, in alphabetical order; found by walking the rooms."""
-    rooms = [room.name for room in pkgutil.iter_modules(__path__) if room.ispkg and room.name not in _NO_TABLES]
     found = {
-        module.name: f"{__name__}.{room}.{module.name}"
-        for room in rooms
-        for module in pkgutil.iter_modules([str(Path(folder, room)) for folder in __path__])
-        if not module.ispkg and not module.name.startswith("_")
+        name: module
+        for room, name, module in modules(__name__, __path__)
+        if room not in _NO_TABLES and not name.startswith("_")
     }
     return dict(sorted(found.items()))

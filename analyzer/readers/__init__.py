@@ -12,7 +12,6 @@ functions; adding the file adds the reader:
 
 from __future__ import annotations
 
-import pkgutil
 import shlex
 from collections.abc import Callable
 from importlib import import_module
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from kanalyze.errors import ReportNotFoundError, UnknownFormatError
 from kanalyze.readers.shared.regular_files import readable
+from kanalyze.rooms import modules
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -66,11 +66,9 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
 def _readers(path: Path) -> list[str]:
     """The reader modules to try, in order: first the one for the file's suffix, so that others are not imported."""
     found = (
-        (f"{room.name}_{module.name.removeprefix('read_')}", f"{__name__}.{room.name}.{module.name}")
-        for room in pkgutil.iter_modules(__path__)
-        if room.ispkg
-        for module in pkgutil.iter_modules([str(Path(folder, room.name)) for folder in __path__])
-        if module.name.startswith("read_")
+        (f"{room}_{name.removeprefix('read_')}", module)
+        for room, name, module in modules(__name__, __path__)
+        if name.startswith("read_")
     )
     ending = path.suffix.removeprefix(".").replace("-", "_")
     return [module for _, module in sorted(found, key=lambda one: not one[0].endswith(ending))]
