@@ -1,1 +1,1 @@
-"""What ncu measured: metrics, stall reasons, rooflines, advice."""
+"""Counters of ncu: metrics, stall reasons, rooflines, advice."""

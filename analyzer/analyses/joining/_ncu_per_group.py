@@ -1,4 +1,4 @@
-"""What ncu measured of each kernel group: the counters of its longest launch, and its best advice."""
+"""Counters of each kernel group, from its longest launch that ncu measured, and its best advice."""
 
 from __future__ import annotations
 
