@@ -6,6 +6,7 @@ The command line prints them in one place (:mod:`kanalyze.cli`): message, remedy
 
 from __future__ import annotations
 
+import errno
 import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -73,6 +74,13 @@ class UnreadableReportError(KanalyzeError):
         """Error: reading `path` failed with `reason`, the operating system's message."""
         remedy = "Check the file's permissions, or copy it to a local disk."
         return cls(f"{path}: cannot be read ({reason}).", remedy)
+
+    @classmethod
+    def of(cls, path: Path, error: OSError) -> UnreadableReportError | OutOfMemoryError:
+        """Error: reading `path` failed with `error`; OutOfMemoryError where the system had no memory for it."""
+        if error.errno == errno.ENOMEM:
+            return OutOfMemoryError.anywhere()
+        return cls.because(path, error.strerror or str(error))
 
 
 class ClosedReportError(KanalyzeError):

@@ -61,7 +61,7 @@ class Kept:
                 try:
                     self._values[name] = read()
                 except OSError as error:  # file or disk disappeared
-                    raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+                    raise UnreadableReportError.of(path, error) from error
             found: T = self._values[name]
             return found
 

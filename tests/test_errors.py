@@ -1,11 +1,20 @@
 """What errors say where it depends on what was found: reasons, counts, endings; the whole text, and its remedy."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from kanalyze.collectors.base.errors import CompileError, InterruptedCaptureError, WorkloadError
-from kanalyze.errors import BadWindowError, CannotTellError, CollectError, OutOfMemoryError, OutputError
+from kanalyze.errors import (
+    BadWindowError,
+    CannotTellError,
+    CollectError,
+    OutOfMemoryError,
+    OutputError,
+    UnreadableReportError,
+)
 
 FOLDER, SOURCE = Path("run"), Path("k.cu")
 FIRST, SECOND, THIRD = (f"k.cu({line}): error: expected a declaration" for line in (1, 2, 3))
@@ -100,3 +109,15 @@ def test_a_run_of_which_every_pass_failed_shows_what_the_last_one_said():
 )
 def test_an_error_says_what_was_found_and_what_to_do(error, said, remedy):
     assert (str(error), error.remedy) == (said, remedy)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (errno.EACCES, UnreadableReportError, "run: cannot be read (Permission denied)."),
+        (errno.ENOMEM, OutOfMemoryError, "there is not enough memory."),
+    ],
+)
+def test_what_the_system_refuses(code, kind, said):
+    error = UnreadableReportError.of(FOLDER, OSError(code, os.strerror(code)))
+    assert (type(error), str(error)) == (kind, said)

@@ -66,7 +66,7 @@ def learn(path: Path, kind: Kind, names: Names) -> None:
             with opened(path) as source:
                 (torch_trace if kind == "trace" else plain_text).learn(source, names)
     except OSError as error:
-        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+        raise UnreadableReportError.of(path, error) from error
 
 
 def copy(path: Path, kind: Kind, target: Path | None, texts: Texts, names: Names) -> None:

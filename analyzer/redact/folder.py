@@ -122,7 +122,7 @@ def _copy_manifest(path: Path, target: Path, texts: Texts) -> None:
     except ValueError as error:
         raise DamagedReportError.at(path, "its text", "it is no JSON") from error
     except OSError as error:
-        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+        raise UnreadableReportError.of(path, error) from error
     if isinstance(content, dict) and "files" in content:
         have = sorted(file for file in target.rglob("*") if file.is_file())
         content["files"] = {str(file.relative_to(target)): file.stat().st_size for file in have}

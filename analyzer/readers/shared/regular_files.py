@@ -41,7 +41,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UnreadableReportError.because(path, error.strerror or str(error)) from error
+        raise UnreadableReportError.of(path, error) from error
     except UnicodeEncodeError as error:
         raise UnreadableReportError.because(path, "no file has such a name") from error
     except ValueError as error:

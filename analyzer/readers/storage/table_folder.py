@@ -33,6 +33,9 @@ _END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 #: Prefix of polars' error messages about a file.
 _PREFIX: Final = re.compile(r"^(parquet error|parquet|out-of-spec)?:? *(File out of specification: )?")
 
+#: polars' message where the operating system refused something.
+_OF_SYSTEM: Final = re.compile(r"(?s)(?P<reason>.*?) \(os error (?P<code>\d+)\)")
+
 
 class TableFolder:
     """A read-only folder of tables; see :class:`kanalyze.readers.storage.table_file.TableFile`.
@@ -161,9 +164,9 @@ class TableFolder:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise self.damaged(table, _in_short(error)) from error
         except OSError as error:
-            reason, of_system, _ = str(error).partition(" (os error")
-            if of_system:
-                raise UnreadableReportError.because(self._file(table), reason) from error
+            if found := _OF_SYSTEM.match(str(error)):
+                refused = OSError(int(found["code"]), found["reason"])
+                raise UnreadableReportError.of(self._file(table), refused) from error
             raise self.damaged(table, _in_short(error)) from error
 
 
