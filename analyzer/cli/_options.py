@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict, TypeVar, cast
@@ -15,24 +13,15 @@ import click
 from kanalyze import outlets
 from kanalyze.cli._doubts import figures_of, tell_doubts
 from kanalyze.cli._output import tell, told_on_terminal
-from kanalyze.processors import workers
+from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from kanalyze.readers import Progress
     from kanalyze.report import Report
     from kanalyze.report import Where as Part
-
-#: Where polars' allocator looks for its options.
-_ALLOCATOR: Final = "_RJEM_MALLOC_CONF"
-
-#: Where polars looks for how many threads it may have.
-_THREADS: Final = "POLARS_MAX_THREADS"
-
-#: One arena, in which large blocks stay with the others, and what is free goes back after three seconds.
-_SPARING: Final = "narenas:1,oversize_threshold:0,dirty_decay_ms:3000,muzzy_decay_ms:0"
 
 #: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
 #: compressed ones, ten times as much is made.
@@ -94,7 +83,7 @@ def in_one_thread_if_small(command: F) -> F:
         if not small:
             return work()
         with sparing_memory():
-            from kanalyze.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
+            from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
         return in_one_thread(work)
 
     return cast("F", chosen)
@@ -159,29 +148,6 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
         # whatever it is, no table is of a part of that
         return {None: found.narrow(window=Window(), device=where["device"], process=where["process"])}
     return parts_of(found, where)
-
-
-@contextmanager
-def sparing_memory() -> Iterator[None]:
-    """Let polars be imported in here with an allocator that keeps less, and with few threads.
-
-    benchmarks/ says what that saves and costs. jemalloc reads its options when it is loaded, polars when it starts its
-    threads; no other program is to have them.
-    """
-    if "polars" in sys.modules:
-        yield
-        return
-    chosen = {_ALLOCATOR: _SPARING, _THREADS: str(workers())}
-    own = {name: value for name, value in chosen.items() if name not in os.environ}
-    os.environ.update(own)
-    try:
-        yield
-        import polars as pl  # noqa: PLC0415 - --help need not import polars
-
-        pl.thread_pool_size()
-    finally:
-        for name in own:
-            os.environ.pop(name, None)
 
 
 def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:

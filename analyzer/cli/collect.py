@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._options import sparing_memory
 from kanalyze.cli._output import emit, flush, tell
 from kanalyze.cli._progress import Progress
+from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, reports_argument, sparing_memory
+from kanalyze.cli._options import Where, in_one_thread_if_small, opened_together, reports_argument
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import UnknownNameError
+from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

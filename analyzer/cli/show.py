@@ -19,11 +19,11 @@ from kanalyze.cli._options import (
     part,
     reports_argument,
     scope,
-    sparing_memory,
     top,
 )
 from kanalyze.cli._output import emit, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
+from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kanalyze.cli._options import closed_at_end, in_one_thread_if_small, output, report_argument, sparing_memory
+from kanalyze.cli._options import closed_at_end, in_one_thread_if_small, output, report_argument
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

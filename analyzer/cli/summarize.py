@@ -19,12 +19,12 @@ from kanalyze.cli._options import (
     parts_of,
     reports_argument,
     scope,
-    sparing_memory,
     tell_left_out,
     top,
 )
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
 from kanalyze.errors import KanalyzeError
+from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,9 +13,9 @@ from kanalyze.cli._options import (
     output,
     report_argument,
     scope,
-    sparing_memory,
 )
 from kanalyze.cli._output import colour, emit, refuse_overwriting, width
+from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import parse_percent
 
 if TYPE_CHECKING:

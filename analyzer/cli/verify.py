@@ -16,9 +16,9 @@ from kanalyze.cli._options import (
     part,
     reports_argument,
     scope,
-    sparing_memory,
 )
 from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

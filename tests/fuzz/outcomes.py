@@ -17,8 +17,8 @@ from kanalyze import catalog
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.machinery.one_thread import in_one_thread
 from kanalyze.model import READER_TABLES
-from kanalyze.one_thread import in_one_thread
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.look import Look
 

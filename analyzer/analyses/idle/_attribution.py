@@ -23,8 +23,8 @@ from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.shared.workers import at_once, in_threads
 from kanalyze.frames import count_up_to, of_parts, rows_by
+from kanalyze.machinery.processors import workers
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.processors import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -33,7 +33,7 @@ from kanalyze.analyses.shared.workers import at_once, many, many_events, side_by
 from kanalyze.analyses.streams import concurrency
 from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.errors import CannotTellError
-from kanalyze.freed_memory import give_back
+from kanalyze.machinery.memory import give_back
 from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
 from kanalyze.recording import again
 from kanalyze.schema import Column, Table

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kanalyze.one_thread import in_one_thread
-from kanalyze.processors import workers
+from kanalyze.machinery.one_thread import in_one_thread
+from kanalyze.machinery.processors import workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,7 +10,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.processors import workers
+from kanalyze.machinery.processors import workers
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.freed_memory import give_back
+from kanalyze.machinery.memory import give_back
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 
-from kanalyze.processors import workers
+from kanalyze.machinery.processors import workers
 from kanalyze.readers.storage.sqlite_pages.page_decoder import (
     INTERIOR,
     LEAF,

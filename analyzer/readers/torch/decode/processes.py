@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from kanalyze.errors import DecoderEndedError
-from kanalyze.processors import processors
+from kanalyze.machinery.processors import processors
 from kanalyze.readers.torch.decode.columns import Decoder
 from kanalyze.readers.torch.decode.repair import Part, columns_of, mended, part_of
 from kanalyze.readers.torch.decode.text import PlainText

@@ -8,9 +8,9 @@ import pytest
 
 LOADING = """
 import os
-import kanalyze.cli._options as options
-options.workers = lambda: 1
-with options.sparing_memory():
+from kanalyze.machinery import memory
+memory.workers = lambda: 1
+with memory.sparing_memory():
     import polars
 print(polars.thread_pool_size(), sorted({"POLARS_MAX_THREADS", "_RJEM_MALLOC_CONF"} & {*os.environ}))
 """

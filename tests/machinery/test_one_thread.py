@@ -8,10 +8,10 @@ import traceback
 import polars as pl
 import pytest
 
-from kanalyze import one_thread
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.cli import _options
-from kanalyze.one_thread import in_one_thread
+from kanalyze.machinery import one_thread
+from kanalyze.machinery.one_thread import in_one_thread
 from support.command import SAMPLES, run
 
 FRAME = pl.DataFrame({"number": range(10)})
