@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze import catalog, frames
+from kanalyze import catalog
 from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle._bucket_sums import launch_waits, named_idle, queued_waits, walked, want_names
 from kanalyze.analyses.idle.culprits import culprits
@@ -14,6 +14,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import workers
 from kanalyze.analyses.streams._waited_for import ended_last
+from kanalyze.columns import grouping
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
 from kanalyze.readers import read
@@ -61,7 +62,7 @@ def _size(request, monkeypatch):
     if request.param:
         monkeypatch.setattr(workers, "_MANY", 0)
         monkeypatch.setattr(workers, "_MANY_ON_HOST", 0)
-        monkeypatch.setattr(frames, "_MANY_ROWS", 0)
+        monkeypatch.setattr(grouping, "_MANY_ROWS", 0)
 
 
 @pytest.mark.slow

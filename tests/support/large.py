@@ -1,14 +1,15 @@
 """What is done for large reports, done for those of a few events."""
 
-from kanalyze import frames
 from kanalyze.analyses.idle import _attribution
-from kanalyze.analyses.shared import cut, lookup, thread_lanes
+from kanalyze.analyses.shared import cut, thread_lanes
+from kanalyze.columns import grouping, lookup
 
 
 def as_if_large(patch):
     """Let a monkey patch take away how many rows make it worth while to go along with them, or to slice them."""
-    for module, name, value in ((frames, "_WORTH_MERGING", 1), (frames, "_SLICE", 3), (lookup, "_LONG", 1)):
-        patch.setattr(module, name, value)
+    for name, value in (("_WORTH_MERGING", 1), ("_SLICE", 3), ("_LONG", 1)):
+        patch.setattr(lookup, name, value)
+    patch.setattr(grouping, "_SLICE", 3)
 
 
 def in_batches(patch, rows):

@@ -10,8 +10,8 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import by_device, exclusive_operations
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.lookup import beside, positions
-from kanalyze.frames import grouped, mixed, slices
+from kanalyze.columns.grouping import grouped, mixed, slices
+from kanalyze.columns.lookup import beside, positions
 from kanalyze.model import LAUNCH_SHAPE
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._kernel_families import communicating
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.frames import grouped, in_order
+from kanalyze.columns.grouping import grouped
+from kanalyze.columns.ordering import in_order
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
+from kanalyze.columns.lookup import beside
 from kanalyze.exact import rate
 from kanalyze.schema import Column, Table
 

@@ -9,9 +9,9 @@ import polars as pl
 from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.device._launch_shapes import SHAPE
 from kanalyze.analyses.device._operations import exclusive_operations
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.requirements import require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.columns.lookup import beside
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table

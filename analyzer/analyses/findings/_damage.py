@@ -13,10 +13,10 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations, recorded_until
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.host._launching_call import launch_rows
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import repeated
+from kanalyze.columns.lookup import gathered
+from kanalyze.columns.ordering import repeated
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from kanalyze.analyses.device._operations import recorded
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside, gathered
+from kanalyze.columns.lookup import beside, first_rows, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.exact import LARGEST
-from kanalyze.frames import first_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from kanalyze.analyses.fusion._chains import chains
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.columns.lookup import gathered
 from kanalyze.exact import added, wide
 from kanalyze.schema import Column, Table
 

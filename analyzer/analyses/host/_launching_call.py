@@ -8,9 +8,10 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations, recorded
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import distinct, gathered, matches, positions
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import in_order, numbers, parts_by, rows_at, telling
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import gathered, matches, positions, rows_at, telling
+from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -51,7 +52,7 @@ def _calls_by_id(report: Report, process: object) -> tuple[pl.Series, pl.Series 
         ids, start, rows = ids.filter(own), start.filter(own), own.arg_true()
     if ids.is_sorted() and start.is_sorted():
         return ids, rows
-    rows = numbers(0, len(ids)) if rows is None else rows
+    rows = pl.int_range(0, len(ids), dtype=pl.UInt32, eager=True) if rows is None else rows
     line = pl.DataFrame([ids, start, rows.alias("row")]).sort("correlation_id", "start_ns", "row")
     return line.get_column("correlation_id"), line.get_column("row")
 
@@ -81,7 +82,7 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
 @once_per_process
 def launching_rows(report: Report) -> pl.Series:
     """Rows of the launch calls in the api events, sorted."""
-    return distinct(launch_rows(report).drop_nulls())
+    return launch_rows(report).drop_nulls().unique().sort()
 
 
 def launching_calls(report: Report) -> dict[int, pl.DataFrame]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.shared.lookup import gathered, positions
+from kanalyze.columns.lookup import gathered, positions
 
 #: Roles of a function: program code, an ``nn.Module`` or garbage collection, library code, or a wrapper that only
 #: forwards a call.

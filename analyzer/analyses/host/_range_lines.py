@@ -8,10 +8,10 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.range_nesting import flat_layers, innermost, outermost_first
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import count_up_to, of_parts
+from kanalyze.columns.grouping import of_parts
+from kanalyze.columns.lookup import count_up_to, gathered
 from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:

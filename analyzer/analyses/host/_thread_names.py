@@ -19,9 +19,9 @@ from kanalyze.analyses.host._python_frames import called_by_program, roles
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import innermost_line
+from kanalyze.columns.lookup import gathered
 from kanalyze.named_ranges import STEP_PREFIX
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_nam
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._recording_start import BEGINS, unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import count_up_to, in_order, numbers, rows_at, rows_by
+from kanalyze.columns.grouping import rows_by
+from kanalyze.columns.lookup import count_up_to, gathered, rows_at
+from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +62,7 @@ def label_codes(report: Report) -> tuple[pl.Series, pl.Series]:
         size = longest(codes.alias("code").to_frame(), "code") + 2
         at = codes.fill_null(size - 1)
         rows = pl.Series([0], dtype=pl.UInt32).new_from_index(0, size)
-        found.append(rows.scatter(at, numbers(first, first + len(names))))
+        found.append(rows.scatter(at, pl.int_range(first, first + len(names), dtype=pl.UInt32, eager=True)))
         first += len(names)
     return found[0], found[1]
 

@@ -11,9 +11,9 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._launching_call import launch_pairs
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.lookup import beside, positions
 from kanalyze.analyses.shared.requirements import require
-from kanalyze.frames import first_seen
+from kanalyze.columns.lookup import beside, positions
+from kanalyze.columns.ordering import first_seen
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 

@@ -19,10 +19,10 @@ from kanalyze.analyses.host._range_lines import on_line
 from kanalyze.analyses.host._recording_start import unseen_starts, unseen_syncs
 from kanalyze.analyses.host._thread_timeline import Stretch, label_codes, threads, unseen_label, winning
 from kanalyze.analyses.shared.cut import overlaid, touched
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
 from kanalyze.analyses.shared.workers import at_once, in_threads
-from kanalyze.frames import count_up_to, of_parts, rows_by
+from kanalyze.columns.grouping import of_parts, rows_by
+from kanalyze.columns.lookup import count_up_to, gathered
 from kanalyze.machinery.processors import workers
 from kanalyze.model import DEVICE_KINDS
 

@@ -14,9 +14,8 @@ from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.streams._waited_for import STREAM, recorded_work, streams
-from kanalyze.frames import rows_at, taken
+from kanalyze.columns.lookup import beside, rows_at, taken
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

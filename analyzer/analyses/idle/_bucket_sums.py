@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import rows_at
+from kanalyze.columns.lookup import rows_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,10 +18,9 @@ from kanalyze.analyses.host._thread_timeline import Stretch, labels
 from kanalyze.analyses.idle._attribution import late_time, launch_times, walks
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import lanes_of
 from kanalyze.analyses.streams._waited_for import ended_last, event_waits, shared_streams, waited_for
-from kanalyze.frames import taken
+from kanalyze.columns.lookup import gathered, taken
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from kanalyze.frames import LARGEST, numbered
+from kanalyze.columns.grouping import LARGEST, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device, operat
 from kanalyze.analyses.host._thread_timeline import labels
 from kanalyze.analyses.idle._attribution import launch_pieces, walks
 from kanalyze.analyses.idle.ledger import BUCKETS
-from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.columns.lookup import gathered
 from kanalyze.window import Window
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from kanalyze.analyses.idle._culprit_names import IDLE, host_culprits
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import parts_by
+from kanalyze.columns.grouping import parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 

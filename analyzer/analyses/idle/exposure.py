@@ -12,10 +12,9 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.lookup import distinct
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.frames import rows_at
+from kanalyze.columns.lookup import rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -112,7 +111,7 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
     every, called = operations(report).select("device", "row"), launching_rows(report)
     work = of_device(every, device)
     if work.height < every.height:
-        called = distinct(launch_rows(report).gather(work.get_column("row")).drop_nulls())
+        called = launch_rows(report).gather(work.get_column("row")).drop_nulls().unique().sort()
     calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
     inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
     if inside.is_empty():

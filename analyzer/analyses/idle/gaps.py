@@ -13,12 +13,12 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._culprit_names import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
 from kanalyze.analyses.idle._sums_per_gap import coded, last_of_runs, of_each_gap
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.columns.lookup import gathered, rows_at, taken
+from kanalyze.columns.ordering import in_order
 from kanalyze.errors import UnknownNameError
-from kanalyze.frames import in_order, numbers, rows_at, taken
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -187,7 +187,8 @@ def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl
         main = pl.concat([main.filter(~again), several.filter(pl.col("place").is_first_distinct())])
     every = pl.concat([part.select("place", "culprit") for part in (main, single)], rechunk=True)
     at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
-    return every.get_column("culprit")[at.scatter(every.get_column("place"), numbers(0, every.height))]
+    order = pl.int_range(0, every.height, dtype=pl.UInt32, eager=True)
+    return every.get_column("culprit")[at.scatter(every.get_column("place"), order)]
 
 
 def _described(batch: Batch) -> pl.DataFrame:

@@ -13,12 +13,11 @@ from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
 from kanalyze.analyses.idle._culprit_names import range_names
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.columns.lookup import gathered, taken
 from kanalyze.errors import UnknownNameError
-from kanalyze.frames import taken
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
 from kanalyze.analyses.ranges._warm_up import compile_spans
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 from kanalyze.errors import CannotTellError
 from kanalyze.model import COMPILED_KERNELS
 

@@ -13,7 +13,7 @@ from kanalyze.analyses.operators._groups import modules
 from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside, gathered
+from kanalyze.columns.lookup import beside, gathered
 from kanalyze.decoder.same_name import normalised
 
 if TYPE_CHECKING:

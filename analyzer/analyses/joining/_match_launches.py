@@ -15,7 +15,7 @@ from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.joining._kernel_groups import kernels_in
 from kanalyze.analyses.shared.cached import once_per_report, once_together
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 from kanalyze.decoder.same_name import normalised, shortened
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, kernels_in
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 from kanalyze.units import frequency, percent, rate, size, time
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host._rounds import rounds
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernels_in
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 if TYPE_CHECKING:

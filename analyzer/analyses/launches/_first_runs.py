@@ -11,7 +11,7 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.launches._launch_costs import launched_kernels
 from kanalyze.analyses.launches._one_time_calls import costs
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

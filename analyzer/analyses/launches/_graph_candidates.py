@@ -18,10 +18,10 @@ from kanalyze.analyses.launches._graph_launches import graph_launches
 from kanalyze.analyses.launches._periods import periodic
 from kanalyze.analyses.launches._series import launch_series
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import of_rows
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.frames import rows_at, slices, taken
+from kanalyze.columns.grouping import slices
+from kanalyze.columns.lookup import of_rows, rows_at, taken
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

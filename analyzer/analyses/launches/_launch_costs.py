@@ -13,9 +13,10 @@ from kanalyze.analyses.host._recording_start import shown_cold
 from kanalyze.analyses.idle._bucket_sums import launch_waits
 from kanalyze.analyses.launches._graph_launches import launches_graphs
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import of_rows
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.frames import LARGEST, mixed, numbered, repeated
+from kanalyze.columns.grouping import LARGEST, mixed, numbered
+from kanalyze.columns.lookup import of_rows
+from kanalyze.columns.ordering import repeated
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

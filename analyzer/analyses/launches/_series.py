@@ -12,12 +12,13 @@ from kanalyze.analyses.device._launch_shapes import shape_numbers
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.shared.lookup import beside, positions
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import stream_numbers, used_streams
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.frames import count_up_to, in_order, mixed, of_parts, slices, taken
+from kanalyze.columns.grouping import mixed, of_parts, slices
+from kanalyze.columns.lookup import beside, count_up_to, positions, taken
+from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -10,9 +10,9 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.launches._graph_building import making_costs
 from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
 from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations, has_graphs
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.columns.lookup import beside
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table

@@ -9,8 +9,8 @@ import polars as pl
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.statistics import longest
+from kanalyze.columns.lookup import beside
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, used_devices
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 from kanalyze.exact import rate
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from kanalyze.analyses.operators._event_tree import in_subtrees, sums_by
 from kanalyze.analyses.operators._events import HOST_KINDS, host_tree
 from kanalyze.analyses.operators._paths import path_numbers, plain_names
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import mixed
+from kanalyze.columns.grouping import mixed
+from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:

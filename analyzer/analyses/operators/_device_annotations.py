@@ -10,8 +10,8 @@ from kanalyze.analyses.device._operations import operations, recorded
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.operators._events import annotation_events
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.thread_nesting import nested
-from kanalyze.frames import first_rows
+from kanalyze.columns.lookup import first_rows, gathered
 
 _FIRST: Final = pl.Series([0], dtype=pl.Int64)
 

@@ -19,9 +19,8 @@ import polars as pl
 
 from kanalyze.analyses.operators._event_tree import HostTree, in_order, tree_of
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import beside, gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import first_rows, telling
+from kanalyze.columns.lookup import beside, first_rows, gathered, telling
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import polars as pl
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import telling
+from kanalyze.columns.lookup import telling
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -13,7 +13,7 @@ from kanalyze.analyses.operators._memory import MEMORY
 from kanalyze.analyses.operators._paths import ARROW, inherited, path_nodes, path_numbers, path_texts, plain_names
 from kanalyze.analyses.operators._phases import MODULE, PHASE, phases
 from kanalyze.analyses.operators._work import OPERATOR_KINDS, host_work, launched_work, operator_work
-from kanalyze.analyses.shared.lookup import beside, gathered
+from kanalyze.columns.lookup import beside, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from kanalyze.analyses.operators._device_annotations import device_annotations
 from kanalyze.analyses.operators._events import operator_tree
 from kanalyze.analyses.operators._memory import MEMORY, allocations
 from kanalyze.analyses.operators._work import operator_work
-from kanalyze.analyses.shared.lookup import beside
+from kanalyze.columns.lookup import beside
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:

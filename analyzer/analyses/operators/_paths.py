@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ from kanalyze.analyses.operators._device_annotations import device_annotations
 from kanalyze.analyses.operators._event_tree import in_order, tree_of
 from kanalyze.analyses.operators._events import framework_events, home_calls
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -11,7 +11,7 @@ from kanalyze.analyses.operators._device_time import makers, torch_device_times
 from kanalyze.analyses.operators._events import asynchronous, host_tree, operator_tree
 from kanalyze.analyses.operators._memory import with_memory_taken
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import gathered
+from kanalyze.columns.lookup import gathered
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -11,8 +11,8 @@ from kanalyze.analyses.operators._forward import forward_rows
 from kanalyze.analyses.operators._paths import ARROW, inherited, path_nodes, path_numbers, path_texts
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import analysis
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.columns.lookup import gathered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 

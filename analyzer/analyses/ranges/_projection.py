@@ -14,7 +14,6 @@ import polars as pl
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.range_nesting import (
     DEEP,
     Nest,
@@ -29,7 +28,9 @@ from kanalyze.analyses.shared.range_nesting import (
 )
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import first_seen, in_order, numbers, parts_by
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import gathered
+from kanalyze.columns.ordering import first_seen, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -211,7 +212,8 @@ def _in_one_pass(thread: ThreadRanges, work: pl.DataFrame) -> pl.DataFrame | Non
     told = enclosing(*(ranges.get_column(name).to_list() for name in ("start", "end")))
     if told is None:
         return None
-    places = pl.zeros(rows.len(), dtype=pl.UInt32, eager=True).scatter(at, numbers(0, len(at)))
+    order = pl.int_range(0, len(at), dtype=pl.UInt32, eager=True)
+    places = pl.zeros(rows.len(), dtype=pl.UInt32, eager=True).scatter(at, order)
     operations = list(work.select("start", "end", "first").iter_rows())
     sums = pl.DataFrame(sums_in(told[0], gathered(places, own).to_list(), operations), schema=_SUMS, orient="row")
     length = pl.col("projected_end") - pl.col("projected_start_ns")

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.frames import count_up_to
+from kanalyze.columns.lookup import count_up_to
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 #: With so many times more pieces than spans, the search goes from spans to pieces.

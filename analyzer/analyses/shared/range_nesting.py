@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.shared.lookup import gathered
 from kanalyze.analyses.shared.statistics import longest
-from kanalyze.frames import count_up_to
+from kanalyze.columns.lookup import count_up_to, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,8 +16,8 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.streams._streams import stream_numbers, used_streams
+from kanalyze.columns.lookup import beside
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

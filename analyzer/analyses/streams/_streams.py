@@ -10,7 +10,9 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import busy_spans as device_spans
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.frames import grouped, in_order, parts_by, rows_at
+from kanalyze.columns.grouping import grouped, parts_by
+from kanalyze.columns.lookup import rows_at
+from kanalyze.columns.ordering import in_order
 from kanalyze.model import DEVICE_KINDS, EVENTS, STREAMS
 
 if TYPE_CHECKING:

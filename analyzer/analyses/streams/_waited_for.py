@@ -14,8 +14,8 @@ from kanalyze.analyses.device._operations import of_device, operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.analyses.shared.lookup import gathered, of_rows
-from kanalyze.frames import count_up_to, in_order, taken
+from kanalyze.columns.lookup import count_up_to, gathered, of_rows, taken
+from kanalyze.columns.ordering import in_order
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:

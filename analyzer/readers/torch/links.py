@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.frames import first_rows, telling
+from kanalyze.columns.lookup import first_rows, telling
 from kanalyze.readers.torch.frames import FRAME_KINDS, ON_DEVICE
 
 if TYPE_CHECKING:

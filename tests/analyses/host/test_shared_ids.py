@@ -2,8 +2,9 @@
 
 import pytest
 
-from kanalyze import catalog, frames
+from kanalyze import catalog
 from kanalyze.analyses.host._launching_call import launch_pairs
+from kanalyze.columns import lookup
 from kanalyze.errors import CannotTellError
 from support.build import call, kernel, report
 
@@ -43,4 +44,4 @@ def test_rows_that_tell():
     import polars as pl  # noqa: PLC0415 - here only
 
     rows = pl.DataFrame({"key": [1] * 64 + [2] * 65})
-    assert frames.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]
+    assert lookup.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]

@@ -9,11 +9,11 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.shared.lookup import of_rows
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams._pairs import in_window, stream_pairs
 from kanalyze.analyses.streams._serialised import stream_waits
 from kanalyze.analyses.streams._streams import used_streams
+from kanalyze.columns.lookup import of_rows
 from kanalyze.units import plural, time
 
 if TYPE_CHECKING:

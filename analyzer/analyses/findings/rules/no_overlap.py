@@ -12,10 +12,10 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered
 from kanalyze.analyses.streams._streams import placed_operations, stream_numbers, used_streams
+from kanalyze.columns.lookup import beside
 from kanalyze.units import plural, size, time
 
 if TYPE_CHECKING:

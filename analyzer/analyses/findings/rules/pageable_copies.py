@@ -14,13 +14,12 @@ from kanalyze.analyses.host._launching_call import calls_of, launching_rows
 from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import blocking_calls
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.statistics import median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.streams._streams import placed_operations, spans_by_stream, stream_numbers
 from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.columns.lookup import beside, rows_at
 from kanalyze.exact import rate_of
-from kanalyze.frames import rows_at
 from kanalyze.units import count, plural, rate, size, time
 
 if TYPE_CHECKING:

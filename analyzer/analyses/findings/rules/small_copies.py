@@ -18,11 +18,10 @@ from kanalyze.analyses.idle._blocking_calls import WAITING, scope_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams._serialised import ordering_calls
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.frames import rows_at
+from kanalyze.columns.lookup import beside, rows_at
 from kanalyze.named_ranges import ALL_STEPS, STEP_PREFIX, plain, without_ids
 from kanalyze.units import plural, rate, size, time
 

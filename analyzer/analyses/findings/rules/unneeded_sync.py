@@ -20,10 +20,9 @@ from kanalyze.analyses.idle._culprit_names import range_names
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.lookup import beside, gathered, of_rows, positions
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.frames import rows_at
+from kanalyze.columns.lookup import beside, gathered, of_rows, positions, rows_at
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.units import count, plural, time
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from kanalyze.frames import single_valued
-
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -58,7 +56,7 @@ class _Column:
         if values.is_empty():
             return
         before, self._rows = self._rows, self._rows + len(values)
-        if (before == 0 or self.only is not None) and single_valued(values):
+        if (before == 0 or self.only is not None) and _single_valued(values):
             first = values.new_from_index(0, 1)
             if self.only is None or first.equals(self.only, null_equal=True):
                 self.only = first
@@ -89,3 +87,11 @@ class _Column:
         if self._room is not None:
             self._parts, self._room = [self._typed(self._room[:at])] if at else [], None
         self._parts.append(values)
+
+
+def _single_valued(values: pl.Series) -> bool:
+    """Whether a column holds one integer only, or nothing but nulls; False for no rows."""
+    missing = values.null_count()
+    if missing or values.is_empty():
+        return missing == len(values) > 0
+    return values.dtype.is_integer() and values.min() == values.max()
