@@ -1,7 +1,11 @@
-"""Reads instructions in a child process, since NVIDIA's disassembler kills its process on a damaged kernel."""
+"""Reads instructions in a child process, since NVIDIA's disassembler kills its process on a damaged kernel.
+
+The child runs this module, as ``python -m`` with the report and the file to write as arguments.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,10 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_PROGRAM: Final = (
-    "import sys; sys.path[:] = {path!r}; from kanalyze.readers.ncu.module_process import write; "
-    "write({report!r}, {out!r})"
-)
+#: The child's arguments: this module, and nothing of the current folder in its place.
+_CHILD: Final = ("-P", "-m", "kanalyze.readers.ncu.module_process")
 
 
 def instructions_apart(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
@@ -38,10 +40,10 @@ def instructions_apart(path: Path, opened: Sequence[Any]) -> pl.DataFrame:
         return instructions_of_actions(path, opened)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "instructions.arrow"
-        program = _PROGRAM.format(path=sys.path, report=str(path.absolute()), out=str(out))
         try:
-            said = subprocess.run(  # noqa: S603 - Python itself, with a program of ours
-                [sys.executable, "-I", "-c", program],
+            said = subprocess.run(  # noqa: S603 - Python itself, with a module of ours
+                [sys.executable, *_CHILD, str(path.absolute()), str(out)],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,
@@ -65,3 +67,7 @@ def write(report: str, out: str) -> None:
         instructions_of_actions(path, opened).write_ipc(out)
     except DAMAGE as error:
         sys.exit(text(error))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1], sys.argv[2])

@@ -5,6 +5,7 @@ import io
 import random
 import re
 import struct
+import sys
 
 import polars as pl
 import pytest
@@ -235,8 +236,17 @@ def test_instructions_that_end_the_disassembler_are_refused(tmp_path, monkeypatc
     path.write_bytes(WHOLE)
     whole = read(path).table("instructions")
     assert whole.equals(read(SAMPLE).table("instructions"))
-    monkeypatch.setattr(ncu_apart, "_PROGRAM", "import os; os.abort()  # {path} {report} {out}")
+    monkeypatch.setattr(ncu_apart, "_CHILD", ("-c", "import os; os.abort()"))
     with pytest.raises(DamagedReportError, match="damaged at the instructions of a kernel: what reads them ended"):
         read(path).table("instructions")
     monkeypatch.setattr("sys.executable", "")
     assert read(path).table("instructions").equals(whole)
+
+
+@needs_module
+def test_modules_of_the_current_folder_do_not_stand_in_for_ours(tmp_path, monkeypatch):
+    for name in ("polars", "struct", "kanalyze"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert read(SAMPLE).table("instructions").height
