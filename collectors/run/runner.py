@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from contextlib import ExitStack
@@ -15,11 +16,13 @@ from kanalyze.collectors.base.checks import checks
 from kanalyze.collectors.base.files import NO_SPACE, discard, entries, full, incomplete
 from kanalyze.collectors.base.progress import Event, Progress
 from kanalyze.collectors.tools import ncu, nsys
-from kanalyze.collectors.tools.last_words import last_words
 from kanalyze.collectors.tools.manifest import PassRecord, step_record
 from kanalyze.collectors.tools.torch_pass import RUNNER_FAILED
 
 if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable
+
     from kanalyze.collectors.base.process import Ended, Starter
     from kanalyze.collectors.base.step import Step
 
@@ -34,6 +37,18 @@ _RUNNER_SAYS: Final = "kanalyze: "
 
 #: Interpreters of tool messages, by the first word of a step's name.
 _MEANINGS: Final = {"nsys": nsys.meaning, "ncu": ncu.meaning}
+
+#: Lines shown of a failure's output.
+_LINES: Final = 12
+
+#: Lines at the end of a log that are searched: a tool may print much after the program's end.
+_LOOKED_AT: Final = 200
+
+#: Patterns of each tool's own messages, by the first word of a step's name.
+_OWN: Final[dict[str, Callable[[str], re.Match[str] | None]]] = {
+    "nsys": nsys.OWN_LINE.search,
+    "ncu": ncu.OWN_LINE.search,
+}
 
 
 class StepFailedError(Exception):
@@ -167,3 +182,16 @@ def read_end(log: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def last_words(step: Step, *, of_program: bool = False) -> list[str]:
+    """The last lines of a step's log; with `of_program` only the program's own, if there are any.
+
+    The temporary capture folder is removed from paths, since it is renamed at the end.
+    """
+    said = process.tail(step.log, _LOOKED_AT)
+    is_own = _OWN.get(step.name.partition("-")[0])
+    if of_program and is_own is not None:
+        said = [line for line in said if not is_own(line)] or said
+    inside = f"{step.log.parent.parent}{os.sep}"
+    return [line.replace(inside, "") for line in said[-_LINES:]]

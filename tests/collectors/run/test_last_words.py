@@ -7,8 +7,8 @@ import pytest
 from kanalyze.collectors import collect
 from kanalyze.collectors.base import process
 from kanalyze.collectors.base.step import Step
+from kanalyze.collectors.run.runner import last_words
 from kanalyze.collectors.tools import ncu
-from kanalyze.collectors.tools.last_words import last_words
 from kanalyze.errors import CollectError
 
 #: What nsys 2025.3 writes when the program ends with an error, as it was recorded.
