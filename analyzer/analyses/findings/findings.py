@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze.analyses.device._platform import interface
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings.rules import cold_start
+from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.shared.cached import analysis, once_per_report
@@ -53,10 +53,12 @@ def ranked(report: Report) -> list[rules.Finding]:
     require(report, TABLE.name, *DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
     modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
-    found = [finding for some in side_by_side(report, [module.find for module in modules]) for finding in some]
+    every = [rule for module in modules for rule in module.RULES]
+    found = [finding for some in side_by_side(report, every) for finding in some]
     least, lengths = least_worth_saying(report), {device: end - low for device, low, end in windows(report).iter_rows()}
     once = {device: WORTH_SAYING * ns for device, ns in lengths.items()}
-    worth = [one for one in found if one.at_stake_ns >= (once if one.rule in cold_start.RULES else least)[one.device]]
+    enough = [(once if one.rule in ONE_TIME else least)[one.device] for one in found]
+    worth = [one for one, ns in zip(found, enough, strict=True) if one.at_stake_ns >= ns]
     words = interface(report)
     told = [one._replace(text=worded(one.text, words), remedy=worded(one.remedy, words)) for one in worth]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))

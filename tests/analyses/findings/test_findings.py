@@ -1,7 +1,12 @@
 """The table of findings: columns, order, and from when on a finding is worth a row; what rules find is tested there."""
 
+import inspect
+import pkgutil
+from importlib import import_module
+
 import pytest
 
+from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings.findings import findings
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
@@ -94,3 +99,14 @@ def test_nothing_to_say_is_an_empty_table_and_no_record_of_the_devices_is_an_err
     assert rows(launch(0, 100, 32)) == rows() == []
     with pytest.raises(CannotTellError, match="cannot tell findings, because the report records no events of kind"):
         findings(report([nvtx("step", 0, 10)], kinds=("range",)))
+
+
+def test_every_rule_of_a_module_is_asked():
+    """A function of findings that is in no RULES would find nothing, in silence."""
+    modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
+    assert modules
+    for module in modules:
+        own = [one for one in vars(module).values() if inspect.isfunction(one) and one.__module__ == module.__name__]
+        public = {one for one in own if list(inspect.signature(one).parameters) == ["report"]}
+        finds = {one for one in public if one.__annotations__["return"] == "list[Finding]"}
+        assert set(module.RULES) == finds, module.__name__

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.findings.rules import cold_start
+from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.launches.cold import BY_KERNEL, TABLE, cold
 from kanalyze.errors import CannotTellError, UnknownNameError
@@ -66,7 +66,7 @@ def test_first_launches_are_those_of_the_rule():
     events = [*launches(40, 4, 6), *launch("once", 200, 260, 9), *launch("quick", 300, 305, 10)]
     columns = ("what", "dur_ns", "warm_ns", "extra_ns")
     assert rows(*events, columns=columns) == [("once", 60, None, None), ("k", 40, 5.0, 35.0)]
-    (finding,) = [one for one in cold_start.find(report(events)) if one.rule == "first-launch"]
+    (finding,) = [one for one in cold_start(report(events)) if one.rule == "first-launch"]
     assert (finding.table, finding.names) == ("cold", ("once",))
 
 
@@ -324,7 +324,7 @@ def test_costs_of_real_reports(path):
     first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
     assert first.height == sum(one.cold.height for one in launch_costs(of).first.values())
     categories = {"context-creation": "context", "unrecorded-context": "context", "first-launch": "first launch"}
-    proved = {categories[one.rule] for one in cold_start.find(of) if one.table == "cold"}
+    proved = {categories[one.rule] for one in cold_start(of) if one.table == "cold"}
     assert proved <= set(found.get_column("category"))
     by_kernel = cold(of, by="kernel")
     assert by_kernel.get_column("count").sum() == of.kind("kernel").height

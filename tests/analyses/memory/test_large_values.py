@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.findings.rules import small_copies, unified_memory
+from kanalyze.analyses.findings.rules.copies import many_small_copies
+from kanalyze.analyses.findings.rules.memory import unified_memory
 from kanalyze.analyses.launches._launch_costs import launched_kernels
 from kanalyze.analyses.memory.migration_totals import migration_totals
 from kanalyze.analyses.memory.migrations import migrations
@@ -98,7 +99,7 @@ def test_the_copies_are_of_unified_memory_often_enough():
 def test_what_moved_again_is_at_stake_and_no_more(events):
     found = report(events, kinds=("memcpy", "api", "fault"))
     held = sum(one.end - one.start for one in events if one.kind == "memcpy")
-    for one in [*unified_memory.find(found), *small_copies.find(found)]:
+    for one in [*unified_memory(found), *many_small_copies(found)]:
         assert 0 <= one.at_stake_ns <= held
 
 

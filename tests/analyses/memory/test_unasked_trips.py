@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.unified_memory import find
+from kanalyze.analyses.findings.rules.memory import unified_memory
 from kanalyze.analyses.memory._page_traffic import pages
 from support.build import call, kernel, memcpy, report
 from support.nsys_csv import report_of
@@ -52,7 +52,7 @@ def test_another_process_on_another_device_does_not_count():
             move(1000 + 2000 * at, process << 30, 65536, ("device", "host")[at % 2], process=process, device=device)
             for at in range(times)
         ]
-    found = [one for one in find(report(events)) if one.rule == "unified-memory-thrash"]
+    found = [one for one in unified_memory(report(events)) if one.rule == "unified-memory-thrash"]
     assert [one.device for one in found] == [0]
     assert "the busiest page went there and back 6 times" in found[0].text
 

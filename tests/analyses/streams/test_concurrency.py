@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.rules import default_stream, no_overlap
+from kanalyze.analyses.findings.rules import concurrency as rules
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.streams import _pairs, _serialised
 from kanalyze.analyses.streams._serialised import stream_waits
@@ -392,9 +392,9 @@ def test_findings_hold_no_more_than_the_ledger(events, sides):
     ]
     of = report(changed, limits=SMALL, streams=streams).narrow(window=Window(*sides))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_serialised, no_overlap):
+        for module in (_serialised, rules):
             patch.setattr(module, "LATENCY_NS", 1)
-        found = [*default_stream.find(of), *no_overlap.find(of)]
+        found = [*rules.default_stream(of), *rules.serial_copy(of)]
     for one in found:
         buckets = ["memcpy"] if one.rule == "serial-copy" else BUSY
         held = ledger(of).filter((pl.col("device") == one.device) & pl.col("bucket").cast(pl.String).is_in(buckets))

@@ -1,8 +1,8 @@
 """Rules: each detects one kind of problem and estimates its cost.
 
-A rule is a module with a function ``find(report: Report) -> list[Finding]``; adding the file adds the rule
-(:mod:`kanalyze.analyses.findings.findings`). A rule claims only what the report's rows show, and never more time than
-the ledger's buckets hold.
+A rule is a function ``(report: Report) -> list[Finding]`` in the ``RULES`` of a module here, which
+:mod:`kanalyze.analyses.findings.findings` finds. A rule claims only what the report's rows show, and never more time
+than the ledger's buckets hold.
 """
 
 from __future__ import annotations

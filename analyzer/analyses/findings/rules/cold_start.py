@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: The one-time rules of this module.
-RULES: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch")
+ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch")
 
 #: Maximum number of contexts named in the sentence.
 _NAMED: Final = 3
 
 
-def find(report: Report) -> list[Finding]:
+def cold_start(report: Report) -> list[Finding]:
     """At most one finding per device for each of context creation, loading and first launches."""
     found = []
     for device in ledger(report).get_column("device").unique(maintain_order=True):
@@ -124,3 +124,6 @@ def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataF
     """The events of the processes that ran operations on the device."""
     used = used_devices(report).filter(pl.col("device") == device)
     return events.join(used.select("process_id"), on="process_id", how="semi", maintain_order="left")
+
+
+RULES: Final = (cold_start,)

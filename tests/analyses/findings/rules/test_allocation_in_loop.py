@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.allocation_in_loop import find
+from kanalyze.analyses.findings.rules.memory import allocation_in_loop
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, kernel, report
@@ -23,7 +23,7 @@ def rounds(count, *, thread=1, free="cudaFree_v3020"):
 
 
 def test_what_the_device_waited_for_in_such_calls():
-    (finding,) = find(report(rounds(10)))
+    (finding,) = allocation_in_loop(report(rounds(10)))
     # rounds two to nine count, less the first of these; the kernel hides half of cudaFree
     assert finding.at_stake_ns == 7 * (10 + 5)
     assert finding.text == (
@@ -34,36 +34,36 @@ def test_what_the_device_waited_for_in_such_calls():
 
 
 def test_memory_that_stays_is_no_finding():
-    assert find(report([event for event in rounds(30) if event.name != "cudaFree_v3020"])) == []
+    assert allocation_in_loop(report([event for event in rounds(30) if event.name != "cudaFree_v3020"])) == []
 
 
 def test_a_few_rounds_are_no_finding():
-    assert find(report(rounds(6))) == []
+    assert allocation_in_loop(report(rounds(6))) == []
 
 
 def test_calls_that_the_device_did_not_wait_for_are_no_finding():
-    assert find(report([*rounds(10), kernel(0, 1000)])) == []
+    assert allocation_in_loop(report([*rounds(10), kernel(0, 1000)])) == []
 
 
 def test_what_another_thread_does_meanwhile_is_not_at_stake():
-    assert find(report(rounds(10, thread=2))) == []
+    assert allocation_in_loop(report(rounds(10, thread=2))) == []
 
 
 def test_a_window_cuts_what_is_at_stake():
-    (finding,) = find(report(rounds(10)).narrow(window=Window(305, 360)))
+    (finding,) = allocation_in_loop(report(rounds(10)).narrow(window=Window(305, 360)))
     assert finding.at_stake_ns == 5 + 5
 
 
 def test_the_part_of_another_device_is_its_own():
     events = [*rounds(10), kernel(0, 1000, process=2, device=1)]
-    assert [finding.device for finding in find(report(events))] == [0]
+    assert [finding.device for finding in allocation_in_loop(report(events))] == [0]
 
 
 @pytest.mark.parametrize("name", ["memory", "findings"])
 def test_no_more_is_at_stake_than_the_ledger_holds(name):
     of = report_of(name)
     held = sum(row["ns"] for row in ledger(of).rows(named=True) if row["bucket"] == "allocation")
-    assert all(0 < finding.at_stake_ns <= held for finding in find(of))
+    assert all(0 < finding.at_stake_ns <= held for finding in allocation_in_loop(of))
 
 
 @pytest.mark.parametrize(("name", "count"), [("memory", 1), ("findings", 0), ("findings_clean", 0), ("torch", 0)])

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.findings.rules.default_stream import find
+from kanalyze.analyses.findings.rules.concurrency import default_stream
 from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, kernel, report
 
@@ -35,7 +35,7 @@ TURNS = in_turn((13, 40), (7, 30), (13, 40), (7, 30))
 
 
 def test_a_blocking_stream_and_the_default_stream_in_turn():
-    (found,) = find(report(TURNS, streams=streams(s7="null", s13="blocking"), limits=SMALL))
+    (found,) = default_stream(report(TURNS, streams=streams(s7="null", s13="blocking"), limits=SMALL))
     # in order on either stream, 80 µs remain of 140 µs: the 60 µs of the default stream can be hidden
     assert (found.rule, found.device, found.at_stake_ns) == ("default-stream", 0, 60 * US)
     assert found.text == (
@@ -56,35 +56,35 @@ def test_a_blocking_stream_and_the_default_stream_in_turn():
     ids=["non-blocking", "no default stream", "type not known", "no streams known"],
 )
 def test_streams_that_the_default_stream_does_not_hold(types):
-    assert find(report(TURNS, streams=types, limits=SMALL)) == []
+    assert default_stream(report(TURNS, streams=types, limits=SMALL)) == []
 
 
 def test_one_stream_alone():
     events = in_turn((7, 40), (7, 30), (7, 20))
-    assert find(report(events, streams=streams(s7="null"), limits=SMALL)) == []
+    assert default_stream(report(events, streams=streams(s7="null"), limits=SMALL)) == []
 
 
 def test_an_order_that_was_asked_for():
     events = [*TURNS, *(call("cudaStreamWaitEvent", at * US + 800, at * US + 900) for at in range(4))]
-    assert find(report(events, streams=streams(s7="null", s13="blocking"), limits=SMALL)) == []
+    assert default_stream(report(events, streams=streams(s7="null", s13="blocking"), limits=SMALL)) == []
 
 
 def test_kernels_that_fill_the_gpu():
     events = in_turn((13, 40), (7, 30), (13, 40), (7, 30))
     full = {**SMALL, "sm_count": 1, "max_warps_per_sm": 1}
-    assert find(report(events, streams=streams(s7="null", s13="blocking"), limits=full)) == []
+    assert default_stream(report(events, streams=streams(s7="null", s13="blocking"), limits=full)) == []
 
 
 def test_the_window_holds_only_its_part():
     of = report(TURNS, streams=streams(s7="null", s13="blocking"), limits=SMALL)
-    (found,) = find(of.narrow(window="100us..150us"))
+    (found,) = default_stream(of.narrow(window="100us..150us"))
     assert found.at_stake_ns == 9 * US  # what the default stream ran in it
-    assert find(of.narrow(window="100us..140us")) == []
+    assert default_stream(of.narrow(window="100us..140us")) == []
 
 
 def test_the_report_made_for_it():
     report = kanalyze.read(REPORTS / "findings.sqlite")
-    (found,) = find(report)
+    (found,) = default_stream(report)
     # ten rounds of 100 µs and 50 µs on the default stream, 100 µs on two blocking ones each
     assert abs(found.at_stake_ns - 2_000_000) < 20_000
     assert "(13, 15)" in found.text
@@ -94,4 +94,4 @@ def test_the_report_made_for_it():
 
 @pytest.mark.parametrize("name", ["findings_clean", "two_gpus", "nccl", "torch_node", "graph_node", "nvtx", "memory"])
 def test_reports_without_it(name):
-    assert find(kanalyze.read(REPORTS / f"{name}.sqlite")) == []
+    assert default_stream(kanalyze.read(REPORTS / f"{name}.sqlite")) == []

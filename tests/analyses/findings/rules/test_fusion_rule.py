@@ -5,13 +5,13 @@ from pathlib import Path
 import polars as pl
 
 import kanalyze
-from kanalyze.analyses.findings.rules.fusion import find
+from kanalyze.analyses.findings.rules.small_kernels import fusible
 
 SAMPLES = Path(__file__).parents[4] / "sample_reports"
 
 
 def test_the_manual_gelu_is_found_with_its_kernels_and_what_one_would_take():
-    (found,) = find(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz"))
+    (found,) = fusible(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz"))
     assert found.text == (
         "168 elementwise kernels in 21 chains pass their results through memory: 18.29 ms. Most: aten::mul → aten::pow "
         "→ … → aten::add → aten::mul, 8 kernels 21 times, taking 18.29 ms; about 2.026 ms as one kernel each."
@@ -25,12 +25,12 @@ def test_the_manual_gelu_is_found_with_its_kernels_and_what_one_would_take():
 
 def test_a_loop_over_one_operator_is_no_chain():
     report = kanalyze.read(SAMPLES / "launch_bound_plain" / "torch.json.gz")
-    assert sum(found.at_stake_ns for found in find(report)) < 1000
+    assert sum(found.at_stake_ns for found in fusible(report)) < 1000
 
 
 def test_nothing_is_claimed_where_no_two_elementwise_kernels_follow_each_other():
-    assert find(kanalyze.read(SAMPLES / "mlp_train" / "torch.json.gz")) == []
+    assert fusible(kanalyze.read(SAMPLES / "mlp_train" / "torch.json.gz")) == []
 
 
 def test_nothing_is_claimed_without_operators():
-    assert find(kanalyze.read(SAMPLES / "gelu" / "nsys.sqlite")) == []
+    assert fusible(kanalyze.read(SAMPLES / "gelu" / "nsys.sqlite")) == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules import graph_candidates
+from kanalyze.analyses.findings.rules.small_kernels import graph_candidate
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._graph_candidates import cut_launches
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
@@ -53,7 +53,7 @@ def rows(program, *columns, **where):
 
 
 def found(of):
-    return [(one.device, one.at_stake_ns, one.text.format(*one.names)) for one in graph_candidates.find(of)]
+    return [(one.device, one.at_stake_ns, one.text.format(*one.names)) for one in graph_candidate(of)]
 
 
 def loop(times=30):
@@ -234,8 +234,8 @@ STREAMS = [
 
 
 def test_the_default_stream_cannot_be_captured():
-    (own,) = graph_candidates.find(report(loop().events, streams=STREAMS))
-    (other,) = graph_candidates.find(report(loop().events, streams=[{**STREAMS[1], "stream": 7}]))
+    (own,) = graph_candidate(report(loop().events, streams=STREAMS))
+    (other,) = graph_candidate(report(loop().events, streams=[{**STREAMS[1], "stream": 7}]))
     assert "(on a stream of its own: the default stream cannot be captured)" in own.remedy
     assert "default" not in other.remedy
     assert own.at_stake_ns == other.at_stake_ns
@@ -272,7 +272,7 @@ def in_turns(one, other, **keys):
 def test_no_launches_is_an_empty_table():
     assert graphs(report([]), by="candidate").equals(BY_CANDIDATE.empty())
     assert graphs(report([kernel(0, 1)]), by="candidate").is_empty()
-    assert graph_candidates.find(report([])) == []
+    assert graph_candidate(report([])) == []
 
 
 # What is claimed is there
@@ -290,7 +290,7 @@ def assert_not_more_than_the_ledger(of):
     for device, launch_ns, queued_ns, saved_ns in claims.iter_rows():
         assert saved_ns <= launch_ns + queued_ns
         assert launch_ns <= held.get(device, 0)
-    for one in graph_candidates.find(of):
+    for one in graph_candidate(of):
         assert 0 < one.at_stake_ns <= held[one.device]
     return claims.height
 
@@ -383,7 +383,7 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
     spans = dict(of.kind("range").select(pl.col("name").cast(pl.String), "dur_ns").iter_rows())
     really = spans["f launched one by one"] - spans["f as a graph"]
     assert really <= row["saved_ns"] <= 1.5 * really
-    (finding,) = graph_candidates.find(of)
+    (finding,) = graph_candidate(of)
     assert finding.at_stake_ns == row["saved_ns"]
     assert finding.table == "graphs --by candidate"
 
@@ -392,7 +392,7 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
     "name", ["findings_clean", "graph_node", "graph_graph", "memory", "thrash", "empty", "prefetch"]
 )
 def test_nothing_to_find(name):
-    assert graph_candidates.find(read(REPORTS / f"{name}.sqlite")) == []
+    assert graph_candidate(read(REPORTS / f"{name}.sqlite")) == []
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)

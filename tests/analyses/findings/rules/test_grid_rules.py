@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.rules import low_occupancy, small_grid, tail
+from kanalyze.analyses.findings.rules.occupancy import low_occupancy, small_grid, tail
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.occupancy.occupancy import occupancy
 from kanalyze.readers import read
@@ -29,7 +29,7 @@ def launch(start, end, blocks, *, threads=256, name="k", device=0, **side):  # n
 
 def found(rule, *events, limits=None, **where):
     """What a rule says, as (device, nanoseconds, sentence)."""
-    findings = rule.find(report(events, limits=SMALL if limits is None else limits).narrow(**where))
+    findings = rule(report(events, limits=SMALL if limits is None else limits).narrow(**where))
     return [(one.device, one.at_stake_ns, one.text.format(*one.names)) for one in findings]
 
 
@@ -65,10 +65,10 @@ def test_nothing_to_say_of_a_gpu_without_limits(rule):
     ],
 )
 def test_a_program_that_does_it_and_one_that_does_not(rule, name, evidence):
-    one = rule.find(read(REPORTS / "findings.sqlite"))[0]
+    one = rule(read(REPORTS / "findings.sqlite"))[0]
     assert one.names[0].startswith(name)
     assert evidence in one.text
-    assert rule.find(read(REPORTS / "findings_clean.sqlite")) == []
+    assert rule(read(REPORTS / "findings_clean.sqlite")) == []
 
 
 def test_mending_the_tail_gained_no_more_than_was_at_stake():
@@ -210,7 +210,7 @@ LIMITED = {
 def test_low_occupancy(limiter):
     event, expected, remedy = LIMITED[limiter]
     assert found(low_occupancy, event) == [expected]
-    assert low_occupancy.find(report([event], limits=SMALL))[0].remedy.startswith(remedy)
+    assert low_occupancy(report([event], limits=SMALL))[0].remedy.startswith(remedy)
 
 
 def test_low_occupancy_of_several_kernels():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import kanalyze
 from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules import host_phases
+from kanalyze.analyses.findings.rules.host_waits import host_computes
 from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, kernel, nvtx, report
 
@@ -27,7 +27,7 @@ def test_phases_are_named_by_range_and_by_the_calls_around_them():
         call("cudaEventRecord_v3020", 500, 510),
         *launched(4, 560, 600),
     ]
-    (one,) = host_phases.find(report(events))
+    (one,) = host_computes(report(events))
     assert (one.rule, one.device, one.at_stake_ns, one.table) == ("host-computes", 0, 90 + 90 + 40, "culprits")
     assert one.text.format(*one.names) == (
         "GPU 0 idle while the program runs its own code, in no CUDA call: 36.7 % of the window. Most in data {raw}: "
@@ -44,14 +44,14 @@ def test_a_phase_that_matters_little_is_not_named():
         nvtx("b", 400, 410),
         *launched(3, 420, 500),
     ]
-    (one,) = host_phases.find(report(events))
+    (one,) = host_computes(report(events))
     assert one.at_stake_ns == 200
     assert "in a: 190 ns" in one.text
     assert "in b" not in one.text
 
 
 def test_no_host_time_is_no_finding():
-    assert host_phases.find(report([*launched(1, 10, 100), *launched(2, 110, 200)])) == []
+    assert host_computes(report([*launched(1, 10, 100), *launched(2, 110, 200)])) == []
 
 
 def test_host_time_is_said_once():
@@ -61,10 +61,10 @@ def test_host_time_is_said_once():
 
 def test_the_real_program_that_computes_on_the_host_raises_it():
     of = kanalyze.read(REPORTS / "findings.sqlite")
-    (one,) = host_phases.find(of)
+    (one,) = host_computes(of)
     assert one.at_stake_ns == ledger(of).filter(ledger(of).get_column("bucket") == "host").get_column("ns").item()
     assert "Most in host computes: 30.01 ms in 15 gaps, the longest 2.004 ms" in one.text
 
 
 def test_the_real_program_that_does_all_well_does_not():
-    assert host_phases.find(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []
+    assert host_computes(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []

@@ -6,7 +6,10 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules import allocation_in_loop, small_copies, unified_memory
+from kanalyze.analyses.findings.rules import copies as copies_rules
+from kanalyze.analyses.findings.rules import memory as memory_rules
+from kanalyze.analyses.findings.rules.copies import many_small_copies
+from kanalyze.analyses.findings.rules.memory import allocation_in_loop, unified_memory
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory import _allocations
 from kanalyze.window import Window
@@ -63,8 +66,8 @@ def with_some(of):
 @FEWER
 def test_small_copies(events, window):
     of = report(events).narrow(window=Window(*window))
-    with patch.object(small_copies, "RUN", 2):
-        found = small_copies.find(of)
+    with patch.object(copies_rules, "RUN", 2):
+        found = many_small_copies(of)
         holds(found)
         assert all(0 < one.at_stake_ns <= held(of, one.device, "memcpy", *IDLE) for one in found)
 
@@ -75,7 +78,7 @@ def test_small_copies(events, window):
 def test_allocation_in_loop(events, window):
     of = report(events).narrow(window=Window(*window))
     with patch.object(_allocations, "LOOP_ROUNDS", 1):
-        found = allocation_in_loop.find(of)
+        found = allocation_in_loop(of)
         holds(found)
         assert all(0 < one.at_stake_ns <= held(of, one.device, "allocation") for one in found)
 
@@ -85,7 +88,7 @@ def test_allocation_in_loop(events, window):
 @FEWER
 def test_unified_memory(events, window):
     of = report(events).narrow(window=Window(*window))
-    with patch.object(unified_memory, "_MANY", 1):
-        found = unified_memory.find(of)
+    with patch.object(memory_rules, "_MANY", 1):
+        found = unified_memory(of)
         holds(found)
         assert all(0 <= one.at_stake_ns <= held(of, one.device, *WORK) for one in found)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules import cold_start
+from kanalyze.analyses.findings.rules.cold_start import cold_start
 from support.build import call, kernel, overhead, report
 
 FIRST = [call("cudaLaunchKernel", -3, 0, correlation=9), kernel(0, 5, correlation=9)]
@@ -10,7 +10,7 @@ LAST = [call("cudaLaunchKernel", 1_000, 1_010, correlation=1), kernel(1_010, 1_0
 
 
 def loading(*events):
-    found = cold_start.find(report([*FIRST, *events, *LAST]))
+    found = cold_start(report([*FIRST, *events, *LAST]))
     return [(one.at_stake_ns, one.text.removeprefix("Loading modules and libraries: ")) for one in found
             if one.rule == "module-loading"]  # fmt: skip
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-from kanalyze.analyses.findings.rules.no_overlap import find
+from kanalyze.analyses.findings.rules.concurrency import serial_copy
 from support.build import call, host, kernel, memcpy, report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -33,7 +33,7 @@ def to_host(*, at, made=kernel):
 
 
 def test_a_copy_to_the_device_behind_a_kernel():
-    (found,) = find(report(to_device()))
+    (found,) = serial_copy(report(to_device()))
     assert (found.rule, found.device, found.at_stake_ns) == ("serial-copy", 0, 30 * US)
     assert found.text == (
         "1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs between kernels of the same stream (7); the host "
@@ -44,17 +44,17 @@ def test_a_copy_to_the_device_behind_a_kernel():
 def test_no_more_than_the_kernels_ran():
     first = launched(1, kernel(20 * US, 30 * US, correlation=1), at=0, name="cudaLaunchKernel")
     copy = memcpy(31 * US, 131 * US, correlation=2, side=PINNED)
-    (found,) = find(report([*first, *launched(2, copy, at=3 * US)]))
+    (found,) = serial_copy(report([*first, *launched(2, copy, at=3 * US)]))
     assert found.at_stake_ns == 10 * US
 
 
 def test_a_copy_to_the_host_before_a_kernel_that_was_submitted_by_then():
-    (found,) = find(report(to_host(at=5 * US)))
+    (found,) = serial_copy(report(to_host(at=5 * US)))
     assert found.at_stake_ns == 30 * US
 
 
 def test_a_kernel_that_was_submitted_after_the_copy_may_depend_on_it():
-    assert find(report(to_host(at=125 * US))) == []
+    assert serial_copy(report(to_host(at=125 * US))) == []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_kernel_that_was_submitted_after_the_copy_may_depend_on_it():
     ids=["pageable", "blocking", "late", "own stream", "to host", "hidden", "ordered", "ordered at once", "no kernel"],
 )
 def test_copies_that_it_says_nothing_about(events):
-    assert find(report(events)) == []
+    assert serial_copy(report(events)) == []
 
 
 @pytest.mark.parametrize("own", [-5 * US, 4 * US])
@@ -85,34 +85,34 @@ def test_the_last_call_that_orders_the_stream_counts_whichever_stream_it_names(o
         host("sync", "Stream wait event", own, own + US, correlation=50, context=1, stream=7),
         call("cudaStreamWaitEvent", other, other + US, correlation=51),
     ]
-    assert find(report([*to_device(), *asked])) == []
+    assert serial_copy(report([*to_device(), *asked])) == []
     early = [event for event in asked if event.start < 0]
-    assert len(find(report([*to_device(), *early]))) == 1
+    assert len(serial_copy(report([*to_device(), *early]))) == 1
 
 
 def test_a_copy_that_other_work_hides_wholly_is_none_of_them():
     second = launched(3, kernel(140 * US, 200 * US, correlation=3), at=7 * US, name="cudaLaunchKernel")
     hidden = memcpy(201 * US, 231 * US, correlation=4, size_bytes=1 << 20, side=PINNED)
     behind = [*second, *launched(4, hidden, at=9 * US)]
-    (both,) = find(report([*to_device(), *behind]))
+    (both,) = serial_copy(report([*to_device(), *behind]))
     assert both.text.startswith("2 copies of pinned memory, 2.097 MB, ran alone for 60.00 µs")
-    (one,) = find(report([*to_device(), *behind, kernel(200 * US, 240 * US, stream=13)]))
+    (one,) = serial_copy(report([*to_device(), *behind, kernel(200 * US, 240 * US, stream=13)]))
     assert one.text.startswith("1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs")
 
 
 def test_the_window_cuts_the_time_at_stake():
     of = report(to_device())
-    (found,) = find(of.narrow(window="50us..110us"))
+    (found,) = serial_copy(of.narrow(window="50us..110us"))
     assert found.at_stake_ns == 9 * US
-    assert find(of.narrow(window="..101us")) == []
+    assert serial_copy(of.narrow(window="..101us")) == []
 
 
 def test_the_report_made_for_it():
-    (found,) = find(kanalyze.read(REPORTS / "findings.sqlite"))
+    (found,) = serial_copy(kanalyze.read(REPORTS / "findings.sqlite"))
     # four of five copies wait for a kernel of 500 µs each
     assert abs(found.at_stake_ns - 2_000_000) < 20_000
 
 
 @pytest.mark.parametrize("name", ["findings_clean", "torch_node", "nccl", "graph_graph", "thrash", "libraries"])
 def test_reports_without_it(name):
-    assert find(kanalyze.read(REPORTS / f"{name}.sqlite")) == []
+    assert serial_copy(kanalyze.read(REPORTS / f"{name}.sqlite")) == []

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.rules.pageable_copies import find, pageable_copies
+from kanalyze.analyses.findings.rules.copies import pageable_copies, pageable_copy
 from support import machine
 from support.build import call, kernel, memcpy, nvtx, report
 from support.machine import Task
@@ -27,7 +27,7 @@ PROGRAMS = st.lists(TASKS, min_size=1, max_size=12)
 
 
 def stakes(events):
-    return {one.rule: one.at_stake_ns for one in find(report(events, kinds=KINDS))}
+    return {one.rule: one.at_stake_ns for one in pageable_copy(report(events, kinds=KINDS))}
 
 
 @given(PROGRAMS, st.data())
@@ -75,7 +75,7 @@ def steps(count, *, first=10_000, name="step"):
 
 
 def found(events, **keys):
-    return {one.rule: one for one in find(report(events, kinds=KINDS, **keys))}
+    return {one.rule: one for one in pageable_copy(report(events, kinds=KINDS, **keys))}
 
 
 def test_an_upload_before_the_steps_is_told_apart_from_what_they_repeat():
@@ -127,14 +127,14 @@ def test_without_steps_nothing_is_said_of_what_recurs():
 
 def test_a_window_of_one_step_knows_that_its_copies_recur():
     whole = report([*a_copy(0, 9000, 99), *steps(5)], kinds=KINDS)
-    (seen,) = find(whole.narrow(window="step#2"))
+    (seen,) = pageable_copy(whole.narrow(window="step#2"))
     assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 102)
 
 
 def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
     """Their copies run for 0.45 ms, and their calls block the host for five times as long."""
     naive = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite").narrow(window="naive")
-    (seen,) = find(naive)
+    (seen,) = pageable_copy(naive)
     blocked = pageable_copies(naive).select(
         (pageable_copies(naive)["call_end"] - pageable_copies(naive)["call_start"]).sum()
     )
@@ -151,5 +151,5 @@ def test_copies_on_a_busy_device_are_not_all_to_be_gained():
 
 def test_of_a_window_it_is_said_that_rounds_are_the_report_s():
     read = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite")
-    (seen,) = find(read.narrow(window="step#20"))
+    (seen,) = pageable_copy(read.narrow(window="step#20"))
     assert "they recur, here in 1 of the report's 42 steps; in the median 2 in each" in seen.text

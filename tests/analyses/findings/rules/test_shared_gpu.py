@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.device._sharing import shared_devices
-from kanalyze.analyses.findings.rules.shared_gpu import find
+from kanalyze.analyses.findings.rules.concurrency import shared_gpu
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, report
 from support.command import REPORTS, run
@@ -20,7 +20,7 @@ OTHERS = [kernel(30, 35, process=2, name="relu"), kernel(40, 45, process=2, name
 
 
 def test_a_kernel_that_holds_the_other_process_s():
-    (found,) = find(report([BEFORE, LONG, *OTHERS]))
+    (found,) = shared_gpu(report([BEFORE, LONG, *OTHERS]))
     assert (found.rule, found.device, found.at_stake_ns) == ("shared-gpu", 0, 10)
     assert found.text == (
         "Processes 1 and 2 share GPU 0: for 10 ns kernels of more than one had begun and not ended, and the next was "
@@ -32,7 +32,7 @@ def test_a_kernel_that_holds_the_other_process_s():
 
 
 def test_whole_graphs_count_as_kernels():
-    assert find(report([graph(0, 50, process=1), graph(20, 70, process=2)]))[0].at_stake_ns == 30
+    assert shared_gpu(report([graph(0, 50, process=1), graph(20, 70, process=2)]))[0].at_stake_ns == 30
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,21 @@ def test_whole_graphs_count_as_kernels():
     ids=["one process", "two GPUs", "two streams", "one after the other", "a copy", "a process that is not known"],
 )
 def test_what_is_not_shared(events):
-    assert find(report(events)) == []
+    assert shared_gpu(report(events)) == []
     assert [shared for shared in shared_devices(report(events)) if shared.together_ns] == []
 
 
 def test_a_trace_numbers_the_gpus_of_each_process():
     of = report([LONG, *OTHERS])
     trace = replace(of, meta=replace(of.meta, tool="torch.profiler"))
-    assert find(trace) == []
+    assert shared_gpu(trace) == []
 
 
 def test_a_window_or_a_process_alone():
     of = report([BEFORE, LONG, *OTHERS])
-    assert find(of.narrow(window=Window(0, 33)))[0].at_stake_ns == 3
-    assert find(of.narrow(window=Window(50, 60))) == []
-    assert find(of.narrow(process=1)) == []
+    assert shared_gpu(of.narrow(window=Window(0, 33)))[0].at_stake_ns == 3
+    assert shared_gpu(of.narrow(window=Window(50, 60))) == []
+    assert shared_gpu(of.narrow(process=1)) == []
 
 
 def health(events):
@@ -72,7 +72,7 @@ def health(events):
 
 def test_health_counts_those_that_only_took_turns_too():
     turns = [kernel(10 * number, 10 * number + 5, process=1 + number % 2) for number in range(6)]
-    assert find(report(turns)) == []
+    assert shared_gpu(report(turns)) == []
     assert health(turns) == [(1, 0, True)]
     assert health([LONG, *OTHERS]) == [(1, 10, True)]
     assert health([BEFORE, kernel(10, 20, process=2)]) == [(0, 0, False)]

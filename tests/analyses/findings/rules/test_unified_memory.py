@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.unified_memory import find
+from kanalyze.analyses.findings.rules.memory import unified_memory
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import host, kernel, memcpy, report
@@ -21,7 +21,7 @@ def fault(start, end, address, device=0):
 
 
 def found(of):
-    return {finding.rule: finding for finding in find(of)}
+    return {finding.rule: finding for finding in unified_memory(of)}
 
 
 def there_and_back(times):
@@ -86,7 +86,7 @@ def test_a_few_copies_want_none():
 
 def test_faults_of_another_device_stall_nothing_here():
     events = [*there_and_back(8), kernel(0, 800, device=1)]
-    stakes = {finding.device: finding.at_stake_ns for finding in find(report(events)) if "prefetch" in finding.rule}
+    stakes = {one.device: one.at_stake_ns for one in unified_memory(report(events)) if "prefetch" in one.rule}
     assert stakes == {0: 8 * 5 + 8 * 8}
 
 
@@ -100,7 +100,7 @@ def test_no_more_is_at_stake_than_the_ledger_holds(name):
     of = report_of(name)
     rows = ledger(of).rows(named=True)
     held = sum(row["ns"] for row in rows if row["bucket"] in ("kernel", "memcpy"))
-    assert all(0 < finding.at_stake_ns <= held for finding in find(of))
+    assert all(0 < finding.at_stake_ns <= held for finding in unified_memory(of))
 
 
 @pytest.mark.parametrize(

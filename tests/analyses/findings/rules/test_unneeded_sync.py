@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.rules import host_idle, unneeded_sync
-from kanalyze.analyses.findings.rules.unneeded_sync import avoidable
+from kanalyze.analyses.findings.rules.host_waits import avoidable, host_blocks, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report
@@ -48,7 +47,7 @@ def steps(**how):
 
 
 def found(events, **tables):
-    return unneeded_sync.find(report(events, **tables))
+    return unneeded_sync(report(events, **tables))
 
 
 def test_a_wait_after_every_kernel_raises_it():
@@ -182,22 +181,22 @@ def test_it_claims_no_more_than_the_ledger_holds():
 
 def test_the_window_cuts_what_it_claims():
     of = report(steps()).narrow(window="0ns..290ns")
-    assert unneeded_sync.find(of) == []  # two calls are no habit
+    assert unneeded_sync(of) == []  # two calls are no habit
     of = report(steps()).narrow(window="190ns..450ns")
-    assert unneeded_sync.find(of)[0].at_stake_ns == 5 + 10 + 10 + 10 + 10 + 10
+    assert unneeded_sync(of)[0].at_stake_ns == 5 + 10 + 10 + 10 + 10 + 10
 
 
 def test_what_looks_unneeded_is_not_said_again():
-    (rest,) = host_idle.find(report(steps()))
+    (rest,) = host_blocks(report(steps()))
     assert (rest.rule, rest.at_stake_ns) == ("host-blocks", 10)  # the last one
     assert rest.text.endswith("(cudaDeviceSynchronize 10 ns), besides the calls that look unneeded.")
-    (whole,) = host_idle.find(report(steps()[: 1 + 3 * 3]))
+    (whole,) = host_blocks(report(steps()[: 1 + 3 * 3]))
     assert whole.at_stake_ns == 30
 
 
 def test_a_call_that_nothing_is_told_of_keeps_its_time():
     needed = [call(LAUNCH, 600, 610, correlation=9), kernel(610, 640, correlation=9)]
-    (rest,) = host_idle.find(report([*steps(), *needed, call("cudaStreamSynchronize", 612, 660)]))
+    (rest,) = host_blocks(report([*steps(), *needed, call("cudaStreamSynchronize", 612, 660)]))
     assert rest.at_stake_ns == 20
     assert "(cudaStreamSynchronize 20 ns), besides" in rest.text
 
@@ -230,14 +229,14 @@ def test_never_more_than_the_buckets_hold(made, window):
     for one in avoidable(of).iter_rows(named=True):
         assert 0 < one["gain_ns"] <= one["end"] - one["start"]
     rows = ledger(of).filter(pl.col("bucket").is_in(["sync", "launch"]))
-    found = unneeded_sync.find(of)
+    found = unneeded_sync(of)
     holds(found)
     for one in found:
         assert 0 < one.at_stake_ns <= rows.filter(pl.col("device") == one.device).get_column("ns").sum()
 
 
 def test_the_real_program_that_waits_after_every_kernel_raises_it():
-    (one,) = unneeded_sync.find(kanalyze.read(REPORTS / "findings.sqlite"))
+    (one,) = unneeded_sync(kanalyze.read(REPORTS / "findings.sqlite"))
     assert "of them cudaDeviceSynchronize in b sync after every kernel" in one.text
     calls = avoidable(kanalyze.read(REPORTS / "findings.sqlite"))
     assert calls.height == 331
@@ -245,4 +244,4 @@ def test_the_real_program_that_waits_after_every_kernel_raises_it():
 
 
 def test_the_real_program_that_does_all_well_does_not():
-    assert unneeded_sync.find(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []
+    assert unneeded_sync(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []

@@ -6,7 +6,8 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules import cold_start, host_phases
+from kanalyze.analyses.findings.rules.cold_start import cold_start
+from kanalyze.analyses.findings.rules.host_waits import host_computes
 from kanalyze.analyses.idle._bucket_sums import walked
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
@@ -34,7 +35,7 @@ EVENTS = [
 
 
 def told(of, rule):
-    return [found for module in (cold_start, host_phases) for found in module.find(of) if found.rule == rule]
+    return [found for rule_of in (cold_start, host_computes) for found in rule_of(of) if found.rule == rule]
 
 
 def test_the_making_of_a_context_is_not_the_programs_own_code():

@@ -1,13 +1,13 @@
-"""Blocking calls that nothing in the report requires: the host could have launched ahead instead."""
+"""Idle time of the device while the host blocks in a call, needed or not, or runs its own code."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import names_that, shown
@@ -15,19 +15,128 @@ from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._recording_start import begun_before
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
-from kanalyze.analyses.idle._bucket_sums import launch_waits
+from kanalyze.analyses.idle._bucket_sums import launch_waits, walked
 from kanalyze.analyses.idle._culprit_names import range_names
+from kanalyze.analyses.idle.culprits import context_culprits, culprits
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.launches._steady_window import worth_saying
+from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
+from kanalyze.analyses.memory._unified_moves import faults_seen
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import beside, gathered, of_rows, positions, rows_at
 from kanalyze.intervals import BEFORE_ALL
-from kanalyze.units import count, plural, time
+from kanalyze.named_ranges import located
+from kanalyze.units import count, moment, percent, plural, time
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+
+def host_blocks(report: Report) -> list[Finding]:
+    """At most one finding per device, on blocking calls other than those of :func:`unneeded_sync`."""
+    found = []
+    for (device,), rows in (
+        ledger(report)
+        .filter(pl.col("bucket") == "sync")
+        .partition_by("device", as_dict=True, maintain_order=True)
+        .items()
+    ):
+        found += _blocks(int(device), rows, unneeded(report).get(int(device)))
+    return found
+
+
+def _blocks(device: int, rows: pl.DataFrame, told: pl.DataFrame | None) -> list[Finding]:
+    """The finding on `rows` of the ledger's bucket, less the calls reported elsewhere (`told`)."""
+    window = float(rows.get_column("ns").item(0)) / float(rows.get_column("share").item(0))
+    if told is not None:
+        own = told.group_by(shown(pl.col("name")).alias("detail")).agg(pl.col("sync_ns").sum())
+        left = rows.join(own, on="detail", how="left", maintain_order="left")
+        rows = left.with_columns((pl.col("ns") - pl.col("sync_ns").fill_null(0)).clip(lower_bound=0).alias("ns"))
+    stake = total(rows, "ns")
+    calls = ", ".join(
+        f"{literal(name)} {time(ns)}"
+        for name, ns in rows.sort("ns", "detail", descending=[True, False]).select("detail", "ns").head(3).iter_rows()
+        if ns
+    )
+    besides = "" if told is None else ", besides the calls that look unneeded"
+    where = f"{percent(stake / window)} of the window ({calls}){besides}"
+    text = f"GPU {device} idle while the host is blocked in a synchronizing call: {where}."
+    remedy = (
+        "Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now."
+    )
+    return [Finding("host-blocks", device, stake, text, remedy, "syncs --by api")] if stake else []
+
+
+#: Maximum number of phases named; the next ones only if not much shorter than the first.
+_NAMED_PHASES: Final = 3
+_NOTABLE: Final = 0.1
+
+
+def host_computes(report: Report) -> list[Finding]:
+    """At most one finding per device: its time outside CUDA calls, with the longest phases.
+
+    Without the time around contexts created outside of recorded calls, of which ``cold_start`` tells.
+    """
+    found = []
+    for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
+        stake = ns - walked(report)[device].unrecorded_ns
+        if stake > 0 and stake >= least_worth_saying(report)[device]:
+            found.append(_computes(report, device, stake, share * stake / ns))
+    return found
+
+
+def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
+    walk = walked(report)[device]
+    start, length = walk.longest_host
+    phases = _phases(report, device)
+    notable = phases.drop_nulls("culprit").filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
+    named = "; ".join(map(_phase, notable.head(_NAMED_PHASES).iter_rows(named=True)))
+    faulting = _faulting(report, device)
+    most = f"Most {named}. " if named else ""
+    making, since = walk.unrecorded_ns, moment(start, report.zero_ns)
+    besides = f", besides {time(making)} around the making of contexts" if making else ""
+    text = (
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "
+        f"window{besides}. {most}The longest stretch is {time(length)}, from {since} on.{faulting}"
+    )
+    remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
+    return Finding("host-computes", device, stake, text, remedy, "culprits")
+
+
+def _faulting(report: Report, device: int) -> str:
+    """The sentence on CPU page faults meanwhile, which are not the program's code either; empty without any."""
+    if "fault" not in report.kinds:
+        return ""
+    used = used_devices(report).filter(pl.col("device") == device)
+    faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
+    return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
+
+
+def _phases(report: Report, device: int) -> pl.DataFrame:
+    """The rows of :func:`culprits` on host time, the longest first, less the time of context creation.
+
+    Rows that held such time have no longest_ns: how much of their longest gap it was is unknown.
+    """
+    rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
+    held = context_culprits(report).get(device)
+    if held is None:
+        return rows
+    left = rows.join(held, on=["culprit", "range"], how="left", nulls_equal=True, maintain_order="left")
+    ns = (pl.col("ns") - pl.col("making_ns").fill_null(0)).clip(lower_bound=0)
+    longest = pl.when(pl.col("making_ns").is_null()).then("longest_ns")
+    return left.with_columns(ns.alias("ns"), longest.alias("longest_ns")).sort(
+        "ns", descending=True, maintain_order=True
+    )
+
+
+def _phase(row: dict[str, Any]) -> str:
+    where = literal(located(str(row["culprit"]), row["range"]))
+    several = row["gaps"] > 1 and row["longest_ns"] is not None
+    longest = f" in {plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if several else ""
+    return f"{where}: {time(row['ns'])}{longest}"
 
 
 #: A few waits between phases are normal; from so many on there is a finding.
@@ -37,7 +146,7 @@ _FEWEST: Final = 3
 _BUCKETS: Final = ("sync", "launch")
 
 
-def find(report: Report) -> list[Finding]:
+def unneeded_sync(report: Report) -> list[Finding]:
     """At most one finding per device, on all such calls together."""
     found = []
     for device, calls in unneeded(report).items():
@@ -217,3 +326,6 @@ def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
         gain = pl.min_horizontal(pl.col("sync_ns") + one, pl.col("end") - pl.col("start"))
         found.append(together.with_columns(gain_ns=gain).drop("launch"))
     return pl.concat(found).filter(pl.col("gain_ns") > 0)
+
+
+RULES: Final = (host_blocks, host_computes, unneeded_sync)

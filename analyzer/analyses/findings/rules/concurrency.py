@@ -1,4 +1,4 @@
-"""Copies of pinned memory that could have overlapped kernels of their own stream, but ran alone."""
+"""Concurrency that is missing or unwanted: copies beside no kernel, the default stream, other programs on the GPU."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
+from kanalyze.analyses.device._sharing import shared_devices
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
-from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered
+from kanalyze.analyses.shared.statistics import longest, total
+from kanalyze.analyses.streams._pairs import in_window, stream_pairs
+from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
 from kanalyze.analyses.streams._streams import placed_operations, stream_numbers, used_streams
-from kanalyze.columns.lookup import beside
+from kanalyze.columns.lookup import beside, of_rows
 from kanalyze.units import plural, size, time
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.device._sharing import Shared
     from kanalyze.report import Report
 
-
-_REMEDY: Final = (
+_COPY_ASIDE: Final = (
     "Copy in a stream of its own, into a second buffer, while kernels work on the first; order what depends by events."
 )
 
 
-def find(report: Report) -> list[Finding]:
+def serial_copy(report: Report) -> list[Finding]:
     """One finding per device with such copies."""
     if not any(worth_saying(report, ns) for ns in ledger(report).filter(bucket="memcpy").get_column("ns")):
         return []
@@ -42,7 +44,7 @@ def find(report: Report) -> list[Finding]:
                 f"{time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); the host had "
                 "submitted both by then, and only the stream's order kept them apart."
             )
-            found.append(Finding("serial-copy", device, stake, text, _REMEDY, "concurrency"))
+            found.append(Finding("serial-copy", device, stake, text, _COPY_ASIDE, "concurrency"))
     return found
 
 
@@ -157,3 +159,115 @@ def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
         *(kernel.then(of).backward_fill().over("number").alias(name) for name, of in after.items()),
     )
     return marked.filter(pl.col("rank") > _KERNELS).select("row", "start", "end", *before, *after)
+
+
+_UNBLOCK: Final = (
+    "Where they need not wait for each other, create streams with cudaStreamNonBlocking or compile with "
+    "--default-stream per-thread, and order by events what depends."
+)
+
+
+def default_stream(report: Report) -> list[Finding]:
+    """One finding per device on which the default stream and blocking streams waited for each other.
+
+    The legacy default stream and all blocking streams of its context never run side by side.
+    """
+    found: list[Finding] = []
+    if not _could_wait(report):  # cheap, and false for most programs
+        return found
+    for (device,), waits in _serialised(report).partition_by("device", as_dict=True, maintain_order=True).items():
+        stake = _at_stake_ns(waits)
+        if stake:
+            null, blocking = (
+                ", ".join(map(str, waits.get_column(name).unique().sort())) for name in ("null", "blocking")
+            )
+            text = (
+                f"The default stream ({null}) and blocking streams ({blocking}) never run side by side: "
+                f"{plural(waits.height, 'operation')} of one were ready for {time(total(waits, 'held_ns'))} while the "
+                "other ran, and nothing but the default stream's rule is known to have held them."
+            )
+            found.append(Finding("default-stream", device, stake, text, _UNBLOCK, "concurrency --by pair"))
+    return found
+
+
+def _could_wait(report: Report) -> bool:
+    """Whether any context ran operations on both its default stream and a blocking stream."""
+    types = (
+        used_streams(report)
+        .filter(pl.col("type").is_in(["null", "blocking"]))
+        .group_by("group")
+        .agg(pl.col("type").n_unique())
+    )
+    return bool(types.select((pl.col("type") > 1).any()).item())
+
+
+def _serialised(report: Report) -> pl.DataFrame:
+    """Pairs of operations of which one waited for the other, one on the default stream and one on a blocking stream.
+
+    Columns: device, null and blocking (numbers of the two streams), held_ns; number, row and ns (stream, row and
+    exclusive time of the operation that waited); behind_number, behind_row and behind_ns (those of the other one).
+    """
+    pairs = stream_pairs(report).filter("never_overlap")
+    types = [pl.col("type") == "null", pl.col("other_type") == "null"]
+    blocking = [pl.col("other_type") == "blocking", pl.col("type") == "blocking"]
+    pairs = pairs.filter((types[0] & blocking[0]) | (types[1] & blocking[1])).select(
+        "device",
+        *("first", "second"),
+        pl.when(types[0]).then("stream").otherwise("other_stream").alias("null"),
+        pl.when(types[0]).then("other_stream").otherwise("stream").alias("blocking"),
+    )
+    both = ("number", "behind_number")
+    waits = in_window(report, stream_waits(report)).filter(~pl.col("ordered"))
+    waits = waits.with_columns(
+        first=pl.min_horizontal(both), second=pl.max_horizontal(both), held_ns=pl.col("end") - pl.col("start")
+    ).join(pairs, on=["first", "second"], maintain_order="left")
+    call, behind_call = (
+        calls_of(report, waits.get_column(row), "call_start").to_series() for row in ("row", "behind_row")
+    )
+    waits = waits.filter((behind_call < call).fill_null(value=False))
+    work = exclusive_operations(report).select("row", "exclusive_ns").sort("row")
+    return waits.with_columns(
+        of_rows(work, "exclusive_ns", waits.get_column(row)).alias(ns)
+        for row, ns in (("row", "ns"), ("behind_row", "behind_ns"))
+    )
+
+
+def _at_stake_ns(waits: pl.DataFrame) -> int:
+    """The upper bound of the gain from running the operations of one device concurrently, in ns.
+
+    An operation that waited can overlap the other one for at most its own duration and the time that it was held.
+    Together they still take as long as the busiest of their streams.
+    """
+    hidden = waits.select(pl.min_horizontal("held_ns", "ns").sum()).item()
+    involved = pl.concat(
+        [waits.select("number", "row", "ns"), waits.select(number="behind_number", row="behind_row", ns="behind_ns")]
+    ).unique("row")
+    by_stream = involved.group_by("number").agg(pl.col("ns").sum())
+    return min(int(hidden), total(by_stream, "ns") - longest(by_stream, "ns"))
+
+
+def shared_gpu(report: Report) -> list[Finding]:
+    """One finding per GPU with simultaneously active kernels of several processes."""
+    return [_shared_with(shared) for shared in shared_devices(report) if shared.together_ns]
+
+
+def _shared_with(shared: Shared) -> Finding:
+    *others, last = map(str, shared.processes)
+    text = (
+        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: for {time(shared.together_ns)} kernels "
+        f"of more than one had begun and not ended, and the next was another's {plural(shared.turns, 'time')}."
+    )
+    names: tuple[str, ...] = ()
+    if (slowed := shared.slowed) is not None:
+        took = f"takes up to {time(slowed.longest_ns)} then, {time(slowed.alone_ns)} else (median)"
+        text += f" {{0}} of process {slowed.process} {took}."
+        names = (slowed.name,)
+    text += " Without MPS or MIG they run in turn, in time slices, and a kernel's duration holds the other's slices."
+    remedy = (
+        "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
+        "or give each process a GPU, or a MIG instance, of its own."
+    )
+    return Finding("shared-gpu", shared.device, shared.together_ns, text, remedy, "concurrency", names)
+
+
+RULES: Final = (serial_copy, default_stream, shared_gpu)

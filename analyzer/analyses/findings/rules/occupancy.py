@@ -1,4 +1,4 @@
-"""Kernels with low theoretical occupancy, and the resource that limits it."""
+"""Kernels that leave parts of the GPU idle: few warps per SM, fewer blocks than SMs, a last wave half full."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REMEDIES: Final = {
 }
 
 
-def find(report: Report) -> list[Finding]:
+def low_occupancy(report: Report) -> list[Finding]:
     """One finding per device: the launch shape with most at stake, and the sum over all.
 
     The idle SMs in the last wave of such a kernel are not counted here, but by `tail`.
@@ -82,3 +82,81 @@ def _limit(top: dict[str, Any]) -> str:
     if top["limiter"] == "blocks":
         return f"the number of blocks ({plural(top['blocks_per_sm'], 'block')} of {plural(top['threads'], 'thread')})"
     return " and ".join(top["limiter"].rsplit(", ", 1))
+
+
+def small_grid(report: Report) -> list[Finding]:
+    """One finding per device: the launch shape that wastes most, and the sum over all.
+
+    A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
+    the latter.
+    """
+    found = []
+    small = small_grids(report)
+    for (device,), shapes in small.partition_by("device", as_dict=True, maintain_order=True).items():
+        top = shapes.row(0, named=True)
+        fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
+        threads = top["blocks"] * top["threads"]
+        of_fit = f", {plural(threads, 'thread')} of the {count(fit)} that fit" if fit else ""
+        more = other_shapes(shapes)
+        others = f" Also: {plural(more, 'other launch shape')} with fewer blocks than SMs." if more else ""
+        shape = f"{plural(top['blocks'], 'block')} of {plural(top['threads'], 'thread')}"
+        text = f"{{0}} uses {shape} on {count(top['sm_count'])} SMs{of_fit}, for {time(top['alone_ns'])}.{others}"
+        remedy = "Give it at least one block per SM, better several: more parallelism, or kernels side by side."
+        stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
+        found.append(Finding("small-grid", device, stake, text, remedy, "occupancy", names))
+    return found
+
+
+def small_grids(report: Report) -> pl.DataFrame:
+    """Launch shapes with fewer blocks than SMs, by device, the most idle SM time first.
+
+    Returns:
+        Columns device, name, those of the shape, blocks, threads (per block), sm_count, max_threads_per_sm, alone_ns
+        (time while no other kernel ran), and idle_sm_ns: alone_ns times the share of SMs without a block, the most that
+        a full grid can gain.
+    """
+    launches = launch_occupancy(report).filter((pl.col("bucket") == "kernel") & (pl.col("idle_sm_ns") > 0))
+    fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
+    shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
+    # one shape may have run with several shared-memory configurations of the SM
+    sums = launches.group_by(*shape, fit.alias("max_threads_per_sm")).agg(pl.col("alone_ns", "idle_sm_ns").sum())
+    order = ("device", "idle_sm_ns", "name", *SHAPE)
+    return sums.sort(order, descending=[False, True, *(False for _ in order[2:])])
+
+
+#: Smaller tail effects, as a share of a kernel's time, are below the variation between blocks.
+_WORTH: Final = 0.1
+
+
+def tail(report: Report) -> list[Finding]:
+    """One finding per device: the launch shape with the largest loss, and the sum over all.
+
+    The loss is what an even last wave would save if all blocks took equally long, however full their SM.
+    """
+    found = []
+    launches = launch_occupancy(report).filter(
+        (pl.col("bucket") == "kernel") & (pl.col("tail_share") >= _WORTH) & (pl.col("tail_ns") > 0)
+    )
+    ordered = launches.sort(
+        "device", "tail_ns", "name", *SHAPE, descending=[False, True, *(False for _ in ("", *SHAPE))]
+    )
+    for (device,), shapes in ordered.partition_by("device", as_dict=True, maintain_order=True).items():
+        top = shapes.row(0, named=True)
+        room = top["blocks_per_sm"] * top["sm_count"]
+        more = other_shapes(shapes)
+        others = f" Also: {plural(more, 'other launch shape')} with such a tail." if more else ""
+        text = (
+            f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for {time(top['alone_ns'])}: "
+            f"its last wave holds {count(top['blocks'] % room)}, and leaves {percent(top['tail_share'])} of that "
+            f"idle if all blocks take as long.{others}"
+        )
+        remedy = (
+            f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
+            "parts of the work; or run other kernels beside it."
+        )
+        stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
+        found.append(Finding("tail", device, stake, text, remedy, "occupancy", names))
+    return found
+
+
+RULES: Final = (low_occupancy, small_grid, tail)

@@ -1,0 +1,150 @@
+"""Kernels too short for their launches: launch-bound ones, sequences for a CUDA graph, chains to fuse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.fusion._chains import chains
+from kanalyze.analyses.fusion.fusion import fusion
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.model import STREAMS
+from kanalyze.units import count, plural, size, time
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+def launch_bound(report: Report) -> list[Finding]:
+    """One finding per device with launch-bound kernels for which it waited."""
+    found = []
+    for (device,), bound in (
+        launch_costs(report).bound.partition_by("device", as_dict=True, maintain_order=True).items()
+    ):
+        waiting = bound.filter(pl.col("launch_ns") > 0)
+        if waiting.is_empty():
+            continue
+        top = waiting.row(0, named=True)
+        most = f"most for {{0}}: {time(top['api_ns'])} to launch, {time(top['kernel_ns'])} to run"
+        which = f"{plural(waiting.height, 'kernel')} in {plural(total(waiting, 'count'), 'warm launch')}"
+        text = f"Launch-bound: {which} run shorter than their launch takes, and the GPU waited for it ({most})."
+        remedy = "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph."
+        stake = total(waiting, "launch_ns")
+        found.append(Finding("launch-bound", device, stake, text, remedy, "launch_summary", (str(top["name"]),)))
+    return found
+
+
+#: The ledger's buckets that a graph reduces.
+_LAUNCHING: Final = ("launch", "queued")
+
+#: Fewer launches than these do not pay for the capture and instantiation of a graph.
+_FEWEST_LAUNCHES: Final = 100
+
+#: Devices that waited for less than this share of their window are skipped: no finding could be large enough.
+_WORTH_LOOKING: Final = 0.001
+
+
+def graph_candidate(report: Report) -> list[Finding]:
+    """One finding per device that waited for such launches."""
+    if device_operations(report).height < _FEWEST_LAUNCHES:
+        return []
+    buckets = ledger(report).filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device")
+    held = buckets.agg(pl.col("ns", "share").sum()).filter(pl.col("share") >= _WORTH_LOOKING).sort("device")
+    found = []
+    for device, most, _ in held.iter_rows():
+        launches = pl.col("operations") * pl.col("repetitions")
+        own = candidates(report).filter((pl.col("device") == device) & (launches >= _FEWEST_LAUNCHES))
+        own = own.filter(pl.col("saved_ns") > 0).with_columns(launches=launches)
+        if own.height:
+            found.append(_graph_candidate(report, device, own, most))
+    return found
+
+
+def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
+    top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
+    waited = total(own, "launch_ns") + total(own, "queued_ns")
+    known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
+    which = f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}"
+    text = (
+        f"{which}: {plural(total(own, 'launches'), 'launch')} for which GPU {device} waited {time(waited)}, most for "
+        f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
+        f"As CUDA graphs they would save at most {time(stake)} of that, if launching one takes "
+        f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
+        f"{_not_capturable(report, device)}"
+    )
+    own_stream = " (on a stream of its own: the default stream cannot be captured)" if _on_default(report, own) else ""
+    remedy = (
+        f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
+    )
+    return Finding("graph-candidate", device, stake, text, remedy, "graphs --by candidate", (str(top["first"]),))
+
+
+def _on_default(report: Report, own: pl.DataFrame) -> bool:
+    """Whether any of the sequences is on the default stream."""
+    default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+    return not own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).is_empty()
+
+
+def _not_capturable(report: Report, device: int) -> str:
+    """The sentence on repeated launches that cannot be captured as they are."""
+    cut = cut_launches(report).filter(pl.col("device") == device)
+    if not (launches := total(cut, "launches")):
+        return ""
+    return f" Not counted: {plural(launches, 'launch')} that repeat with a call between them that no capture allows."
+
+
+#: Of longer chains, this many operators are named at either end.
+_ENDS: Final = 2
+
+_FOREACH: Final = "aten::_foreach_"
+
+
+def fusible(report: Report) -> list[Finding]:
+    """One finding per device with chains whose fusion would save time."""
+    if not {"op", "kernel"}.issubset(report.kinds):
+        return []
+    ran = chains(report).group_by("device").agg(pl.col("exclusive_ns").sum())
+    most = dict(ran.iter_rows())
+    found = []
+    for (device,), rows in fusion(report).partition_by("device", as_dict=True, maintain_order=True).items():
+        worth = rows.filter(pl.col("saved_ns") > 0)
+        if worth.is_empty():
+            continue
+        stake = min(total(worth, "saved_ns"), most[device])
+        launches, occurrences = total(worth, "launches"), total(worth, "count")
+        text = (
+            f"{plural(launches, 'elementwise kernel')} in {plural(occurrences, 'chain')} pass their results through "
+            f"memory: {time(total(worth, 'total_ns'))}. Most: {_longest_chain(worth.row(0, named=True))}."
+        )
+        found.append(Finding("fusion", device, stake, literal(text), _how_to_fuse(worth), "fusion"))
+    return found
+
+
+def _longest_chain(top: dict[str, Any]) -> str:
+    """The chain with the largest saving, with its figures."""
+    operators = top["chain"].split(ARROW)
+    ends = operators if len(operators) <= 2 * _ENDS else [*operators[:_ENDS], "…", *operators[-_ENDS:]]
+    moved = f" and moving {size(top['moved_bytes'])}" if top["moved_bytes"] is not None else ""
+    least = f", which would move {size(top['fused_bytes'])}" if top["fused_bytes"] is not None else ""
+    known = "at least" if top["fused_bytes"] is not None else "about"
+    return (
+        f"{ARROW.join(ends)}, {plural(top['kernels'], 'kernel')} {plural(top['count'], 'time')}, taking "
+        f"{time(top['total_ns'])}{moved}; {known} {time(top['fused_ns'])} as one kernel each{least}"
+    )
+
+
+def _how_to_fuse(rows: pl.DataFrame) -> str:
+    remedy = "Fuse them: torch.compile does, or one Triton or CUDA kernel."
+    if rows.head(1).item(0, "chain").startswith(_FOREACH):
+        remedy += " PyTorch's optimizers take fused=True."
+    return remedy
+
+
+RULES: Final = (launch_bound, graph_candidate, fusible)
