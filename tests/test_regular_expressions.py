@@ -8,15 +8,15 @@ import pytest
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.torch.decode import old_forms as trace_loose
 from kanalyze.renderers.formats import terminal
-from kanalyze.renderers.page import idle_and_memory_sections as deep_sections
+from kanalyze.renderers.page import sections
 from kanalyze.renderers.tables import frame
 
 TRIED = [
-    (deep_sections._FOLDERS, "a"),
-    (deep_sections._FOLDERS, "a/"),
-    (deep_sections._AROUND, " in a"),
-    (deep_sections._AROUND, " in a.py(1): "),
-    (deep_sections._VERSION, "_v"),
+    (sections._FOLDERS, "a"),
+    (sections._FOLDERS, "a/"),
+    (sections._AROUND, " in a"),
+    (sections._AROUND, " in a.py(1): "),
+    (sections._VERSION, "_v"),
     (frame._PHRASE, " on "),
     (terminal._QUANTITY, "1 "),
     (ncu_module._LINK, "@url:"),

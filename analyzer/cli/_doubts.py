@@ -1,4 +1,4 @@
-"""Says on standard error what of the reports that a command printed figures of is in doubt, a line for each report.
+"""Warnings on standard error about doubtful data in the reports that a command printed figures of, a line for each.
 
 A page says it as well, but not where to look; a table or a file for another program does not say it at all.
 """
@@ -6,15 +6,18 @@ A page says it as well, but not where to look; a table or a file for another pro
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from kanalyze import outlets
+from kanalyze import outlets, units
 from kanalyze.cli._output import tell
 from kanalyze.errors import KanalyzeError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from kanalyze.report import Report
 
 #: Where a command's context keeps the reports that it opened, and did not speak of yet.
@@ -22,6 +25,13 @@ _OPENED: Final = "kanalyze.opened"
 
 #: The same of the files that it did.
 _SPOKEN_OF: Final = "kanalyze.spoken_of"
+
+#: Most doubts listed, and characters of each.
+_NAMED: Final = 6
+_WIDE: Final = 120
+
+#: Doubts reported by the tool itself; they have no count.
+_SAID: Final = "nsys: "
 
 
 def figures_of(report: Report) -> None:
@@ -50,12 +60,11 @@ def tell_doubts(*, everything: bool) -> None:
 
 def _line(report: Report, file: str, *, everything: bool) -> str:
     from kanalyze.analyses.findings._doubts import doubts  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.text import doubt_line  # noqa: PLC0415 - as above
 
     try:
-        return doubt_line.render(file, doubts(report, everything=everything))
+        return doubt_line(file, doubts(report, everything=everything))
     except KanalyzeError as error:  # in a table that the command did not need
-        return f"not all of it can be read: {error} See `{doubt_line.command(file)}`"
+        return f"not all of it can be read: {error} See `{command(file)}`"
 
 
 def _file(report: Report) -> str:
@@ -68,3 +77,25 @@ def _file(report: Report) -> str:
 
     runs = runs_in(path, "ncu") if accepts(path, b"") else []
     return str(next((file for run in runs for file in (run.report, *run.pages.values()) if file), path))
+
+
+def doubt_line(file: str, doubts: pl.DataFrame) -> str:
+    """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
+    told = [_told(*row) for row in doubts.head(_NAMED).select("check", "count", "ns").iter_rows()]
+    if not told:
+        return ""
+    more = doubts.height - len(told)
+    rest = f"; and {units.count(more)} more" if more else ""
+    return f"{file}: not all of this can be trusted: {'; '.join(told)}{rest}. See `{command(file)}`"
+
+
+def command(file: str) -> str:
+    """The command that prints the full health checks of `file`."""
+    return f"kanalyze show health {shlex.quote(file)}"
+
+
+def _told(check: str, count: int, ns: int | None) -> str:
+    text = check.rstrip(".")
+    text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
+    once = count == 1 and text.startswith(_SAID)
+    return ("" if once else f"{units.count(count)} ") + text + (f" ({units.time(ns)})" if ns else "")

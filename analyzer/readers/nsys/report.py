@@ -24,8 +24,7 @@ from kanalyze.model import (
     READER_TABLES,
 )
 from kanalyze.readers.nsys import events as nsys
-from kanalyze.readers.nsys.events import DETAILS, graph_of_node, known_id
-from kanalyze.readers.nsys.labels import Labels, lookup
+from kanalyze.readers.nsys.events import DETAILS, Labels, graph_of_node, known_id, lookup
 from kanalyze.readers.nsys.machine import Machine, notes, streams
 from kanalyze.report import Meta, Report
 

@@ -9,9 +9,7 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.named_ranges import located
-from kanalyze.renderers.page import idle_and_memory_sections as deep
-from kanalyze.renderers.page import work_sections as sections
-from kanalyze.renderers.page.operators import operators, steps
+from kanalyze.renderers.page import sections
 from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.wording import processor, worded
 
@@ -39,17 +37,17 @@ _BY_CULPRIT: Final = ("host",)
 
 #: Sections in page order, each with the table that it needs; empty ones are omitted.
 _SECTIONS: Final[tuple[tuple[str, Callable[[Mapping[str, pl.DataFrame], int], Section]], ...]] = (
-    ("culprits", deep.culprits),
-    ("steps", steps),
-    ("ranges", deep.ranges),
+    ("culprits", sections.culprits),
+    ("steps", sections.steps),
+    ("ranges", sections.ranges),
     ("exposure", sections.exposure),
     ("hot_kernels", sections.kernels),
-    ("ops", operators),
-    ("graphs", deep.graphs),
+    ("ops", sections.operators),
+    ("graphs", sections.graphs),
     ("copies", sections.copies),
-    ("migration_totals", deep.unified_memory),
-    ("memory", deep.memory),
-    ("concurrency", deep.streams),
+    ("migration_totals", sections.unified_memory),
+    ("memory", sections.memory),
+    ("concurrency", sections.streams),
     ("launch_summary", sections.launches),
     ("api", sections.calls),
 )
@@ -132,13 +130,13 @@ def short_names(page: Page, width: int) -> dict[str, str]:
 
 def page_of(summary: Summary, top: int) -> Page:
     """Builds the page of a summary, at most `top` rows per table."""
-    since = {"memory": partial(deep.memory, zero_ns=summary.zero_ns)}
+    since = {"memory": partial(sections.memory, zero_ns=summary.zero_ns)}
     made = [
         (name, since.get(name, make))
         for name, make in _SECTIONS
         if name in summary.tables and summary.tables[name].height
     ]
-    sections = [_told(name, make(summary.tables, top), summary) for name, make in made]
+    parts = [_told(name, make(summary.tables, top), summary) for name, make in made]
     topics, name = _topics(summary.findings), summary.meta.path.name
     hidden = len(topics) - top
     rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
@@ -147,7 +145,7 @@ def page_of(summary: Summary, top: int) -> Page:
         health=_health(summary.tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
-        sections=sections,
+        sections=parts,
         topics=topics[:top],
         cannot_tell=_cannot_tell(summary.cannot_tell),
         more=f"{rest}kanalyze show TABLE {name}; `kanalyze tables` lists the tables",
@@ -254,7 +252,7 @@ def _culprits(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
     sums: dict[str | None, int] = {}
     rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")
     for culprit, where, ns in rows.iter_rows():
-        told = culprit and located(deep.without_function(culprit), where)
+        told = culprit and located(sections.without_function(culprit), where)
         sums[told] = sums.get(told, 0) + ns
     return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
 
@@ -265,7 +263,8 @@ def _detail(parts: list[_Part]) -> str:
     if not named:
         return ""
     if len(parts) == 1:
-        return deep.unversioned(named[0][0])
-    told = [f"{deep.unversioned(deep.UNNAMED.get(detail, detail))} {units.time(ns)}" for detail, ns in named[:_DETAILS]]
+        return sections.unversioned(named[0][0])
+    first = ((sections.UNNAMED.get(detail, detail), ns) for detail, ns in named[:_DETAILS])
+    told = [f"{sections.unversioned(detail)} {units.time(ns)}" for detail, ns in first]
     more = len(named) - len(told)
     return ", ".join(told) + (f", {more} more" if more else "")

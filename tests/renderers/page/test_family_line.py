@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.launches.hot_kernels import TABLE
-from kanalyze.renderers.page.work_sections import kernels
+from kanalyze.renderers.page.sections import kernels
 
 
 def line(**ns):

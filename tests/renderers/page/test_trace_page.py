@@ -6,9 +6,9 @@ import pytest
 
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges._instances import compare
-from kanalyze.renderers.page import idle_and_memory_sections as deep
+from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.instances import instances_page
-from kanalyze.renderers.page.operators import steps as steps_section
+from kanalyze.renderers.page.sections import steps as steps_section
 from kanalyze.renderers.page.time import page_of
 from support.build import call, host, kernel, nvtx, report
 
@@ -39,7 +39,7 @@ EVENTS = [
 ]
 
 
-def sections(of, top=8):
+def page_sections(of, top=8):
     return {section.title: section for section in page_of(summarize(of), top).sections}
 
 
@@ -57,13 +57,13 @@ def test_times_are_told_since_the_first_event():
 
 
 def test_ranges_of_a_trace_are_not_nvtx():
-    assert "RANGES" in sections(trace(EVENTS))
-    assert "NVTX RANGES" not in sections(trace(EVENTS))
-    assert "NVTX RANGES" in sections(trace(EVENTS, "nsys"))
+    assert "RANGES" in page_sections(trace(EVENTS))
+    assert "NVTX RANGES" not in page_sections(trace(EVENTS))
+    assert "NVTX RANGES" in page_sections(trace(EVENTS, "nsys"))
 
 
 def test_steps_are_one_row_among_the_ranges():
-    rows = table(sections(trace(EVENTS))["RANGES"])
+    rows = table(page_sections(trace(EVENTS))["RANGES"])
     assert [(row["range"], row["count"], row["host time"], row["median"]) for row in rows] == [
         ("ProfilerStep*", "5", "5.000 µs", ""),
         ("forward", "1", "300 ns", "300 ns"),
@@ -71,7 +71,7 @@ def test_steps_are_one_row_among_the_ranges():
 
 
 def test_each_step_has_a_row():
-    section = sections(trace(EVENTS))["STEPS"]
+    section = page_sections(trace(EVENTS))["STEPS"]
     assert table(section)[0] == {
         "step": "3",
         "time": "1.000 µs",
@@ -87,7 +87,7 @@ def test_each_step_has_a_row():
 def test_of_many_steps_those_furthest_from_the_median():
     lengths = [100, 101, 99, 100, 700, 100, 102]
     events = [event for number, length in enumerate(lengths) for event in step(number, 1000 * number, length)]
-    section = sections(trace(events), top=3)["STEPS"]
+    section = page_sections(trace(events), top=3)["STEPS"]
     assert [(row["step"], row[""]) for row in table(section)] == [("1", ""), ("4", "odd (host)"), ("6", "")]
     assert section.remark == "3 of 7; furthest from the median"
 
@@ -107,7 +107,7 @@ def test_where_the_host_was_is_told_without_steps():
     (share,) = (share for share in page.ledgers[0].shares if share.bucket == "host")
     assert share.detail.startswith("between cudaLaunchKernel and cudaLaunchKernel")
     assert "ProfilerStep#" not in share.detail
-    rows = table(sections(trace(EVENTS))["WHY IT WAITED"])
+    rows = table(page_sections(trace(EVENTS))["WHY IT WAITED"])
     assert ("forward", "in aten::copy_") in [(row["in range"], row["culprit"]) for row in rows]
 
 
@@ -131,7 +131,7 @@ def test_where_the_host_was_is_told_without_steps():
     ],
 )
 def test_functions_are_shortened_where_space_is_short(culprit, shown, alone):
-    assert (deep.without_folders(culprit), deep.without_function(culprit)) == (shown, alone)
+    assert (sections.without_folders(culprit), sections.without_function(culprit)) == (shown, alone)
 
 
 def test_all_steps_beside_each_other():

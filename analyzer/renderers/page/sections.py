@@ -1,10 +1,10 @@
-"""Optional sections of the page: idle culprits, ranges, graphs, memory, streams."""
+"""Sections of the page of time: GPU work, CUDA calls, idle culprits, ranges, graphs, memory, streams, operators."""
 
 from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import polars as pl
 
@@ -17,6 +17,193 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     Tables = Mapping[str, pl.DataFrame]
+
+_FOOT: Final = 78  # width of a line below a table, in characters, on the narrowest usual page
+
+
+def exposure(tables: Tables, top: int) -> Section:
+    """Section of total and exposed time; all rows."""
+    del top
+    table = tables["exposure"]
+    many = table.get_column("device").n_unique() > 1
+    heads = (Head("", left=True), Head("total"), Head("at once", wide=True), Head("exposed"), Head("hidden"))
+    single = (
+        table.filter(pl.col("detail").is_not_null()).group_by("device", "category").len().filter(pl.col("len") == 1)
+    )
+    lonely = set(single.select("device", "category").iter_rows())
+    rows = []
+    for row in table.iter_rows(named=True):
+        if row["detail"] is not None and (row["device"], row["category"]) in lonely:
+            continue
+        where = f"GPU {row['device']} " if many else ""
+        name = f"  {row['detail']}" if row["detail"] else f"{where}{row['category']}"
+        hidden = "" if row["hidden_share"] is None else units.percent(row["hidden_share"])
+        times = (units.time(row[f"{column}_ns"]) for column in ("total", "union", "exposed"))
+        rows.append((name, *times, hidden))
+    late = table.filter((pl.col("category") == "launch") & (pl.col("exposed_ns") > pl.col("total_ns")))
+    remark = "hidden: behind more useful work"
+    if late.height:  # exposed time of launches is a ledger bucket, which extends beyond the calls
+        remark = "hidden: behind useful work; exposed launches with latency"
+    return Section("TOTAL AND EXPOSED", remark, Grid(heads, rows))
+
+
+def kernels(tables: Tables, top: int) -> Section:
+    """Section of the heaviest kernels."""
+    table = tables["hot_kernels"]
+    heads = (
+        Head("time", wide=True),
+        Head("window"),
+        Head("busy"),
+        Head("count"),
+        Head("average"),
+        Head("grid × block", left=True, spare=True),
+        Head("kernel", left=True),
+    )
+    rows = [
+        (
+            units.time(row["exclusive_ns"]),
+            units.percent(row["window_share"]),
+            units.percent(row["busy_share"]),
+            units.count(row["count"]),
+            units.time(row["avg_ns"]),
+            _shape(row),
+            row["name"] or "(no name)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    return Section(
+        "KERNELS",
+        of(len(rows), table.height, "share of window and of busy time"),
+        Grid(heads, rows, named=True),
+        _families(table),
+    )
+
+
+def _families(table: pl.DataFrame) -> str:
+    """Kernel families as shares of kernel time, always including kernels of unknown family."""
+    known = table.filter(pl.col("family").is_not_null())
+    sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort(["exclusive_ns", "family"], descending=True)
+    whole = sums.get_column("exclusive_ns").sum()
+    if not whole:
+        return ""
+    shares = {family: ns / whole for family, ns in sums.iter_rows()}
+    other = shares.pop("other", 0.0)
+    told = [f"{family} {units.percent(share)}" for family, share in shares.items()]
+    texts = []
+    for named in range(len(shares) + 1):
+        rest = list(shares.values())[named:]
+        more = [f"{len(rest)} more {units.percent(sum(rest))}"] if rest else []
+        texts.append(f"families: {', '.join([*told[:named], *more, f'other {units.percent(other)}'])}")
+    return next(text for text in reversed(texts) if len(text) <= _FOOT)
+
+
+def _shape(row: dict[str, int]) -> str:
+    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
+        return ""
+    grid, block = (dimensions([row[f"{what}_{axis}"] for axis in "xyz"]) for what in ("grid", "block"))
+    return f"{grid} × {block}" + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+
+
+def dimensions(sizes: list[int]) -> str:
+    """Formats a launch dimension without trailing ones: 4096, or 32,1,8."""
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes.pop()
+    return ",".join(str(size) for size in sizes)
+
+
+def copies(tables: Tables, top: int) -> Section:
+    """Section of copies and memsets."""
+    table = tables["copies"]
+    heads = (
+        Head("time"),
+        Head("exposed"),
+        Head("count", spare=True),
+        Head("bytes"),
+        Head("average", wide=True),
+        Head("rate"),
+        Head("operation", left=True),
+    )
+    rows = [
+        (
+            units.time(row["total_ns"]),
+            units.time(row["exclusive_ns"]),
+            units.count(row["count"]),
+            *("" if row[name] is None else units.size(row[name]) for name in ("total_bytes", "avg_bytes")),
+            "" if row["bandwidth_bytes_per_s"] is None else units.rate(row["bandwidth_bytes_per_s"]),
+            operation(row["operation"] or "(no name)"),
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    return Section("COPIES", of(len(rows), table.height), Grid(heads, rows, cut=True))
+
+
+_NAMES: Final = ("kernel", "api")
+
+#: Columns that distinguish launches of one kernel by one call, with labels.
+_WHOSE_CALLS: Final = {"process_id": "process", "thread_id": "thread", "device": "GPU"}
+
+
+def launches(tables: Tables, top: int) -> Section:
+    """Section of launches by host time."""
+    table = tables["launch_summary"].sort("charged_api_ns", descending=True)
+    hot = tables["hot_kernels"]
+    bound = set(hot.filter(pl.col("launch_bound")).get_column("name"))
+    # the process may matter in any row, the thread only where rows would be equal
+    whose = telling_apart(table, _NAMES, ("process_id",))
+    whose += telling_apart(table.head(top), (*_NAMES, *whose), ("thread_id", "device"))
+    heads = (
+        Head("host time"),
+        Head("count", spare=bool(whose)),
+        Head("call"),
+        Head("queue", spare=True),
+        Head("kernel", spare=True),
+        Head("", left=True),
+        *(Head(_WHOSE_CALLS[column]) for column in whose),
+        Head("call", left=True, wide=True),
+        Head("kernel", left=True),
+    )
+    rows = [
+        (
+            units.time(row["charged_api_ns"]),
+            units.count(row["count"]),
+            units.time(row["api_median_ns"]),
+            "" if row["queue_median_ns"] is None else units.time(row["queue_median_ns"]),
+            units.time(row["kernel_median_ns"]),
+            "!" if row["kernel"] in bound else "",
+            *(number(row[column]) for column in whose),
+            row["api"] or "(no name)",
+            row["kernel"] or "(no name)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    remark = "medians of call, queue and kernel" + ("; ! launch-bound" if any(row[5] for row in rows) else "")
+    return Section("LAUNCHES", of(len(rows), table.height, remark), Grid(heads, rows, named=True))
+
+
+def calls(tables: Tables, top: int) -> Section:
+    """Section of CUDA calls by host time."""
+    table = tables["api"]
+    heads = (
+        Head("host time"),
+        Head("count"),
+        Head("average"),
+        Head("median", wide=True),
+        Head("longest"),
+        Head("call", left=True),
+    )
+    rows = [
+        (
+            units.time(row["total_ns"]),
+            units.count(row["count"]),
+            units.time(row["avg_ns"]),
+            units.time(row["median_ns"]),
+            units.time(row["max_ns"]),
+            row["name"] or "(no name)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    return Section("CUDA CALLS", of(len(rows), table.height), Grid(heads, rows, cut=True))
+
 
 T = TypeVar("T")
 
@@ -254,20 +441,20 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
 
 
 #: Columns that distinguish streams of the same number, with labels.
-_WHOSE: Final = {"process_id": "process", "context_id": "context"}
+_WHOSE_STREAM: Final = {"process_id": "process", "context_id": "context"}
 
 
 def streams(tables: Tables, top: int) -> Section:
     """Section of CUDA streams: busy time, and time without overlap."""
     table = tables["concurrency"].sort("busy_ns", descending=True)
-    whose = telling_apart(table, ("device", "stream"), _WHOSE)
+    whose = telling_apart(table, ("device", "stream"), _WHOSE_STREAM)
     heads = (
         Head("busy"),
         Head("alone"),
         Head("with kernels"),
         Head("with copies", spare=True),
         Head("operations", spare=True),
-        *(Head(_WHOSE[column]) for column in whose),
+        *(Head(_WHOSE_STREAM[column]) for column in whose),
         Head("stream", left=True),
     )
     rows = [
@@ -288,3 +475,78 @@ def streams(tables: Tables, top: int) -> Section:
 def _stream(row: dict[str, object]) -> str:
     number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
     return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")
+
+
+def operators(tables: Tables, top: int) -> Section:
+    """Section of operators by device time; by host time if there is none."""
+    table = tables["ops"]
+    on_device = bool(table.get_column("exclusive_device_ns").sum())
+    device = (Head("device"), Head("share"), Head("launched", spare=True)) if on_device else ()
+    heads = (*device, Head("own host"), Head("host", wide=True), Head("count"), Head("operator", left=True))
+    rows = [
+        (
+            *(
+                (
+                    units.time(row["exclusive_device_ns"]),
+                    units.percent(row["exclusive_share"]),
+                    units.count(row["operations"]),
+                )
+                if on_device
+                else ()
+            ),
+            units.time(row["self_cpu_ns"]),
+            units.time(row["cpu_ns"]),
+            units.count(row["count"]),
+            row["name"] or "(no operator)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    remark = "share of busy time; own: without what it called" if on_device else "own: without what it called"
+    return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
+
+
+# Section of profiler steps.
+
+
+def steps(tables: Tables, top: int) -> Section:
+    """Section of steps in order; if many, warm-up and outliers first, then those furthest from the median."""
+    table = tables["steps"]
+    length, usual = pl.col("dur_ns"), ~pl.col("warm_up") & ~pl.col("odd")
+    median = length.filter(usual).median().over("process_id", "device")
+    known = table.with_columns(ratio=pl.when(median > 0).then(length / median), away=(length - median).abs())
+    marked = pl.col("warm_up") | pl.col("odd")
+    chosen = known.sort(marked, "away", descending=True, maintain_order=True).head(top)
+    rows = chosen.sort("start_ns", "device", maintain_order=True).iter_rows(named=True)
+    several = table.get_column("device").n_unique() > 1
+    ranks = bool(telling_apart(table, ("step", "device"), ("process_id",)))
+    heads = (
+        Head("process"),
+        Head("step"),
+        Head("time"),
+        Head("of median"),
+        Head("GPU busy"),
+        Head("launched", spare=True),
+        Head("runs on", spare=True),
+        Head("idle most in", left=True),
+        Head("", left=True),
+    )
+    cells = [(number(row["process_id"]) if ranks else "", *_cells(row, several=several)) for row in rows]
+    kept = [place for place in range(len(heads)) if any(row[place] for row in cells)]
+    shown = [tuple(row[place] for place in kept) for row in cells]
+    remark = of(len(cells), table.height, "furthest from the median" if len(cells) < table.height else "")
+    return Section("STEPS", remark, Grid(tuple(heads[place] for place in kept), shown))
+
+
+def _cells(row: dict[str, Any], *, several: bool) -> tuple[str, ...]:
+    where = f"GPU {row['device']} " if several and row["device"] is not None else ""
+    idle = f"{row['idle_in']} {units.time(row[row['idle_in'] + '_ns'])}" if row["idle_in"] else ""
+    return (
+        f"{where}{row['step']}",
+        units.time(row["dur_ns"]),
+        "" if row["ratio"] is None else units.times(row["ratio"]),
+        "" if row["busy_share"] is None else units.percent(row["busy_share"]),
+        units.count(row["operations"]),
+        units.time(row["late_ns"]) if row["late_ns"] else "",
+        idle,
+        "warm-up" if row["warm_up"] else f"odd ({row['cause']})" if row["cause"] else "odd" if row["odd"] else "",
+    )

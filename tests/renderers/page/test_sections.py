@@ -4,7 +4,7 @@ import pytest
 
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.readers import read
-from kanalyze.renderers.page import idle_and_memory_sections as deep
+from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.time import page_of
 from support.build import call, kernel, memcpy, nvtx, report
 from support.command import ADD, REPORTS
@@ -13,7 +13,7 @@ from support.command import ADD, REPORTS
 OPTIONAL = ("NVTX RANGES", "CUDA GRAPHS", "UNIFIED MEMORY", "MEMORY")
 
 
-def sections(name):
+def page_sections(name):
     path = ADD if name == "add" else REPORTS / f"{name}.sqlite"
     return {section.title: section for section in page_of(summarize(read(path)), 8).sections}
 
@@ -37,13 +37,13 @@ def table(section):
     ],
 )
 def test_what_a_report_holds_has_a_section_and_nothing_else_has(name, titles):
-    found = sections(name)
+    found = page_sections(name)
     assert tuple(title for title in found if title in OPTIONAL) == titles
     assert {"WHY IT WAITED", "STREAMS"} <= set(found)
 
 
 def test_a_page_without_gpu_work_has_no_sections():
-    assert sections("empty") == {}
+    assert page_sections("empty") == {}
 
 
 # Culprits
@@ -61,7 +61,7 @@ WAITING = [
 
 
 def waiting(top=8):
-    return deep.culprits(summarize(report(WAITING)).tables, top)
+    return sections.culprits(summarize(report(WAITING)).tables, top)
 
 
 def test_culprits_are_named_as_the_page_names_them():
@@ -89,12 +89,12 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
     ]
     tables = summarize(report(events)).tables
     assert tables["culprits"].filter(bucket="launch").height == 2
-    (launch,) = (row for row in table(deep.culprits(tables, 8)) if row["bucket"] == "launch")
+    (launch,) = (row for row in table(sections.culprits(tables, 8)) if row["bucket"] == "launch")
     assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
 
 
 def test_what_the_profiler_does_not_name_is_unnamed():
-    rows = [row["culprit"] for row in table(sections("memory")["WHY IT WAITED"]) if row["bucket"] == "profiler"]
+    rows = [row["culprit"] for row in table(page_sections("memory")["WHY IT WAITED"]) if row["bucket"] == "profiler"]
     assert rows == ["unnamed", "CUPTI Resource Management"]
 
 
@@ -102,7 +102,7 @@ def test_what_the_profiler_does_not_name_is_unnamed():
 
 
 def test_ranges_have_their_time_on_the_host_and_on_the_gpu():
-    rows = {row["range"]: row for row in table(sections("nvtx")["NVTX RANGES"])}
+    rows = {row["range"]: row for row in table(page_sections("nvtx")["NVTX RANGES"])}
     assert rows["step"] == {
         "host time": "1.238 ms",
         "count": "20",
@@ -120,7 +120,7 @@ def test_ranges_have_their_time_on_the_host_and_on_the_gpu():
 def test_ranges_without_gpu_work_have_a_section_too():
     found = summarize(report([nvtx("load", 0, 10)], kinds=["range", "api"]))
     tables = {name: frame for name, frame in found.tables.items() if name != "range_gpu"}
-    assert table(deep.ranges(tables, 8)) == [
+    assert table(sections.ranges(tables, 8)) == [
         dict(
             zip(
                 ("host time", "count", "median", "on GPU", "GPU busy", "GPU ops", "range"),
@@ -133,14 +133,14 @@ def test_ranges_without_gpu_work_have_a_section_too():
 
 @pytest.mark.parametrize(("name", "idle"), [("graph_node", True), ("graph_graph", False)])
 def test_graphs_tell_what_is_known_of_their_inside(name, idle):
-    (row, *_) = table(sections(name)["CUDA GRAPHS"])
+    (row, *_) = table(page_sections(name)["CUDA GRAPHS"])
     assert row["launches"] == "30"
     assert row["graph"] == "graph 1"
     assert bool(row["idle in it"]) == idle
 
 
 def test_unified_memory_is_one_row():
-    (row,) = table(sections("thrash")["UNIFIED MEMORY"])
+    (row,) = table(page_sections("thrash")["UNIFIED MEMORY"])
     assert row == {
         "to GPU": "167.8 MB",
         "to host": "159.4 MB",
@@ -153,26 +153,26 @@ def test_unified_memory_is_one_row():
 
 
 def test_faults_that_were_not_recorded_are_not_none():
-    (row,) = table(sections("memory")["UNIFIED MEMORY"])
+    (row,) = table(page_sections("memory")["UNIFIED MEMORY"])
     assert (row["CPU faults"], row["GPU faults"]) == ("", "")
 
 
 def test_memory_has_a_row_per_kind():
-    rows = table(sections("memory")["MEMORY"])
+    rows = table(page_sections("memory")["MEMORY"])
     assert [row["memory"] for row in rows] == ["Device, GPU 0", "Pinned, GPU 0", "Managed, GPU 0"]
     assert [row["peak"] for row in rows] == ["1.129 GB", "14.68 MB", "4.194 MB"]
 
 
 def test_streams_are_the_busiest_first_and_migrations_are_none():
-    rows = table(sections("thrash")["STREAMS"])
+    rows = table(page_sections("thrash")["STREAMS"])
     assert [row["stream"] for row in rows] == ["GPU 0 stream 13", "GPU 0 migrations"]
-    shown = sections("two_gpus")["STREAMS"]
+    shown = page_sections("two_gpus")["STREAMS"]
     assert len(shown.grid.rows) == 5
     assert shown.remark == "5 of 13; alone, or beside others' work"
     assert {row["stream"].split(" stream")[0] for row in table(shown)} == {"GPU 0", "GPU 1"}
 
 
 def test_a_named_stream_says_its_name():
-    names = [row["stream"] for row in table(sections("nvtx")["STREAMS"])]
+    names = [row["stream"] for row in table(page_sections("nvtx")["STREAMS"])]
     assert names[0].startswith("GPU 0 stream 13 (")
     assert names[1] == "GPU 0 stream 17"
