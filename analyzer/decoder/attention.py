@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kanalyze.decoder.elements import type_of
+from kanalyze.decoder.fields import looked_up, patterns
 
 if TYPE_CHECKING:
+    from kanalyze.decoder.fields import Fields
     from kanalyze.decoder.spelling import Spelled
-
-    Fields = dict[str, Any]
 
 _TRAITS: Final = (
     r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(\d{1,6}), (\d{1,6}), (\d{1,6}), (\d{1,6}),(?: \w+,){1,8} ([\w:]+_t)\b"
@@ -117,23 +117,19 @@ def others(name: Spelled) -> Fields | None:
 
 
 #: FlashInfer kernels by substring of the name; first match wins.
-_FLASHINFER: Final = (
-    (r"(?:Prefill|Decode)With|BatchMLA|PersistentAttention|HolisticPersistent", "attention", "attention"),
-    (r"MergeState", "attention", "combine"),
-    (r"RMSNorm", "normalization", "rms_norm"),
-    (r"LayerNorm", "normalization", "layer_norm"),
-    (r"Rotary|RoPE|Rope", "elementwise", "rotary_embedding"),
-    (r"Sampling", "random", "sampling"),
-    (r"^act_and_mul_kernel$", "elementwise", "act_and_mul"),
-)
+_FLASHINFER: Final = patterns(r"""
+attention attention: (?:Prefill|Decode)With BatchMLA PersistentAttention HolisticPersistent
+attention combine: MergeState
+normalization rms_norm: RMSNorm
+normalization layer_norm: LayerNorm
+elementwise rotary_embedding: Rotary RoPE Rope
+random sampling: Sampling
+elementwise act_and_mul: ^act_and_mul_kernel$
+""")
 
 
 def _flashinfer(name: Spelled) -> Fields:
-    fields: Fields = {"library": "flashinfer"}
-    for part, family, operation in _FLASHINFER:
-        if re.search(part, name.word):
-            return fields | {"family": family, "operation": operation}
-    return fields
+    return {"library": "flashinfer", **looked_up(_FLASHINFER, name.word)}
 
 
 DECODERS: Final = (flash, efficient, others)

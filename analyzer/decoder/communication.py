@@ -7,15 +7,14 @@ it, too. It counts only with the name of a library that reduces across GPUs, or 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kanalyze.decoder.elements import type_of
-from kanalyze.decoder.functors import snake
+from kanalyze.decoder.spelling import snake
 
 if TYPE_CHECKING:
+    from kanalyze.decoder.fields import Fields
     from kanalyze.decoder.spelling import Spelled
-
-    Fields = dict[str, Any]
 
 #: Quick check: every communication kernel contains one of these words, in any case.
 HINTS: Final = (

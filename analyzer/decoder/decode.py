@@ -5,20 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from kanalyze.decoder import (
-    aten,
-    attention,
-    blas,
-    communication,
-    engines,
-    gemms,
-    images,
-    inductor,
-    primitives,
-    recommenders,
-    rocm,
-    serving,
-)
+from kanalyze.decoder import aten, attention, communication, engines, inductor, libraries, products
 from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.decoder.spelling import spelled
 
@@ -31,16 +18,14 @@ if TYPE_CHECKING:
 _DECODERS: Final[tuple[Callable[[Spelled], dict[str, Any] | None], ...]] = (
     *communication.DECODERS,
     inductor.inductor,
-    *rocm.DECODERS,
+    *libraries.AMD,
     *attention.DECODERS,
-    *gemms.DECODERS,
-    *images.DECODERS,
-    *blas.DECODERS,
+    *products.PRINTED,
+    *libraries.IMAGES,
+    *products.TEMPLATES,
     *aten.DECODERS,
-    *primitives.DECODERS,
-    *recommenders.DECODERS,
+    *libraries.PRIMITIVES,
     *engines.DECODERS,
-    *serving.DECODERS,
 )
 
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.
@@ -55,6 +40,6 @@ def decode(name: str) -> KernelName:
     """
     apart = spelled(name)
     found = next((fields for decoder in _DECODERS if (fields := decoder(apart))), {})
-    if found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT and (more := serving.words(apart)):
+    if found.get("family", OTHER) == OTHER and found.get("library") not in _EXACT and (more := engines.words(apart)):
         found = {**more, **{field: value for field, value in found.items() if field != "family" and value}}
     return KernelName(function=apart.function, **{"family": OTHER, **found})

@@ -1,8 +1,15 @@
-"""The fields of a decoded kernel name."""
+"""The fields of a decoded kernel name, and the tables in text by which they are looked up."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Fields = dict[str, Any]
+    Head = tuple[str | None, ...]
 
 #: Family of a kernel whose name does not reveal what it does.
 OTHER: Final = "other"
@@ -108,3 +115,32 @@ class KernelName(NamedTuple):
         if self.input_types:
             return ",".join(dict.fromkeys(self.input_types))
         return self.output_type or self.accumulator_type
+
+
+def patterns(table: str) -> tuple[tuple[str, Head], ...]:
+    """The rows of a table in text: a pattern, and the words of its head; lines of one head are one row.
+
+    A line is ``family operation …: pattern pattern …``, where any of the patterns will do, and ``-`` stands for None.
+    """
+    rows: list[tuple[str, Head]] = []
+    for head, words in _lines(table):
+        together = [rows.pop()[0]] if rows and rows[-1][1] == head else []
+        rows.append(("|".join([*together, *words]), head))
+    return tuple(rows)
+
+
+def exact(table: str) -> dict[str, Head]:
+    """The words of the head by name, of a table as in :func:`patterns` with whole names in place of patterns."""
+    return {name: head for head, names in _lines(table) for name in names}
+
+
+def looked_up(rows: tuple[tuple[str, Head], ...], text: str, third: str = "") -> Fields:
+    """Family, operation and the field `third` by the first pattern that is in `text`; empty if none is."""
+    found = next((head for pattern, head in rows if re.search(pattern, text)), None)
+    return {} if found is None else dict(zip(("family", "operation", third), found, strict=False))
+
+
+def _lines(table: str) -> Iterator[tuple[Head, list[str]]]:
+    for line in table.strip().splitlines():
+        head, _, words = line.partition(": ")
+        yield tuple(None if word == "-" else word for word in head.split()), words.split()

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kanalyze.decoder.operators import OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from kanalyze.decoder.fields import Fields
     from kanalyze.decoder.spelling import Spelled
-
-    Fields = dict[str, Any]
 
 #: Kind abbreviations, from torch/_inductor/wrapper_benchmark.py.
 _KINDS: Final = {

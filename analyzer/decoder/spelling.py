@@ -119,6 +119,11 @@ def _between(text: str, edges: list[int]) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
+def snake(word: str) -> str:
+    """CamelCase as snake_case: GeluBackward as gelu_backward."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower()
+
+
 def integer(text: str) -> int | None:
     """Parses a C++ integer literal: 4, 4u, 4ul, -1."""
     found = re.fullmatch(r"(-?[0-9]{1,18})[uUlL]{0,3}", text)
