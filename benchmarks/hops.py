@@ -1,12 +1,13 @@
 """Counts the files, functions and levels of the package on the way of a command: `python benchmarks/hops.py`.
 
-Functions are those that run, modules those of them; what only runs at import (declarations, decorators) does not count.
+Functions are those that run, modules those of them; the bodies of modules and classes, which run at import, do not count.
 A level is a call of one of our functions within another, through whatever library lies between. docs/architecture.md
 has the figures.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tempfile
 import threading
@@ -46,7 +47,7 @@ class Hops:
         code = frame.f_code
         if (
             event not in ("call", "return")
-            or code.co_name == "<module>"
+            or not code.co_flags & inspect.CO_OPTIMIZED  # the body of a module or of a class
             or not code.co_filename.startswith(tuple(HOMES))
         ):
             return
