@@ -1,6 +1,6 @@
 """Counts the files, functions and levels of the package on the way of a command: `python benchmarks/hops.py`.
 
-Functions are those that run, modules those of them; the bodies of modules and classes, which run at import, do not count.
+Functions are those that run, modules those of them; bodies of modules and classes, which run at import, are left out.
 A level is a call of one of our functions within another, through whatever library lies between. docs/architecture.md
 has the figures.
 """

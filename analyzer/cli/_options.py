@@ -11,8 +11,7 @@ from weakref import ref
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._doubts import figures_of, tell_doubts
-from kanalyze.cli._output import tell, told_on_terminal
+from kanalyze.cli._output import figures_of, tell, tell_doubts, told_on_terminal
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._output import emit, flush, tell
-from kanalyze.cli._progress import Progress
+from kanalyze.cli._output import Progress, emit, flush, tell
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._doubts import no_doubts_told
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
@@ -21,7 +20,7 @@ from kanalyze.cli._options import (
     scope,
     top,
 )
-from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.cli._output import emit, no_doubts_told, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
 from kanalyze.machinery.memory import sparing_memory
 

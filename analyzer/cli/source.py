@@ -40,7 +40,7 @@ def source(report: Path, kernel: str, view: str | None, form: str, output: Path 
         from kanalyze.analyses.counters.hot_lines import hot_lines  # noqa: PLC0415 - --help need not import polars
     from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables import source as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.text.look import Look  # noqa: PLC0415 - as above
+    from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
 
     refuse_overwriting(report, output)
     opened = closed_at_end(counters_at(report))

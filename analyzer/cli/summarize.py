@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from kanalyze.cli._doubts import figures_of, no_doubts_told, tell_doubts
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
@@ -22,7 +21,7 @@ from kanalyze.cli._options import (
     tell_left_out,
     top,
 )
-from kanalyze.cli._output import colour, emit, refuse_overwriting, width
+from kanalyze.cli._output import colour, emit, figures_of, no_doubts_told, refuse_overwriting, tell_doubts, width
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -141,7 +140,7 @@ def shown(reports: Sequence[Path]) -> None:
 
 def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:
     from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - one format is used
-    from kanalyze.renderers.text.look import Look  # noqa: PLC0415 - one format is used
+    from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - one format is used
 
     emit(render(pages, Look(width(), colour(output)), top), output)
 

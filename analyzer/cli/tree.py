@@ -47,7 +47,7 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
         from kanalyze.analyses.operators.tree import default_order  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.operators.tree import tree as tree_of  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables import tree as rendered  # noqa: PLC0415 - as above
-    from kanalyze.renderers.text.look import Look  # noqa: PLC0415 - as above
+    from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
 
     share = parse_percent(min_share)
     if share is None:

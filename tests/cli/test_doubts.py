@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.cli import _doubts, _options
+from kanalyze.cli import _options, _output
 from support.build import call, kernel, report
 from support.command import ADD, REPORTS, SAMPLES, run
 from support.exports import altered
@@ -182,7 +182,7 @@ def test_a_hostile_name_stays_on_its_line(tmp_path):
 def test_many_doubts_are_counted():
     rows = kanalyze.health(report([call("cudaLaunchKernel", 10, 15, correlation=1), kernel(7, 20, correlation=1)]))
     many = pl.concat([rows.head(9).with_columns(check=pl.format("check {}", pl.int_range(9)), count=2000, ns=None)])
-    assert _doubts.doubt_line("f", many).endswith("; 2,000 check 5; and 3 more. See `kanalyze show health f`")
-    assert _doubts.doubt_line("f", many.clear()) == ""
-    assert _doubts.command("a b") == "kanalyze show health 'a b'"
+    assert _output.doubt_line("f", many).endswith("; 2,000 check 5; and 3 more. See `kanalyze show health f`")
+    assert _output.doubt_line("f", many.clear()) == ""
+    assert _output.command("a b") == "kanalyze show health 'a b'"
     assert run("show", "kernels", ADD).said == ""

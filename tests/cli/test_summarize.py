@@ -12,7 +12,7 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.readers import read
 from kanalyze.renderers.formats.json import render as render_json
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import Look
 from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
 from support.exports import altered
 

@@ -20,7 +20,7 @@ from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.one_thread import in_one_thread
 from kanalyze.model import READER_TABLES
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import Look
 
 if TYPE_CHECKING:
     from kanalyze.report import Report

@@ -1,29 +1,24 @@
 """Doubts about a report that its events show without any analysis.
 
-Kept apart from the table `health`, since every command checks for doubts before it ends.
+Impossible times, ids, sizes and launch shapes, duplicates, launches and operations without each other: each check is a
+row of the table `health` (docs/definitions.md, section 6). No event is dropped or repaired because of it. Kept apart
+from that table, since every command checks for doubts before it ends.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations, recorded_until
-from kanalyze.analyses.findings._damage import (
-    HOST_KINDS,
-    host_times,
-    lost_waits,
-    operation_times,
-    repetitions,
-    shapes,
-    sizes,
-    unplaced,
-)
-from kanalyze.analyses.host._call_kinds import is_launch_name, names_that
-from kanalyze.analyses.host._graph_calls import captures
+from kanalyze.analyses.host._call_kinds import captures, is_launch_name, names_that
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered
+from kanalyze.columns.ordering import repeated
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
@@ -33,6 +28,147 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
     Check = tuple[str, int, int | None, str]
+
+#: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
+HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
+
+#: Tools whose reader already notes host events that end before they start.
+_NOTED: Final = ("torch.profiler",)
+
+#: The kinds of events whose size is in a side table, by that table.
+_SIZED: Final = {"copy_detail": ("memcpy", "memset"), "memory_detail": ("memory",)}
+
+#: Upper limits of plausibility: 16 TiB, and 64 TB/s for anything that takes a microsecond or more.
+_LARGEST_BYTES: Final = 1 << 44
+_FASTEST_BYTES_PER_NS: Final = 64_000
+_LEAST_NS: Final = 1_000
+
+#: The limits of CUDA and HIP on a launch; a grid's x dimension is limited only by its type.
+_MOST_BLOCKS: Final = 1 << 16
+_MOST_THREADS: Final = 1024
+_MOST_REGISTERS: Final = 1024
+_MOST_SHARED_BYTES: Final = 1 << 24
+
+_SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+#: Calls that wait for a stream or event, or make a stream wait; the profiler records a synchronisation for each.
+_WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamWaitEvent)")
+
+
+def host_times(report: Report) -> list[Check]:
+    """Host events that end before they start, or lie outside the recording."""
+    end = report.meta.end_ns
+    limit, first = (recorded_until(report), None) if end is None else (end, 0)
+    backwards, outside = [], []
+    for kind in HOST_KINDS:
+        if kind not in report.kinds:
+            continue
+        events = report.kind(kind).select("start_ns", "dur_ns")
+        if kind != "api" and report.meta.tool not in _NOTED:  # negative durations of calls are counted elsewhere
+            backwards.append(_sum(events.filter(pl.col("dur_ns") < 0)))
+        early = pl.lit(value=False) if first is None else pl.col("start_ns") < first
+        late = pl.lit(value=False) if limit is None else pl.col("start_ns") + pl.col("dur_ns").fill_null(0) > limit
+        outside.append(_sum(events.filter(early | late)))
+    count, ns = _added(backwards)
+    wrong = "their times cannot be right"
+    return [
+        ("host events that end before they start", count, -ns, f"{wrong}; sums count them as they are"),
+        ("host events outside the recording", *_added(outside), f"{wrong}; no device's window is longer for it"),
+    ]
+
+
+def operation_times(report: Report) -> list[Check]:
+    """Device operations that started before the call that launched them."""
+    calls = gathered(report.kind("api").get_column("start_ns"), launch_rows(report))
+    early = operations(report).select(ns=calls - pl.col("began")).filter(pl.col("ns") > 0)
+    effect = "wrong times, or clocks that disagree: what is told of launches, and of idle time before these, is wrong"
+    return [("operations that start before their launch", early.height, total(early, "ns"), effect)]
+
+
+def unplaced(report: Report) -> list[Check]:
+    """Operations without device or stream, other than unified-memory copies, and calls without thread."""
+    found = []
+    for kind in DEVICE_KINDS:
+        events = report.kind(kind).filter(pl.col("device").is_null() | pl.col("stream").is_null())
+        if kind == "memcpy" and events.height:
+            events = events.filter(~pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False))
+        found.append(_sum(events))
+    calls = report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null()))
+    return [
+        ("operations without a device or stream", *_added(found), "those of no device count on GPU 0"),
+        ("calls without a thread", *_sum(calls), "what the program did before them, and before their work, is unknown"),
+    ]
+
+
+def repetitions(report: Report) -> list[Check]:
+    """Duplicate calls and operations: the same in every recorded field."""
+    found = []
+    for kind in (*DEVICE_KINDS, "api"):
+        events = report.kind(kind)
+        maybe = events.filter(repeated(events.get_column("start_ns")))
+        again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
+        found.append(_sum(maybe.filter(~again.is_first_distinct()) if maybe.height else maybe))
+    return [("events recorded twice", *_added(found), "they count as often as they are there")]
+
+
+def lost_waits(report: Report) -> list[Check]:
+    """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
+    if report.meta.tool != "nsys":
+        return []
+    waiting = names_that(report, _WAITING.match)
+    keys = ["process_id", "correlation_id"]
+    calls = report.kind("api").filter(pl.col("name").is_in(waiting)).select(*keys, "dur_ns")
+    lost = calls.drop_nulls(keys).join(report.kind("sync").select(keys).unique(), on=keys, how="anti")
+    effect = "records of synchronisations are missing: what these waited for cannot be told"
+    return [("waits without a record", *_sum(lost), effect)]
+
+
+def sizes(report: Report) -> list[Check]:
+    """Copies, memsets and allocations whose size is missing or impossible."""
+    found = []
+    for table, kinds in _SIZED.items():
+        present = [kind for kind in kinds if kind in report.kinds]
+        if not present:
+            continue
+        sized = report.table(table).select("event_id", "size_bytes")
+        events = pl.concat([report.kind(kind).select("event_id", "dur_ns") for kind in present])
+        size, took = pl.col("size_bytes"), pl.col("dur_ns").clip(lower_bound=_LEAST_NS)
+        wrong = ~size.is_between(1, _LARGEST_BYTES)
+        if table == "copy_detail":
+            wrong |= size // _FASTEST_BYTES_PER_NS > took
+        doubtful = sized.filter(~size.is_between(1, _FASTEST_BYTES_PER_NS * _LEAST_NS) | size.is_null())
+        found.append(_sum(doubtful.join(events, on="event_id").filter(wrong.fill_null(value=True))))
+    return [
+        ("sizes that are missing or cannot be", *_added(found), "totals of bytes and rates are wrong or incomplete")
+    ]
+
+
+def shapes(report: Report) -> list[Check]:
+    """Kernels with an impossible launch shape; an unknown shape does not count as one."""
+    launches = report.kernel_config
+    sides = pl.col(*_SHAPE)
+    known = pl.any_horizontal(sides != 0)
+    threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
+    wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
+    wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
+    wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
+    for name in ("static_shared_bytes", "dynamic_shared_bytes"):
+        wrong |= ~pl.col(name).is_between(0, _MOST_SHARED_BYTES).fill_null(value=True)
+    odd = launches.filter(known & wrong).select("event_id")
+    kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
+    return [("kernels of an impossible shape", *_sum(kernels), "occupancy, waves and findings about them are wrong")]
+
+
+def _sum(events: pl.DataFrame) -> tuple[int, int]:
+    """The number of events, and their total duration in ns."""
+    return events.height, total(events, "dur_ns")
+
+
+def _added(found: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return sum(count for count, _ in found), sum(ns for _, ns in found)
+
+
+# The table of all checks, and what of it is a doubt.
 
 #: Checks whose result is no fault of the report.
 _USUAL: Final = (
@@ -193,15 +329,11 @@ def names(report: Report) -> list[Check]:
     ]
 
 
-def _host_times(report: Report) -> list[Check]:
-    return host_times(report, [kind for kind in HOST_KINDS if kind in report.kinds])
-
-
 #: The checks on the events alone, in the table's order, each with the kinds of events that it reads.
 CHECKS: Final[tuple[tuple[tuple[str, ...], Callable[[Report], list[Check]]], ...]] = (
     ((*DEVICE_KINDS, "api"), pairing),
     ((*DEVICE_KINDS, "api"), _times),
-    (HOST_KINDS, _host_times),
+    (HOST_KINDS, host_times),
     ((*DEVICE_KINDS, "api"), operation_times),
     ((*DEVICE_KINDS, "api"), unplaced),
     ((*DEVICE_KINDS, "api"), repetitions),

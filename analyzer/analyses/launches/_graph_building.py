@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.host._graph_calls import captures, graph_steps
+from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.launches._graph_launches import graph_launches
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.host._call_kinds import bucket_of, cuda_names, is_launch_name, names_that, shown
+from kanalyze.analyses.host._call_kinds import (
+    bucket_of,
+    captures,
+    cuda_names,
+    graph_steps,
+    is_launch_name,
+    names_that,
+    shown,
+)
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.host._graph_calls import captures, graph_steps
 from kanalyze.analyses.host._launching_call import launching_rows
 from kanalyze.analyses.launches._graph_launches import graph_launches
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR

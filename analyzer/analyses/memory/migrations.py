@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.memory._page_traffic import pages
-from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves
+from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.exact import product

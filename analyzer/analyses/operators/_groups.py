@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.operators._event_tree import in_subtrees, sums_by
-from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._forward import forward_rows
-from kanalyze.analyses.operators._memory import MEMORY
+from kanalyze.analyses.operators._events import host_tree, in_subtrees, sums_by
 from kanalyze.analyses.operators._paths import ARROW, inherited, path_nodes, path_numbers, path_texts, plain_names
-from kanalyze.analyses.operators._phases import MODULE, PHASE, phases
-from kanalyze.analyses.operators._work import OPERATOR_KINDS, host_work, launched_work, operator_work
+from kanalyze.analyses.operators._phases import MODULE, PHASE, forward_rows, phases
+from kanalyze.analyses.operators._work import MEMORY, OPERATOR_KINDS, host_work, launched_work, operator_work
 from kanalyze.columns.lookup import beside, gathered
 
 if TYPE_CHECKING:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.operators._device_annotations import device_annotations
 from kanalyze.analyses.operators._events import operator_tree
-from kanalyze.analyses.operators._memory import MEMORY, allocations
-from kanalyze.analyses.operators._work import operator_work
+from kanalyze.analyses.operators._work import MEMORY, allocations, device_annotations, operator_work
 from kanalyze.columns.lookup import beside
 from kanalyze.model import DEVICE_KINDS
 

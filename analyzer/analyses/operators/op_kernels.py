@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._forward import forward_rows
 from kanalyze.analyses.operators._paths import ARROW, inherited, path_nodes, path_numbers, path_texts
+from kanalyze.analyses.operators._phases import forward_rows
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require

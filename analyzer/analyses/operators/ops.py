@@ -8,9 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.operators._groups import by_module, by_operator, by_phase, by_shape, by_stack
 from kanalyze.analyses.operators._key_averages import SIDES, torch_rows
-from kanalyze.analyses.operators._memory import MEMORY
 from kanalyze.analyses.operators._phases import PHASE, PHASES
-from kanalyze.analyses.operators._work import OPERATOR_KINDS, operator_work
+from kanalyze.analyses.operators._work import MEMORY, OPERATOR_KINDS, operator_work
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
-from kanalyze.renderers.text.grid import LEAST_NAME
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import LEAST_NAME, Look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

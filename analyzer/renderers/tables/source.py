@@ -9,7 +9,7 @@ from kanalyze import outlets, units
 if TYPE_CHECKING:
     import polars as pl
 
-    from kanalyze.renderers.text.look import Look
+    from kanalyze.renderers.text.grid import Look
 
 #: Context lines around annotated lines.
 _AROUND: Final = 2

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from kanalyze.renderers.text.look import Look
+    from kanalyze.renderers.text.grid import Look
 
     Row = dict[str, Any]
 

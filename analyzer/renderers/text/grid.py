@@ -12,6 +12,19 @@ from kanalyze import outlets
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+# Display options: width and colour.
+
+
+class Look(NamedTuple):
+    """Display options of text: width in columns, and whether ANSI colour codes are allowed."""
+
+    width: int = 80
+    colour: bool = False
+
+    def paint(self, text: str, code: str) -> str:
+        """`text` in an SGR colour, or unchanged without colour."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
+
 
 _GAP: Final = "  "
 

@@ -7,8 +7,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.memory import _page_traffic
-from kanalyze.analyses.memory._page_traffic import pages
+from kanalyze.analyses.memory import _unified_moves
+from kanalyze.analyses.memory._unified_moves import pages
 from support.build import memcpy, report
 from support.strategies import FEWER
 
@@ -105,7 +105,7 @@ def _trips(visited):
 @FEWER
 def test_pages_equal_the_model(events, batch):
     again, round_trips = slowly(events)
-    with patch.object(_page_traffic, "PARTS_AT_ONCE", batch):
+    with patch.object(_unified_moves, "PARTS_AT_ONCE", batch):
         found = pages(report(events))
     assert dict(found.again.rows()) == again
     each = {

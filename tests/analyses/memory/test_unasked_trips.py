@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.memory import unified_memory
-from kanalyze.analyses.memory._page_traffic import pages
+from kanalyze.analyses.memory._unified_moves import pages
 from support.build import call, kernel, memcpy, report
 from support.nsys_csv import report_of
 from support.strategies import FEWER

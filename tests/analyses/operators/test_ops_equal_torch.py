@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.operators._forward import forward_rows
+from kanalyze.analyses.operators._phases import forward_rows
 from kanalyze.readers import read
 from support.key_averages import parsed
 

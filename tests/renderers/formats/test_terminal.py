@@ -4,7 +4,7 @@ import pytest
 
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats.terminal import ASCII, render
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import Look
 from support.build import call, kernel, report
 from support.command import TORCH, run, spawn
 

@@ -9,7 +9,7 @@ from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.renderers.formats import html, markdown
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import Look
 from support.command import REPORTS, ROOT, SAMPLES, run
 from support.counters import measured
 

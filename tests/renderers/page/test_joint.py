@@ -14,7 +14,7 @@ from kanalyze.renderers.formats import html, markdown
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import Look
 from support.command import SAMPLES, run
 
 TOP = 8

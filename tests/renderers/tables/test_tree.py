@@ -6,7 +6,7 @@ import pytest
 
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.renderers.tables import tree as rendered
-from kanalyze.renderers.text.look import Look
+from kanalyze.renderers.text.grid import Look
 from support.build import call, host, kernel, memcpy
 from support.op_strategies import trace_report
 

@@ -13,8 +13,7 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory._allocations import allocating_calls
-from kanalyze.analyses.memory._page_traffic import pages
-from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves
+from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.units import plural, rate, size, time
 
