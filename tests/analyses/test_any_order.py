@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.idle import _attribution
-from kanalyze.analyses.idle._bucket_sums import launch_waits, named_idle, queued_waits, walked, want_names
+from kanalyze.analyses.idle import _idle_intervals
+from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits, named_idle, queued_waits, want_names
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
@@ -90,7 +90,7 @@ def test_waits_that_were_let_go_of_are_found_again(waits):
     assert first.height > 100 or waits is queued_waits
     waits.forget(report)
     assert waits(report).equals(first)
-    assert sum(part.height for walk in walked(report).values() for part in walk.waits) == launch_waits(report).height
+    assert sum(part.height for sums in idle_sums(report).values() for part in sums.waits) == launch_waits(report).height
 
 
 @pytest.mark.parametrize("name", ["torch", "graph_node"])
@@ -113,24 +113,24 @@ def test_other_columns_of_the_same_kinds():
 
 
 @pytest.mark.parametrize("order", [(ledger, culprits), (culprits, ledger)])
-def test_one_walk_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
-    walks, find = [], _attribution.idle_intervals
-    monkeypatch.setattr(_attribution, "idle_intervals", lambda *given: walks.append(given) or find(*given))
+def test_one_pass_serves_ledger_and_culprits_in_any_order(order, monkeypatch):
+    passes, find = [], _idle_intervals.idle_intervals
+    monkeypatch.setattr(_idle_intervals, "idle_intervals", lambda *given: passes.append(given) or find(*given))
     report = opened("torch")
     want_names(report)
     tables = {table: table(report) for table in order}
-    assert len(walks) == 1
+    assert len(passes) == 1
     for table, found in tables.items():
         assert found.equals(table(opened("torch")))
 
 
-def test_names_are_found_after_a_walk_without_them():
+def test_names_are_found_after_a_pass_without_them():
     report, fresh = opened("torch"), opened("torch")
-    before = walked(report)
+    before = idle_sums(report)
     assert culprits(report).equals(culprits(fresh))
-    assert walked(report) is before
+    assert idle_sums(report) is before
     assert {device: sums.get_column("ns").sum() for device, sums in named_idle(report).items()} == {
-        device: sum(rows.get_column("ns").sum() for rows in walk.rows) for device, walk in before.items()
+        device: sum(part.get_column("ns").sum() for part in sums.reasons) for device, sums in before.items()
     }
 
 

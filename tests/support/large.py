@@ -1,6 +1,6 @@
 """What is done for large reports, done for those of a few events."""
 
-from kanalyze.analyses.idle import _attribution
+from kanalyze.analyses.idle import _idle_intervals
 from kanalyze.analyses.shared import cut, thread_lanes
 from kanalyze.columns import grouping, lookup
 
@@ -13,12 +13,12 @@ def as_if_large(patch):
 
 
 def in_batches(patch, rows):
-    """Let a monkey patch have the walk take so many rows at a time.
+    """Let a monkey patch have a batch of idle time take so many rows at a time.
 
     If two, all else is done as for large reports; if three, every thread has a line of its own, as in reports whose
     times lie far apart.
     """
-    patch.setattr(_attribution, "BATCH", rows)
+    patch.setattr(_idle_intervals, "BATCH", rows)
     if rows == 2:
         as_if_large(patch)
     if rows == 3:

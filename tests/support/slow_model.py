@@ -58,7 +58,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Wait:
-    """An idle interval, what ended it and the call that launched that (if any), and the thread that is walked."""
+    """An idle interval, what ended it and the call that launched that (if any), and its host thread."""
 
     start: int
     end: int

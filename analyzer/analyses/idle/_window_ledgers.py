@@ -12,8 +12,8 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device, operations
-from kanalyze.analyses.host._thread_timeline import labels
-from kanalyze.analyses.idle._attribution import launch_pieces, walks
+from kanalyze.analyses.idle._idle_intervals import idle_devices
+from kanalyze.analyses.idle._idle_parts import reasons, split_idle
 from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.columns.lookup import gathered
 from kanalyze.window import Window
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
-    from kanalyze.analyses.idle._attribution import Batch, Cut, Walk
+    from kanalyze.analyses.idle._idle_intervals import IdleBatch, IdleDevice
     from kanalyze.report import Report
 
 _BUCKET: Final = pl.Enum(BUCKETS)
@@ -43,32 +43,32 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         return pl.DataFrame(schema=columns)
     hull = Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
     parts = [pl.DataFrame(schema=columns)]
-    for walk in walks(report.narrow(window=hull)):
-        sums = _of_device(walk, spans).with_row_index("window")
-        parts.append(sums.with_columns(device=pl.lit(walk.device, dtype=pl.Int64)).select(*columns))
+    for device in idle_devices(report.narrow(window=hull)):
+        sums = _of_device(device, spans).with_row_index("window")
+        parts.append(sums.with_columns(device=pl.lit(device.device, dtype=pl.Int64)).select(*columns))
     return pl.concat(parts)
 
 
-def _of_device(walk: Walk, spans: pl.DataFrame) -> pl.DataFrame:
+def _of_device(idle: IdleDevice, spans: pl.DataFrame) -> pl.DataFrame:
     sums = {bucket: pl.zeros(spans.height, dtype=pl.Int64, eager=True) for bucket in BUCKETS}
     start, end = spans.get_column("start"), spans.get_column("end")
-    for pieces in _pieces(walk):
+    for pieces in _pieces(idle):
         for (bucket,), own in pieces.partition_by("bucket", as_dict=True).items():
             sums[str(bucket)] += intervals.overlap(start, end, own.sort("start"))
     wrong = (sum(sums.values(), start=pl.zeros(spans.height, dtype=pl.Int64, eager=True)) != end - start).arg_true()
     if len(wrong):
         row = int(wrong[0])
         found = {bucket: times[row] for bucket, times in sums.items()}
-        raise AssertionError(f"the ledger of device {walk.device} in {spans.row(row)} sums to something else: {found}")
+        raise AssertionError(f"the ledger of device {idle.device} in {spans.row(row)} sums to another time: {found}")
     return pl.DataFrame([times.alias(f"{bucket}_ns") for bucket, times in sums.items()])
 
 
-def _pieces(walk: Walk) -> Iterator[pl.DataFrame]:
+def _pieces(idle: IdleDevice) -> Iterator[pl.DataFrame]:
     """Disjoint intervals by bucket that cover the time from the first to the last window: columns of `_PIECES`."""
-    yield _busy(walk)
-    edges = pl.DataFrame([(walk.low, walk.begun), (walk.ended, walk.high)], schema=intervals.SPANS, orient="row")
+    yield _busy(idle)
+    edges = pl.DataFrame([(idle.low, idle.begun), (idle.ended, idle.high)], schema=intervals.SPANS, orient="row")
     yield _in_bucket(edges.filter(pl.col("end") > pl.col("start")), "unknown")
-    for found in walk.of_batches(_idle, walk.idle):
+    for found in idle.of_batches(_idle, idle.idle):
         yield from found
 
 
@@ -76,36 +76,21 @@ def _in_bucket(spans: pl.DataFrame, bucket: str) -> pl.DataFrame:
     return spans.select("start", "end", bucket=pl.lit(bucket, dtype=_BUCKET))
 
 
-def _busy(walk: Walk) -> pl.DataFrame:
+def _busy(device: IdleDevice) -> pl.DataFrame:
     """Busy intervals by bucket; where several overlap, the first bucket takes precedence."""
-    work = of_device(operations(walk.report).select("device", "start", "end", "bucket"), walk.device)
+    work = of_device(operations(device.report).select("device", "start", "end", "bucket"), device.device)
     found, above = [pl.DataFrame(schema=_PIECES)], pl.DataFrame(schema=intervals.SPANS)
     for bucket in BUSY_BUCKETS:
-        own = intervals.union(intervals.clip(work.filter(pl.col("bucket") == bucket), walk.low, walk.high))
+        own = intervals.union(intervals.clip(work.filter(pl.col("bucket") == bucket), device.low, device.high))
         found.append(_in_bucket(intervals.subtract(own, above), bucket))
         above = intervals.union(pl.concat([above, own]))
     return pl.concat(found)
 
 
-def _idle(batch: Batch) -> list[pl.DataFrame]:
-    unknown, known = batch.cut()
-    pieces = [_in_bucket(unknown, "unknown")]
-    for part in known:
-        pieces += [part.lanes.back(some) for some in _of_cut(batch.walk.report, part)]
+def _idle(batch: IdleBatch) -> list[pl.DataFrame]:
+    buckets = reasons(batch.of.report).table.get_column("bucket").cast(_BUCKET)
+    pieces = []
+    for split in split_idle(batch):
+        rows = split.lanes.back(split.rows) if split.lanes else split.rows
+        pieces.append(rows.select("start", "end", gathered(buckets, rows.get_column("reason")).alias("bucket")))
     return pieces
-
-
-def _of_cut(report: Report, cut: Cut) -> Iterator[pl.DataFrame]:
-    launched = launch_pieces(cut.launched).with_columns(bucket=_submitted().cast(_BUCKET))
-    yield launched.select(*_PIECES)
-    for part, rest in ((cut.before, pl.lit("host")), (cut.after, _submitted())):
-        if part.height:
-            called = gathered(labels(report).get_column("bucket"), part.get_column("label")).alias("called")
-            bucket = pl.coalesce(called, rest).cast(_BUCKET)
-            yield part.with_columns(called).select("start", "end", bucket.alias("bucket"))
-
-
-def _submitted() -> pl.Expr:
-    """The bucket by phase from the launch call on, where no call takes precedence."""
-    after = {"queued": "queued", "unseen": "unknown"}
-    return pl.col("phase").cast(pl.String).replace_strict(after, default="launch")

@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_timeline import threads
-from kanalyze.analyses.idle._bucket_sums import named_idle, walked
-from kanalyze.analyses.idle._culprit_names import IDLE, host_culprits
+from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
+from kanalyze.analyses.idle._idle_sums import idle_sums, named_idle
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -80,11 +80,11 @@ def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
     Columns: culprit, range, making_ns. Devices without such time are left out.
     """
     found = {}
-    for device, walk in walked(report).items():
-        parts = parts_by(pl.concat(walk.unrecorded), THREAD) if walk.unrecorded else {}
+    for device, sums in idle_sums(report).items():
+        parts = parts_by(pl.concat(sums.unrecorded), THREAD) if sums.unrecorded else {}
         named = [host_culprits(report, key, threads(report)[key], part.sort("start")) for key, part in parts.items()]
         if named:
             lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
-            sums = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
-            found[device] = sums.with_columns(pl.col("culprit", "range").cast(pl.String))
+            making = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
+            found[device] = making.with_columns(pl.col("culprit", "range").cast(pl.String))
     return found

@@ -10,9 +10,10 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
-from kanalyze.analyses.idle._culprit_names import IDLE, blamed, cut_by_ranges, range_names, walks_for_blame
-from kanalyze.analyses.idle._sums_per_gap import coded, last_of_runs, of_each_gap
+from kanalyze.analyses.idle._idle_parts import IDLE, idle_devices_with_names, idle_parts, range_names, split_idle
+from kanalyze.analyses.idle._idle_sums import coded, last_of_runs, of_each_gap
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.streams._waited_for import streams
@@ -25,8 +26,8 @@ from kanalyze.schema import Column, Table
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from kanalyze.analyses.idle._attribution import Batch, Cuts, Walk
-    from kanalyze.analyses.idle._culprit_names import Blamed
+    from kanalyze.analyses.idle._idle_intervals import IdleBatch, IdleDevice
+    from kanalyze.analyses.idle._idle_parts import Parts
     from kanalyze.report import Report, Where
 
 #: Default threshold: longer gaps are listed.
@@ -106,128 +107,119 @@ def gaps(
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
     if by is None:
-        return pl.concat([TABLE.empty(), *(_of_device(walk, threshold_ns) for walk in walks_for_blame(report))])
-    return _by_culprit(report, [_sums(walk, threshold_ns) for walk in walks_for_blame(report)])
+        return pl.concat([TABLE.empty(), *(_of_device(one, threshold_ns) for one in idle_devices_with_names(report))])
+    return _by_culprit(report, [_sums(one, threshold_ns) for one in idle_devices_with_names(report)])
 
 
-def _over(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+def _over(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
     """Idle intervals longer than a threshold inside the window, numbered by `gap`."""
-    inside = pl.col("end").clip(walk.begun, walk.ended) - pl.col("start").clip(walk.begun, walk.ended)
-    return walk.idle.filter(inside > threshold_ns).with_row_index("gap")
+    inside = pl.col("end").clip(device.begun, device.ended) - pl.col("start").clip(device.begun, device.ended)
+    return device.idle.filter(inside > threshold_ns).with_row_index("gap")
 
 
-def _of_device(walk: Walk, threshold_ns: int) -> pl.DataFrame:
-    found = walk.of_batches(_described, _over(walk, threshold_ns))
-    return in_order(pl.concat([_unrecorded(walk, threshold_ns), *found]), "start_ns")
+def _of_device(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
+    found = device.of_batches(_described, _over(device, threshold_ns))
+    return in_order(pl.concat([_unrecorded(device, threshold_ns), *found]), "start_ns")
 
 
-def _sums(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+def _sums(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
     """The gaps of a device without their details: device, reason, culprit and dur_ns."""
     keys = ("device", "reason", "culprit")
-    parts = [_unrecorded(walk, threshold_ns).select(*keys, "dur_ns")]
-    idle = _over(walk, threshold_ns)
-    found = walk.of_batches(lambda batch: _with_reasons(batch, cut_by_ranges(batch)), idle)
-    parts += [part.select(pl.lit(walk.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
+    parts = [_unrecorded(device, threshold_ns).select(*keys, "dur_ns")]
+    idle = _over(device, threshold_ns)
+    found = device.of_batches(_with_reasons, idle)
+    parts += [part.select(pl.lit(device.device, dtype=pl.Int64).alias("device"), *keys[1:], "dur_ns") for part in found]
     return pl.concat(parts)
 
 
-def _with_reasons(batch: Batch, cuts: Cuts) -> pl.DataFrame:
-    """The gaps of a batch, clipped to the window: gap, row, start_ns, dur_ns, and the columns of :func:`_reasons`.
-
-    `cuts` is the result of :func:`cut_by_ranges`.
-    """
-    spans = intervals.clip(batch.idle, batch.walk.begun, batch.walk.ended)
+def _with_reasons(batch: IdleBatch) -> pl.DataFrame:
+    """The gaps of a batch, clipped to the window: gap, row, start_ns, dur_ns, and the columns of :func:`_reasons`."""
+    spans = intervals.clip(batch.idle, batch.of.begun, batch.of.ended)
     times = spans.select("gap", "row", start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
     if times.is_empty():
         return times.with_columns(TABLE.empty().select(*_BUCKETS, "reason", "culprit"))
     first, last = times.item(0, "gap"), times.item(-1, "gap")
-    told = _reasons(blamed(batch, cuts), first, last - first + 1)
+    parts = idle_parts(split_idle(batch, by_range=True), batch.of.device)
+    told = _reasons(parts, first, last - first + 1)
     told = told if told.height == times.height else told[times.get_column("gap") - first]
     return pl.concat([times, told], how="horizontal")
 
 
-def _reasons(parts: Blamed, first: int, count: int) -> pl.DataFrame:
+def _reasons(parts: Parts, first: int, count: int) -> pl.DataFrame:
     """Time by bucket, reason and culprit of the `count` gaps numbered from `first` on, a row per gap.
 
     The reason is the bucket with most time, the culprit the one with most time in that bucket; ties go to the first.
     """
-    numbered, size = coded(parts.often, ("bucket", "culprit"))
-    sums = of_each_gap(parts.often.get_column("gap"), numbered, size)
-    often = parts.often.select("bucket", "culprit", place=pl.col("gap") - first)[sums.get_column("at")]
-    often = often.with_columns(sums.get_column("ns"))
-    once = parts.once.select("bucket", "culprit", "ns", place=pl.col("gap") - first)
-    found = _by_bucket(often, once, count)
+    numbered, size = coded(parts.several, ("bucket", "culprit"))
+    sums = of_each_gap(parts.several.get_column("gap"), numbered, size)
+    several = parts.several.select("bucket", "culprit", place=pl.col("gap") - first)[sums.get_column("at")]
+    several = several.with_columns(sums.get_column("ns"))
+    single = parts.single.select("bucket", "culprit", "ns", place=pl.col("gap") - first)
+    found = _by_bucket(several, single, count)
     present = [bucket for bucket in IDLE if longest(found, f"{bucket}_ns")] or IDLE[:1]
     most = found.select(pl.max_horizontal(f"{bucket}_ns" for bucket in present)).to_series()
     reason = pl.lit(present[-1], dtype=pl.Enum(IDLE))
     for bucket in reversed(present[:-1]):
         reason = pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket, dtype=pl.Enum(IDLE))).otherwise(reason)
     reasons = found.with_columns(reason.alias("reason")).get_column("reason")
-    return found.with_columns(reasons, _culprits(often, once, reasons))
+    return found.with_columns(reasons, _culprits(several, single, reasons))
 
 
-def _by_bucket(often: pl.DataFrame, once: pl.DataFrame, count: int) -> pl.DataFrame:
+def _by_bucket(several: pl.DataFrame, single: pl.DataFrame, count: int) -> pl.DataFrame:
     """Time by bucket (a column each, ns) of `count` gaps, a row per gap."""
-    same = often.get_column("place").cast(pl.Int64) * len(IDLE) + often.get_column("bucket").to_physical()
-    sums = pl.concat([last_of_runs(often.select("place", "bucket", "ns"), same), once.select("place", "bucket", "ns")])
-    # gap and bucket are a unique key: the time from a launch call on is either in `once` or, split, in `often`
+    same = several.get_column("place").cast(pl.Int64) * len(IDLE) + several.get_column("bucket").to_physical()
+    sums = pl.concat(
+        [last_of_runs(several.select("place", "bucket", "ns"), same), single.select("place", "bucket", "ns")]
+    )
+    # gap and bucket are a unique key: the time from a launch call on is either in `once` or, split, in `several`
     at = sums.get_column("bucket").to_physical().cast(pl.UInt32) * count + sums.get_column("place")
     every = pl.zeros(len(IDLE) * count, dtype=pl.Int64, eager=True).scatter(at, sums.get_column("ns"))
     return pl.DataFrame([every.slice(number * count, count).alias(name) for number, name in enumerate(_BUCKETS)])
 
 
-def _culprits(often: pl.DataFrame, once: pl.DataFrame, reasons: pl.Series) -> pl.Series:
+def _culprits(several: pl.DataFrame, single: pl.DataFrame, reasons: pl.Series) -> pl.Series:
     """The culprit with most time in the reason bucket of each gap."""
-    main, single = (
-        part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (often, once)
+    main, other = (
+        part.filter(part.get_column("bucket") == reasons[part.get_column("place")]) for part in (several, single)
     )
     again = main.get_column("place").is_duplicated()
     if again.any():
-        several = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
-        main = pl.concat([main.filter(~again), several.filter(pl.col("place").is_first_distinct())])
-    every = pl.concat([part.select("place", "culprit") for part in (main, single)], rechunk=True)
+        ties = main.filter(again).sort("place", "ns", "culprit", descending=[False, True, False])
+        main = pl.concat([main.filter(~again), ties.filter(pl.col("place").is_first_distinct())])
+    every = pl.concat([part.select("place", "culprit") for part in (main, other)], rechunk=True)
     at = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(reasons))
     order = pl.int_range(0, every.height, dtype=pl.UInt32, eager=True)
     return every.get_column("culprit")[at.scatter(every.get_column("place"), order)]
 
 
-def _described(batch: Batch) -> pl.DataFrame:
-    report, cuts = batch.walk.report, cut_by_ranges(batch)
-    found = _with_reasons(batch, cuts)
+def _described(batch: IdleBatch) -> pl.DataFrame:
+    report, found = batch.of.report, _with_reasons(batch)
     rows = found.get_column("row")
     work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
     ended = rows_at(work.select("name", "kind", "process_id"), rows)
+    made = pl.DataFrame([ended.get_column("process_id"), *calls.select("thread_id", at="call_start")])
+    around = ranges_at(report, made)
     return TABLE.select(
         found.with_columns(
-            pl.lit(batch.walk.device).alias("device"),
+            pl.lit(batch.of.device).alias("device"),
             ended.get_column("name").alias("ended_by"),
             ended.get_column("kind"),
             ended.get_column("process_id"),
             taken(streams(report), "stream", rows).alias("stream"),
             shown_calls(report, calls.get_column("call_name")).alias("api"),
             calls.get_column("thread_id"),
-            _around(report, found, cuts),
+            gathered(range_names(report), around).alias("range"),
         )
     )
 
 
-def _around(report: Report, found: pl.DataFrame, cuts: Cuts) -> pl.Series:
-    """The name of the innermost range around the launch call of the operation that ended each gap."""
-    gaps, rows = found.get_column("gap"), pl.Series([None], dtype=pl.UInt32)
-    if len(gaps):
-        rows = rows.new_from_index(0, gaps.item(-1) - gaps.item(0) + 1)
-        for part in cuts.known:
-            rows = rows.scatter(part.around.get_column("gap") - gaps.item(0), part.around.get_column("range"))
-    return gathered(range_names(report), rows[gaps - gaps.min()]).alias("range")
-
-
-def _unrecorded(walk: Walk, threshold_ns: int) -> pl.DataFrame:
+def _unrecorded(device: IdleDevice, threshold_ns: int) -> pl.DataFrame:
     """Parts of the window outside the recording, as gaps of the bucket `unknown`."""
-    sides = [(walk.low, walk.begun), (walk.ended, walk.high)]
+    sides = [(device.low, device.begun), (device.ended, device.high)]
     wide = [(start, end - start) for start, end in sides if end - start > threshold_ns]
     times = pl.DataFrame(wide, schema={"start_ns": pl.Int64, "dur_ns": pl.Int64}, orient="row")
     zero = {column.name: pl.lit(0) for column in TABLE.columns if column.name.endswith("_ns")}
-    known = {"device": pl.lit(walk.device), "start_ns": pl.col("start_ns"), "dur_ns": pl.col("dur_ns")}
+    known = {"device": pl.lit(device.device), "start_ns": pl.col("start_ns"), "dur_ns": pl.col("dur_ns")}
     known |= {"unknown_ns": pl.col("dur_ns"), "reason": pl.lit("unknown")}
     nothing = {column.name: pl.lit(None) for column in TABLE.columns}
     return TABLE.select(times.select(**{**nothing, **zero, **known}))

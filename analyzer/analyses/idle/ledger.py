@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._bucket_sums import idle_rows, walked
+from kanalyze.analyses.idle._idle_sums import idle_rows, idle_sums
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS
@@ -73,7 +73,7 @@ def ledger(report: Report) -> pl.DataFrame:
         device, bucket, detail, ns, share.
     """
     require(report, TABLE.name, *DEVICE_KINDS)
-    walked(report)  # prefetch: computes in parallel what is needed below
+    idle_sums(report)  # prefetch: computes in parallel what is needed below
     frames = [_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()]
     if not frames:
         return TABLE.empty()

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import SCOPES, in_scope, waited_for
-from kanalyze.analyses.idle._culprit_names import range_names
+from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.analyses.streams._waited_for import streams

@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.idle._bucket_sums import launch_waits, queued_waits
+from kanalyze.analyses.idle._idle_sums import launch_waits, queued_waits
 from kanalyze.analyses.launches._graph_launches import graph_launches
 from kanalyze.analyses.launches._periods import periodic
 from kanalyze.analyses.launches._series import launch_series

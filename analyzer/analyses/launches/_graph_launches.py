@@ -16,7 +16,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import of_device, operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.host._launching_call import calls_of, launch_rows
-from kanalyze.analyses.idle._bucket_sums import launch_waits
+from kanalyze.analyses.idle._idle_sums import launch_waits
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.columns.lookup import beside, gathered, of_rows, positions
 from kanalyze.model import DEVICE_KINDS

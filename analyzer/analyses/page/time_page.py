@@ -20,7 +20,7 @@ from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._thread_names import forget_names
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
-from kanalyze.analyses.idle._bucket_sums import walked, want_names
+from kanalyze.analyses.idle._idle_sums import idle_sums, want_names
 from kanalyze.analyses.launches import graphs, hot_kernels
 from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.launches._steady_window import steady_parts
@@ -289,10 +289,10 @@ def _idle(report: Report, rows: pl.DataFrame) -> dict[int, dict[str, int]]:
     found: dict[int, dict[str, int]] = {}
     for device, bucket, ns in sums.iter_rows():
         found.setdefault(device, {})[bucket] = ns
-    for device, walk in walked(report).items():
-        if walk.unrecorded_ns:
-            found[device]["host"] -= walk.unrecorded_ns
-            found[device][_CONTEXTS] = walk.unrecorded_ns
+    for device, idle in idle_sums(report).items():
+        if idle.unrecorded_ns:
+            found[device]["host"] -= idle.unrecorded_ns
+            found[device][_CONTEXTS] = idle.unrecorded_ns
     return found
 
 

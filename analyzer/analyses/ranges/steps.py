@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, used_devices
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.idle._culprit_names import IDLE
+from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.ranges._instances import USUAL, answer, judged

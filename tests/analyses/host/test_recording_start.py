@@ -68,6 +68,19 @@ def test_what_the_first_operation_waited_for_is_unknown():
     assert gap == ("unknown", "recording begins", LATE - 5 * US)
 
 
+def test_two_waits_of_unknown_cause_in_one_gap_are_both_counted():
+    events = [
+        call("cudaDeviceSynchronize", 0, 100 * US),
+        call("cudaLaunchKernel", 150 * US, 155 * US, correlation=1),
+        kernel(LATE, 2 * LATE, correlation=1),
+    ]
+    unknown = 100 * US + LATE - 155 * US
+    assert rows(events, "unknown") == [("unknown", "recording begins", unknown)]
+    assert gaps(report(events)).select("dur_ns", "unknown_ns").rows() == [(LATE, unknown)]
+    (told,) = culprits(report(events)).filter(pl.col("bucket") == "unknown").select("ns", "gaps", "longest_ns").rows()
+    assert told == (unknown, 1, unknown)
+
+
 def test_the_page_and_health_say_that_the_recording_begins_there():
     page = summarize(report(CUT))
     assert page.answer.startswith(

@@ -11,7 +11,7 @@ import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation, _recording_start
-from kanalyze.analyses.idle._bucket_sums import launch_waits, walked
+from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
 from kanalyze.analyses.idle.ledger import BUCKETS, ledger
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
@@ -467,7 +467,7 @@ def test_13_unknown_without_a_process():
 # No launch of its own, and after the last operation
 
 
-def test_without_launch_the_thread_of_the_most_recent_launch_is_walked_without_launch_and_queued():
+def test_without_launch_the_thread_of_the_most_recent_launch_is_looked_at_without_launch_and_queued():
     events = [
         call("cudaLaunchKernel", 0, 2, thread=1, correlation=1),
         call("cudaLaunchKernel", 3, 12, thread=2, correlation=2),
@@ -526,7 +526,7 @@ def test_without_launch_the_most_recent_launch_may_be_on_another_device():
     ]
 
 
-def test_after_the_last_operation_the_thread_of_the_most_recent_launch_is_walked():
+def test_after_the_last_operation_the_thread_of_the_most_recent_launch_is_looked_at():
     events = [
         call("cudaLaunchKernel", 0, 2, thread=1, correlation=1),
         call("cudaLaunchKernel", 2, 14, thread=2, correlation=2),
@@ -546,7 +546,7 @@ def test_after_the_last_operation_the_thread_of_the_most_recent_launch_is_walked
     ]
 
 
-def test_after_operations_that_end_together_the_process_of_the_highest_event_id_is_walked():
+def test_after_operations_that_end_together_the_process_of_the_highest_event_id_is_looked_at():
     events = [
         kernel(5, 10, process=2, correlation=1),
         kernel(0, 10, process=1, correlation=1),
@@ -726,7 +726,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
 
 @FEWER
 @given(EVENTS, WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
-def test_the_parts_of_the_walk_add_up_to_the_ledger(events, window, batch):
+def test_the_parts_add_up_to_the_ledger(events, window, batch):
     narrowed, model = report(events).narrow(window=Window(*window)), SlowModel(events, window)
     with pytest.MonkeyPatch.context() as patch:
         in_batches(patch, batch)
@@ -736,7 +736,7 @@ def test_the_parts_of_the_walk_add_up_to_the_ledger(events, window, batch):
         launch_ns = waits.filter(on == device).get_column("launch_ns").sum()
         assert launch_ns == ns_of(found, device, "launch")
         idle = {instant for instant, bucket, _ in model.instants(device) if bucket == "host"}
-        longest, making = walked(narrowed)[device].longest_host, walked(narrowed)[device].unrecorded
+        longest, making = idle_sums(narrowed)[device].longest_host, idle_sums(narrowed)[device].unrecorded
         for span in pl.concat(making).select("start", "end").iter_rows() if making else ():
             idle -= set(range(*span))
         assert longest[1] == max((end - start for start, end in runs(idle)), default=0)

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
-from kanalyze.analyses.idle._bucket_sums import walked
+from kanalyze.analyses.idle._idle_sums import idle_sums
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -61,7 +61,7 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
-    stake = walked(report)[device].unrecorded_ns
+    stake = idle_sums(report)[device].unrecorded_ns
     if not stake:
         return []
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)

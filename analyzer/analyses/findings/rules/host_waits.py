@@ -15,8 +15,8 @@ from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._recording_start import begun_before
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
-from kanalyze.analyses.idle._bucket_sums import launch_waits, walked
-from kanalyze.analyses.idle._culprit_names import range_names
+from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
 from kanalyze.analyses.idle.culprits import context_culprits, culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
@@ -80,21 +80,21 @@ def host_computes(report: Report) -> list[Finding]:
     """
     found = []
     for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
-        stake = ns - walked(report)[device].unrecorded_ns
+        stake = ns - idle_sums(report)[device].unrecorded_ns
         if stake > 0 and stake >= least_worth_saying(report)[device]:
             found.append(_computes(report, device, stake, share * stake / ns))
     return found
 
 
 def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
-    walk = walked(report)[device]
-    start, length = walk.longest_host
+    sums = idle_sums(report)[device]
+    start, length = sums.longest_host
     phases = _phases(report, device)
     notable = phases.drop_nulls("culprit").filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
     named = "; ".join(map(_phase, notable.head(_NAMED_PHASES).iter_rows(named=True)))
     faulting = _faulting(report, device)
     most = f"Most {named}. " if named else ""
-    making, since = walk.unrecorded_ns, moment(start, report.zero_ns)
+    making, since = sums.unrecorded_ns, moment(start, report.zero_ns)
     besides = f", besides {time(making)} around the making of contexts" if making else ""
     text = (
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "

@@ -8,7 +8,7 @@ import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.findings.rules.host_waits import host_computes
-from kanalyze.analyses.idle._bucket_sums import walked
+from kanalyze.analyses.idle._idle_sums import idle_sums
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
@@ -60,7 +60,7 @@ def test_the_context_is_said_with_the_calls_around_it():
 def test_nothing_is_left_of_the_programs_own_code():
     of = report([call("cudaGetDevice", 0, 1), overhead("CUDA context created", 689, 691), *launched(1, 701, 800)])
     assert told(of, "host-computes") == []
-    assert walked(of)[0].unrecorded_ns == 688
+    assert idle_sums(of)[0].unrecorded_ns == 688
 
 
 MS = 1_000_000
@@ -87,7 +87,7 @@ def test_a_context_is_made_up_to_the_profilers_word_and_not_to_the_next_call(see
     events = [call("cudaGetDevice", 0, 10), mark, *launched(1, 1_500 * MS, 1_600 * MS), *seen]
     inside = sum(min(one.end, made) - one.start for one in seen if one.kind == "overhead" and since == 10)
     of = report(events)
-    assert walked(of)[0].unrecorded_ns == made - since - inside
+    assert idle_sums(of)[0].unrecorded_ns == made - since - inside
     (one,) = told(of, "host-computes")
     assert one.at_stake_ns > 1_380 * MS
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.idle import _sums_per_gap
-from kanalyze.analyses.idle._sums_per_gap import coded, last_of_runs, of_each_gap
+from kanalyze.analyses.idle import _idle_sums
+from kanalyze.analyses.idle._idle_sums import coded, last_of_runs, of_each_gap
 
 PARTS = st.lists(
     st.tuples(
@@ -24,7 +24,7 @@ def test_each_gap_and_culprit_has_one_sum(rows, largest):
     parts = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     numbered, size = coded(parts, ("bucket", "culprit"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_sums_per_gap, "LARGEST", largest)
+        patch.setattr(_idle_sums, "LARGEST", largest)
         each = of_each_gap(parts.get_column("gap"), numbered, size)
     told = parts.select(pl.col("gap", "bucket", "culprit").gather(each.get_column("at")))
     expected = Counter()

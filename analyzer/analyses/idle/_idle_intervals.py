@@ -1,4 +1,4 @@
-"""Splits the idle intervals of each device by host activity, batch by batch.
+"""Idle intervals of each device, each with the operation that ends it and the launch call of that, in batches.
 
 Definitions: definitions.md, section 5, rules 5 to 13. Working in batches keeps peak memory independent of the size of
 the report.
@@ -7,7 +7,7 @@ the report.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import polars as pl
 
@@ -15,23 +15,20 @@ from kanalyze.analyses.device._operations import of_device, operations
 from kanalyze.analyses.device._windows import activity, windows
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
 from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_calls, launching_rows
-from kanalyze.analyses.host._range_lines import on_line
 from kanalyze.analyses.host._recording_start import unseen_starts, unseen_syncs
-from kanalyze.analyses.host._thread_timeline import Stretch, label_codes, threads, unseen_label, winning
-from kanalyze.analyses.shared.cut import overlaid, touched
-from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
+from kanalyze.analyses.host._thread_timeline import label_codes, threads, winning
 from kanalyze.analyses.shared.workers import at_once, in_threads
-from kanalyze.columns.grouping import of_parts, rows_by
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.grouping import of_parts
+from kanalyze.columns.lookup import count_up_to
 from kanalyze.machinery.processors import workers
 from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kanalyze.analyses.host._thread_timeline import Thread
     from kanalyze.analyses.shared.cached import Remembered
-    from kanalyze.analyses.shared.thread_lanes import Lanes, ThreadKey
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
 
@@ -60,10 +57,8 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
 
 
 @dataclass(frozen=True)
-class Walk:
-    """Input of idle attribution for one device: its window, its idle intervals and the host threads.
-
-    Times are in nanoseconds.
+class IdleDevice:
+    """The idle intervals of one device, its window and the host threads. Times are in nanoseconds.
 
     Attributes:
         report: The report.
@@ -87,104 +82,40 @@ class Walk:
     ended: int
     idle: pl.DataFrame
 
-    def batches(self, idle: pl.DataFrame) -> list[Batch]:
+    @property
+    def unrecorded_ns(self) -> int:
+        """Length of the part of the window that the recording does not cover."""
+        return (self.high - self.low) - (self.ended - self.begun)
+
+    def batches(self, idle: pl.DataFrame) -> list[IdleBatch]:
         """Splits `idle` into batches of bounded size, in order."""
         most = workers()
         each, half = -(-idle.height // most), -(-idle.height // 2)
         size = min(max(each, min(half, _SHARED_BATCH), FEWEST), max(BATCH // most, 1))
-        return [Batch(self, some) for some in idle.iter_slices(size)]
+        return [IdleBatch(self, some) for some in idle.iter_slices(size)]
 
-    def of_batches(self, work: Callable[[Batch], T], idle: pl.DataFrame) -> Iterator[T]:
+    def of_batches(self, work: Callable[[IdleBatch], T], idle: pl.DataFrame) -> Iterator[T]:
         """Maps `work` over the :meth:`batches` of `idle` in a thread pool; results in order."""
         return in_threads(work, self.batches(idle), small=True)
 
 
 @dataclass(frozen=True)
-class Batch:
+class IdleBatch:
     """A batch of idle intervals of one device."""
 
-    walk: Walk
+    of: IdleDevice
     idle: pl.DataFrame
 
-    def cut(self, *more: str, ranges: Mapping[ThreadKey, pl.DataFrame] | None = None) -> Cuts:
-        """Splits the intervals by the activity of the host thread that each is attributed to.
-
-        `more` are further columns of the intervals to keep. `ranges` are the range timelines of threads (start, end,
-        row): with them, the time before a launch call is split by range as well, `range` being that row; from the
-        launch call on, `range` is the one in which that call began, and :attr:`Cut.around` has it for every interval.
-        """
-        walk = self.walk
-        idle = clip_phases(with_phases(with_launches(walk.report, self.idle, walk.launching)), walk.begun, walk.ended)
-        by_thread = rows_by(idle, THREAD)
-        known = {key: rows for key, rows in by_thread.items() if key in walk.threads and key[1] is not None}
-        lost = [rows for key, rows in by_thread.items() if key not in known]
-        unknown = (idle[pl.concat(lost)] if lost else idle.clear()).select("start", "end", *more)
-        if not known:
-            return Cuts(unknown, [])
-        # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
-        ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
-        begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
-        begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
-        cuts = []
-        for lanes in lanes_of([*known], low, high):
-            threads = Stretch(walk.report, [walk.threads[key] for key in lanes.keys], lanes, begun, ended)
-            cuts.append(_cut(_on_lanes(idle, lanes, known), threads, more, ranges))
-        return Cuts(unknown, cuts)
+    def launched(self) -> pl.DataFrame:
+        """The intervals clipped to the recorded window, with their launch calls: :func:`with_phases`."""
+        joined = with_launches(self.of.report, self.idle, self.of.launching)
+        return clip_phases(with_phases(joined), self.of.begun, self.of.ended)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """Idle intervals attributed to some host threads, split by the activity of those; times are lane times.
-
-    Attributes:
-        threads: The activity of the threads.
-        before: The time before launch calls: start, end, and label (row of :func:`labels` for the call or overhead
-            that the thread was in; null for none), sorted by start.
-        launched: The intervals from their launch calls on, where nothing takes precedence over the launch: begun,
-            returned, end and late (see :func:`with_phases`), and row.
-        after: The remaining intervals from their launch calls on, split: start, end, row, phase, and label (only of
-            what takes precedence over a launch); no columns where there are none.
-        around: The range in which each launch call began, a row per interval; empty without ranges.
-    """
-
-    threads: Stretch
-    before: pl.DataFrame
-    launched: pl.DataFrame
-    after: pl.DataFrame
-    around: pl.DataFrame
-
-    @property
-    def lanes(self) -> Lanes:
-        """The lanes of the threads."""
-        return self.threads.lanes
-
-
-class Cuts(NamedTuple):
-    """The idle time of a batch, split by host activity.
-
-    Attributes:
-        unknown: Intervals without a known host thread: start, end.
-        known: The others, per group of lanes.
-    """
-
-    unknown: pl.DataFrame
-    known: list[Cut]
-
-
-def launch_times() -> list[pl.Expr]:
-    """Time that the device waited for a launch: call_ns and latency_ns, from the columns of :attr:`Cut.launched`."""
-    return [(pl.col("returned") - pl.col("begun")).alias("call_ns"), late_time("latency").alias("latency_ns")]
-
-
-def late_time(phase: str) -> pl.Expr:
-    """Time from the return of the launch call to the end of the interval, in ns, where `late` is `phase`; else 0."""
-    return pl.when(pl.col("late") == phase).then(pl.col("end") - pl.col("returned")).otherwise(0)
-
-
-def walks(
+def idle_devices(
     report: Report, *, reading: Sequence[Remembered[Any]] = (), preparing: Sequence[Remembered[Any]] = ()
-) -> Iterator[Walk]:
-    """Inputs of idle attribution, one per device in scope, with all that batches look up computed beforehand.
+) -> Iterator[IdleDevice]:
+    """Idle intervals of each device in scope, with all that batches look up computed beforehand.
 
     `reading` and `preparing` are further cached answers to prefetch: those that read tables of the file, and the rest.
     The two groups are computed at the same time.
@@ -200,21 +131,21 @@ def walks(
     def prepare(report: Report) -> None:
         for one in (*_NEEDED, *preparing):
             one(report)
-        found.extend(_walks(report))
+        found.extend(_idle_devices(report))
 
-    found: list[Walk] = []
+    found: list[IdleDevice] = []
     at_once(report, [prepare, read])
     yield from found
 
 
-def _walks(report: Report) -> Iterator[Walk]:
+def _idle_devices(report: Report) -> Iterator[IdleDevice]:
     whole, known, launching = activity(report), threads(report), launching_calls(report)
     work = operations(report).select("device", "start", "end", "rank", "row", "process_id")
     for device, low, high in windows(report).iter_rows():
         _, first, last = whole.row(by_predicate=pl.col("device") == device)
         begun, ended = _recorded(report, low, high, first, last)
         idle = idle_intervals(of_device(work, device), min(begun, first), max(ended, last))
-        yield Walk(report, known, launching, device, low, high, begun, ended, idle)
+        yield IdleDevice(report, known, launching, device, low, high, begun, ended, idle)
 
 
 def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:
@@ -225,54 +156,8 @@ def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tup
     return (begun, ended) if begun < ended else (low, low)
 
 
-def _cut(
-    idle: pl.DataFrame, threads: Stretch, more: Sequence[str], ranges: Mapping[ThreadKey, pl.DataFrame] | None
-) -> Cut:
-    """Splits intervals, given in lane times, by the activity of their threads; see :meth:`Batch.cut`."""
-    before = idle.filter(pl.col("begun") > pl.col("start")).select("start", *more, "lost", end="begun")
-    around, line = pl.DataFrame(), threads.line(before)
-    if ranges is not None:
-        spans = threads.lanes.line(ranges)
-        before = overlaid(before, spans.rename({"row": "range"}), "range")
-        around = idle.select(*more, on_line(spans, idle.get_column("call_start")).alias("range"))
-        idle, more = idle.with_columns(around.get_column("range")), (*more, "range")
-    launched = idle.filter(pl.col("end") > pl.col("begun")).select("begun", "returned", "end", "late", "row", *more)
-    before, after = _relabel_unseen(threads.report, overlaid(before, line, "label")), pl.DataFrame()
-    above = line.filter(winning(threads.report)[line.get_column("label")])
-    held = touched(launched.select("end", start="begun"), above)
-    if held.any():
-        after = overlaid(launch_pieces(launched.filter(held)), above, "label")
-        launched = launched.filter(~held)
-    return Cut(threads, before, launched, after, around)
-
-
-def _relabel_unseen(report: Report, before: pl.DataFrame) -> pl.DataFrame:
-    """Relabels idle time whose launch call was made before the recording began as `unknown`."""
-    wins = gathered(winning(report), before.get_column("label")).fill_null(value=False)
-    waits = before.get_column("lost") & ~wins
-    if not waits.any():
-        return before.drop("lost")
-    label = pl.when(waits).then(unseen_label(report)).otherwise("label").alias("label")
-    return before.with_columns(label).drop("lost")
-
-
-def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
-    """Converts the intervals of some threads (their `rows` in `idle`) to lane times."""
-    own = [rows[key] for key in lanes.keys]
-    every = pl.concat(own, rechunk=True)
-    idle = idle.drop(*THREAD, "call_end")
-    if len(own) == 1:
-        return idle if len(every) == idle.height else idle[every]
-    moved = pl.col("start", "begun", "returned", "end", "call_start") + lanes.shifts([len(one) for one in own])
-    return idle[every].with_columns(moved)
-
-
-# Joins each idle interval with the operation that ended it, the launch call of that, and the host thread to look at.
-#
-# Definitions: definitions.md, section 5, rules 5 to 13.
-
-#: Phases of an idle interval from its launch call on.
-PHASES: Final = ("call", "latency", "queued", "unseen")
+#: What an operation waits for after its launch call has returned.
+WAITS: Final = pl.Enum(["launch", "queued", "unseen"])
 
 
 def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
@@ -337,15 +222,15 @@ def with_phases(idle: pl.DataFrame) -> pl.DataFrame:
     """Splits each idle interval at its launch call: adds begun, returned, late and lost.
 
     Before `begun` the launch call had not begun, from `begun` to `returned` the thread was in it (both are clipped to
-    the interval). `late` is the phase after that: ``latency`` where the call began within the interval, ``queued``
-    where it began earlier, ``unseen`` where the operation waited for work launched before the recording began. `lost`
-    is set where the operation itself was launched before the recording began.
+    the interval). `late` is what the operation waits for after that, of :data:`WAITS`: ``launch`` where the call began
+    within the interval, ``queued`` where it began earlier, ``unseen`` where the operation waited for work launched
+    before the recording began. `lost` is set where the operation itself was launched before the recording began.
     """
     # without a call both are the end of the interval: min_horizontal and max_horizontal skip nulls
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
     within = pl.col("call_start") >= pl.col("start")
-    hidden = pl.when(within & pl.col("unseen")).then(_phase("unseen"))
-    late = hidden.when(within).then(_phase("latency")).otherwise(_phase("queued"))
+    launch, queued, unseen = (pl.lit(name, dtype=WAITS) for name in WAITS.categories)
+    late = pl.when(within & pl.col("unseen")).then(unseen).when(within).then(launch).otherwise(queued)
     lost = pl.col("unseen") & pl.col("call_start").is_null()
     phases = {"begun": begun, "returned": pl.max_horizontal(begun, returned), "late": late, "lost": lost}
     return idle.with_columns(**phases).drop("unseen")
@@ -357,20 +242,3 @@ def clip_phases(idle: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
         return idle
     sides = ("start", "begun", "returned", "end")
     return idle.with_columns(pl.col(*sides).clip(low, high)).filter(pl.col("end") > pl.col("start"))
-
-
-def launch_pieces(launched: pl.DataFrame) -> pl.DataFrame:
-    """Splits idle intervals from their launch calls on (begun, returned, end, late) into one row per phase.
-
-    Columns: start, end, phase, and all others of `launched`; sorted by start.
-    """
-    others = [name for name in launched.columns if name not in ("begun", "returned", "end", "late")]
-    parts = (
-        launched.select(pl.col("begun").alias("start"), pl.col("returned").alias("end"), _phase("call"), *others),
-        launched.select(pl.col("returned").alias("start"), "end", pl.col("late").alias("phase"), *others),
-    )
-    return pl.concat([part.filter(pl.col("end") > pl.col("start")) for part in parts]).sort("start")
-
-
-def _phase(name: str) -> pl.Expr:
-    return pl.lit(name, dtype=pl.Enum(PHASES)).alias("phase")
