@@ -123,7 +123,7 @@ def rows_at(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
 def taken(frame: pl.DataFrame, column: str, at: pl.Series) -> pl.Series:
     """The values of a column at the positions `at`; null where that is null, also when there are no rows at all.
 
-    Asked of the frame: a literal column that is taken out of it gets memory for all its rows, and keeps it.
+    Gathering from the column takes as long and as much memory, but fails where there are no rows.
     """
     return rows_at(frame.select(column), at).to_series()
 
