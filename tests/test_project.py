@@ -6,14 +6,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from kanalyze.cli import kanalyze as command_line
+from support.shares import some
 
 ROOT = Path(__file__).parents[1]
 CI = (ROOT / ".ci/run").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
-WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()
+WORKFLOWS = ROOT / ".github/workflows"
+WORKFLOW = (WORKFLOWS / "ci.yml").read_text()
 FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
 
 TARGETS = ("check", "test", "docs", "coverage", "bench")
@@ -38,9 +41,18 @@ def test_make_test_runs_what_the_second_command_of_the_readme_runs():
     assert f".venv/bin/{command}\n" in (ROOT / "README.md").read_text()
 
 
-def test_make_coverage_measures_what_ci_measures():
-    run, report, _ = recipe("coverage")
-    assert f".venv/bin/{run} || true\n.venv/bin/{report} || true\n" in CI
+def test_coverage_is_measured_once_a_week_as_make_measures_it():
+    weekly = (WORKFLOWS / "coverage.yml").read_text()
+    assert re.search(r"^ +- run: make coverage BIN=$", weekly, flags=re.MULTILINE)
+    assert re.search(r'^ +- cron: "\d+ \d+ \* \* \d"$', weekly, flags=re.MULTILINE)
+    assert "--cov " in "\n".join(recipe("coverage"))
+
+
+def test_slow_tests_draw_more_examples_than_quick_ones():
+    profile = re.search(
+        r"^\.venv/bin/pytest .*-m 'slow or hypothesis' --hypothesis-profile=(\w+)$", CI, flags=re.MULTILINE
+    )
+    assert settings.get_profile(profile[1]).max_examples >= 2 * settings.get_profile("quick").max_examples
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -57,8 +69,9 @@ def test_every_target_is_tested():
 
 def test_the_workflow_runs_ci_with_pinned_actions_and_every_python_of_the_classifiers():
     assert re.search(r"^ +- run: \.ci/run$", WORKFLOW, flags=re.MULTILINE)
-    uses = re.findall(r"uses: (\S+)", WORKFLOW)
-    assert uses
+    uses = [
+        action for path in some(WORKFLOWS.iterdir()) for action in some(re.findall(r"uses: (\S+)", path.read_text()))
+    ]
     assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in uses)
     pythons = re.findall(r"^ +(3\.\d+)$", WORKFLOW, flags=re.MULTILINE)
     classified = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())

@@ -9,6 +9,7 @@ import pytest
 import kanalyze
 from support.command import REPORTS, SAMPLES, run
 from support.nsys_csv import TIMES, agrees, fields_of
+from support.real_reports import real_report
 
 NAMES = (
     "add",
@@ -99,7 +100,7 @@ def test_nothing_is_left_to_redact(folder):
 
 def test_add_moves_what_nvidia_s_course_says():
     """48 copies of 8.389 MB to the device, and 24 of 4.194 MB back."""
-    copies = kanalyze.copies(kanalyze.read(SAMPLES / "add")).select("operation", "count", "total_bytes").rows()
+    copies = kanalyze.copies(real_report(SAMPLES / "add")).select("operation", "count", "total_bytes").rows()
     assert copies == [
         ("[CUDA memcpy Unified Host-to-Device]", 48, 8_388_608),
         ("[CUDA memcpy Unified Device-to-Host]", 24, 4_194_304),
@@ -110,7 +111,7 @@ def test_add_moves_what_nvidia_s_course_says():
 
 def test_a_full_grid_needs_a_fraction_of_what_one_thread_needs():
     took = {
-        name: kanalyze.kernels(kanalyze.read(SAMPLES / name))["total_ns"].to_list()
+        name: kanalyze.kernels(real_report(SAMPLES / name))["total_ns"].to_list()
         for name in ("add", "add_parallel", "add_parallel_explicit")
     }
     assert took == {"add": [95_329_062], "add_parallel": [1_977_468], "add_parallel_explicit": [5_056]}
@@ -121,9 +122,7 @@ def test_tables_equal_those_of_nsys(path):
     compute, theirs_key, ours_key = SAME[path.stem]
     header, *rows = map(fields_of, path.read_text().splitlines())
     theirs = {row[theirs_key]: row for row in (dict(zip(header, row, strict=True)) for row in rows)}
-    ours = {
-        row[ours_key].removeprefix(":"): row for row in compute(kanalyze.read(SAMPLES / path.parent.name)).to_dicts()
-    }
+    ours = {row[ours_key].removeprefix(":"): row for row in compute(real_report(SAMPLES / path.parent.name)).to_dicts()}
     assert ours.keys() == theirs.keys()
     for name, row in theirs.items():
         found = {column: ours[name][mine] for column, mine in TIMES.items()}

@@ -28,6 +28,10 @@ SAMPLES |= {"ncu": REPORTS / "ncu" / "add.details.csv"}
 COLUMNS = ("event_id", "name", "start_ns", "dur_ns")
 
 
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
 def opened(name):
     return read(SAMPLES[name], cache=False)
 
@@ -76,7 +80,9 @@ def test_every_table_twice_in_any_order(name, request):
 
 
 @pytest.mark.usefixtures("_size")
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "ncu"])
+@pytest.mark.parametrize(
+    "name", ["graph_node", "trace", *(slow(name) for name in SAMPLES if name not in {"graph_node", "trace", "ncu"})]
+)
 def test_every_table_after_the_page(name):
     expected, report = alone(name), opened(name)
     assert page(report) == expected["page"]

@@ -26,6 +26,7 @@ from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.text.grid import Advice, Chapter
 from support.command import ADD, REPORTS, run
 from support.hostile import ALL, WHOLE, active_in_markdown, obeyed_by_terminal
+from support.real_reports import real_report
 
 #: Columns of an nsys export that hold what somebody wrote, and more than a number or a word of nsys' own.
 _PLACES = (
@@ -150,6 +151,7 @@ def held_by_html(text):
     assert obeyed_by_terminal(text) == ""
 
 
+@pytest.mark.one_in(3)
 def test_every_table_in_every_format(path):
     count = 0
     for name, table in tables(path):
@@ -228,10 +230,11 @@ def _spoilt_topic(topic, spoilt):
     return topic._replace(finding=finding, also=spoilt("also"))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("shift", range(len(ALL)))
 def test_a_page_of_nothing_but_hostile_texts(shift, monkeypatch):
     """Each text of a page is each hostile text once."""
-    shown = summarize(kanalyze.read(ADD))
+    shown = summarize(real_report(ADD))
     whole = pages.page_of_any(shown, 4)
     spoilt = _Spoilt()
     for _ in range(shift):

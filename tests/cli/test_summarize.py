@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.readers import read
 from kanalyze.renderers.formats.json import render as render_json
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
 from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
 from support.exports import altered
+from support.real_reports import real_report
 
 EVERY = sorted(REPORTS.glob("*.sqlite"))
 TWO_GPUS, TWO_PROCESSES, EMPTY = (REPORTS / f"{name}.sqlite" for name in ("two_gpus", "two_processes", "empty"))
@@ -57,7 +57,7 @@ def test_markdown_does_not_depend_on_the_terminal():
 
 @cache
 def summary_of(path):
-    return summarize(read(path))
+    return summarize(real_report(path))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 130])

@@ -11,6 +11,7 @@ import pytest
 
 import kanalyze
 from support.nsys_csv import TIMES
+from support.real_reports import real_report
 
 HERE = Path(__file__).parents[1]
 EXPECTED = HERE / "reports" / "expected"
@@ -30,7 +31,7 @@ LAUNCH_TIMES = {
 
 
 def report_of(name: str) -> kanalyze.Report:
-    return kanalyze.read(HERE / "reports" / f"{name}.sqlite")
+    return real_report(HERE / "reports" / f"{name}.sqlite")
 
 
 def theirs_of(name: str, report: str) -> list[dict[str, str]]:

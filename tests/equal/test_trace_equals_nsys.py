@@ -7,6 +7,7 @@ import pytest
 
 import kanalyze
 from kanalyze.model import LAUNCH_SHAPE
+from support.real_reports import real_report
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
@@ -24,7 +25,7 @@ TOLERANCE = 0.05
 @pytest.fixture(scope="module", params=WORKLOADS)
 def pair(request):
     folder = SAMPLES / request.param
-    return kanalyze.read(folder / "nsys.sqlite"), kanalyze.read(folder / "torch.json.gz")
+    return real_report(folder / "nsys.sqlite"), real_report(folder / "torch.json.gz")
 
 
 def by_shape(report):
@@ -80,7 +81,7 @@ def test_occupancy_is_the_same(pair):
 
 def test_a_trace_of_some_steps_has_its_part_of_the_kernels():
     folder = SAMPLES / "mlp_train"
-    all_steps, some = (by_shape(kanalyze.read(folder / name)) for name in ("nsys.sqlite", "torch.json.gz"))
+    all_steps, some = (by_shape(real_report(folder / name)) for name in ("nsys.sqlite", "torch.json.gz"))
     together = some.join(all_steps, on=[*SHAPE, "registers_per_thread"], suffix="_all")
     assert together.height == some.height
     assert (together["len"] * STEPS <= together["len_all"]).all()  # kernels of one shape may also run outside of steps

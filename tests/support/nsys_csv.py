@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import kanalyze
+from support.real_reports import real_report
 
 TESTS = Path(__file__).parent.parent
 EXPECTED = TESTS / "reports" / "expected"
@@ -38,7 +39,7 @@ def path_of(name: str) -> Path:
 
 def report_of(name: str) -> kanalyze.Report:
     """A report of the tests."""
-    return kanalyze.read(path_of(name))
+    return real_report(path_of(name))
 
 
 def fields_of(line: str) -> list[str]:

@@ -11,13 +11,14 @@ from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.renderers.page.counters import counters_page
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
+from support.real_reports import real_report
 
 PAGES = [REPORTS / "ncu" / "add.details.csv", *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
 
 
 def ours(path) -> set[tuple[str, str]]:
     """The rules that speak of a sample, with the kernels' short names."""
-    found = kanalyze.advice(kanalyze.read(SAMPLES / path)).filter(pl.col("source") == "kanalyze")
+    found = kanalyze.advice(real_report(SAMPLES / path)).filter(pl.col("source") == "kanalyze")
     return set(found.select(pl.col("name").str.extract(r"(\w+)(?:<|\(|$)"), "rule").iter_rows())
 
 
@@ -34,7 +35,7 @@ def test_samples_get_the_advice_that_fits(path, expected):
 
 def test_one_thread_is_told_with_its_proof():
     (row,) = (
-        kanalyze.advice(kanalyze.read(SAMPLES / "add" / "ncu.details.csv"))
+        kanalyze.advice(real_report(SAMPLES / "add" / "ncu.details.csv"))
         .filter(pl.col("source") == "kanalyze")
         .to_dicts()
     )
@@ -46,7 +47,7 @@ def test_one_thread_is_told_with_its_proof():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_results_of_ncu_are_kept_as_they_are(path):
-    report = kanalyze.read(path)
+    report = real_report(path)
     found = kanalyze.advice(report).filter(pl.col("source") == "ncu").sort("event_id", "rule", "sentence")
     told = report.table("rule_results").sort("event_id", "rule", "message")
     for column, theirs in {
@@ -60,7 +61,7 @@ def test_results_of_ncu_are_kept_as_they_are(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_advice_is_ranked_by_what_it_gains(path):
-    stakes = kanalyze.advice(kanalyze.read(path)).get_column("at_stake_ns")
+    stakes = kanalyze.advice(real_report(path)).get_column("at_stake_ns")
     known = stakes.drop_nulls()
     assert known.to_list() == sorted(known, reverse=True)
     assert stakes.head(len(known)).null_count() == 0  # those without come last
@@ -69,7 +70,7 @@ def test_advice_is_ranked_by_what_it_gains(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_every_sentence_can_be_said_of_every_real_kernel(path):
     """A rule that needs a column names it, so that no sentence meets a null."""
-    for row in kernel_facts(kanalyze.read(path)).to_dicts():
+    for row in kernel_facts(real_report(path)).to_dicts():
         assert paragraph(row)
         for rule in RULES:
             if rule.found(row):
@@ -155,7 +156,7 @@ def test_without_the_work_the_memory_roof_speaks():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_estimates_of_real_kernels_stay_within_their_roofs(path):
-    report = kanalyze.read(path)
+    report = real_report(path)
     roofs = kernel_facts(report).select("event_id", "roof_share", "dram_share")
     rows = kanalyze.advice(report).join(roofs, on="event_id")
     whole = rows.filter((pl.col("scope") == "global") & pl.col("speedup_share").is_not_null())

@@ -14,6 +14,7 @@ from kanalyze.readers.ncu.labels import SECTIONS
 from kanalyze.readers.ncu.printed_numbers import POINT, base_unit, numbers
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
+from support.real_reports import real_report
 from support.shares import some
 
 PAGES = [REPORTS / "ncu" / "add.details.csv", *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
@@ -66,7 +67,7 @@ def printed(path) -> pl.DataFrame:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
 def test_columns_are_what_the_details_page_prints(path):
-    found = kanalyze.counters(kanalyze.read(path))
+    found = kanalyze.counters(real_report(path))
     page = printed(path)
     for column, (section, label, unit) in PRINTED.items():
         told = page.filter((pl.col("section") == section) & (pl.col("label") == label)).sort("event_id")
@@ -86,7 +87,7 @@ def test_limiter_names_the_least_block_limits(path):
         "Barriers": "barriers",
     }
     page = printed(path)
-    for row in some(kanalyze.counters(kanalyze.read(path)).iter_rows(named=True)):
+    for row in some(kanalyze.counters(real_report(path)).iter_rows(named=True)):
         told = page.filter((pl.col("event_id") == row["event_id"]) & pl.col("label").str.starts_with("Block Limit "))
         values = dict(told.select("label", "value").iter_rows())
         least = min(values.values())
@@ -159,7 +160,7 @@ def test_the_top_stall_is_the_longest_wait_for_something():
 
 def test_columns_are_what_the_details_page_prints_as_text():
     """The same of the text that ncu prints without --csv, in scaled units."""
-    found = kanalyze.counters(kanalyze.read(REPORTS / "ncu" / "add.details.csv")).row(0, named=True)
+    found = kanalyze.counters(real_report(REPORTS / "ncu" / "add.details.csv")).row(0, named=True)
     told, section = {}, ""
     for line in (REPORTS / "ncu" / "add.details.txt").read_text().splitlines():
         if line.startswith("    Section: "):
@@ -176,7 +177,7 @@ def test_columns_are_what_the_details_page_prints_as_text():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
 def test_occupancy_from_the_launch_alone_is_what_ncu_tells(path):
-    report = kanalyze.read(path)
+    report = real_report(path)
     ours, theirs = kanalyze.occupancy(report), kanalyze.counters(report)
     same = [name for name in ("name", "device", *SHAPE, *RESOURCES) if name in theirs.columns]
     both = theirs.join(ours, on=same, suffix="_here", how="left")
@@ -189,7 +190,7 @@ def test_occupancy_from_the_launch_alone_is_what_ncu_tells(path):
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
 @pytest.mark.parametrize("by", [None, "launch-shape", "family"])
 def test_kernels_have_the_durations_under_ncu(path, by):
-    report = kanalyze.read(path)
+    report = real_report(path)
     found, every = kanalyze.kernels(report, by=by), kanalyze.counters(report)
     assert found.get_column("count").sum() == every.height
     assert found.get_column("total_ns").sum() == every.get_column("dur_ns").sum()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import kanalyze
 from support.command import SAMPLES
 from support.counters import measured
+from support.real_reports import real_report
 
 DONE = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
 CORES = {op: DONE.format(op) for op in ("dadd", "dmul", "dfma", "fadd", "fmul", "ffma", "hadd", "hmul", "hfma")}
@@ -91,7 +92,7 @@ def test_what_was_not_collected_is_null():
 
 
 def work_of(workload: str, name: str) -> float:
-    found = kanalyze.roofline(kanalyze.read(SAMPLES / workload / "ncu.details.csv"))
+    found = kanalyze.roofline(real_report(SAMPLES / workload / "ncu.details.csv"))
     return found.filter(pl.col("name").str.contains(name, literal=True)).get_column("flop").to_list()[-1]
 
 
@@ -109,7 +110,7 @@ def test_work_is_that_of_the_workload(workload, name, flop):
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*/ncu*.details.csv")), ids=lambda path: path.parent.name)
 def test_shares_of_the_peaks_are_those_that_ncu_tells_of(path):
     """Its rule SOLFPRoofline says which parts of the FP32 and FP64 peaks were reached, in whole percent."""
-    report = kanalyze.read(path)
+    report = real_report(path)
     pattern = r"close to (\d+)% of this device's FP32 peak|achieved (\d+)% of this device's FP32 peak"
     said = report.table("rule_results").filter(pl.col("rule") == "SOLFPRoofline")
     rows = {row["event_id"]: row for row in kanalyze.roofline(report).iter_rows(named=True)}

@@ -10,6 +10,7 @@ from kanalyze.window import Window
 from support.build import kernel, report
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
+from support.real_reports import real_report
 
 PAGES = [REPORTS / "ncu" / "add.details.csv", *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
 LATENCY = "smsp__average_warp_latency_per_inst_issued.ratio"
@@ -27,7 +28,7 @@ def rows(*kernels, columns=("event_id", "reason", "cycles_per_instruction", "sha
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
 def test_waits_are_those_that_ncu_tells_of(path):
     """Its rule CPIStall says cycles and share of stalls that are long."""
-    report = kanalyze.read(path)
+    report = real_report(path)
     pattern = r"spends ([\d.]+) cycles .* represents about ([\d.]+)% of the total average of ([\d.]+) cycles"
     said = (
         report.table("rule_results").select("event_id", pl.col("message").str.extract_groups(pattern)).unnest("message")

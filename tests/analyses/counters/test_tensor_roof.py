@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import kanalyze
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
+from support.real_reports import real_report
 
 BUSY = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
 PATH = "sm__ops_path_tensor_"
@@ -53,7 +54,7 @@ def per_cycle(row: dict[str, object], clock_hz: float, sms: int = 132) -> float:
 @pytest.mark.parametrize("page", WITH_PRODUCTS, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_the_distance_to_the_roof_is_what_ncu_says_of_the_pipe(page):
     """Of kernels that tensor cores bound; no other one keeps the pipe busier than its roof tells."""
-    report = kanalyze.read(page)
+    report = real_report(page)
     busy = report.table("metrics").filter(pl.col("metric") == BUSY).select("event_id", busy=pl.col("value") / 100)
     rows = kanalyze.roofline(report).join(busy, on="event_id", how="left")
     worked = rows.filter(pl.col("tensor_flop") + pl.col("tensor_int_op") > 0)
@@ -108,7 +109,7 @@ PEAKS = {
 
 @pytest.mark.parametrize("name", [*PEAKS])
 def test_peaks_are_dense_unless_sparse_instructions_ran(name):
-    report = kanalyze.read(REPORTS / "ncu" / f"{name}.raw.csv")
+    report = real_report(REPORTS / "ncu" / f"{name}.raw.csv")
     clock = report.table("metrics").filter(pl.col("metric") == "sm__cycles_elapsed.avg.per_second")
     rows = kanalyze.roofline(report).join(clock.select("event_id", clock="value"), on="event_id")
     found = [
@@ -119,7 +120,7 @@ def test_peaks_are_dense_unless_sparse_instructions_ran(name):
 
 
 def test_a_product_of_integers_has_a_roof_and_no_flop():
-    rows = kanalyze.roofline(kanalyze.read(REPORTS / "ncu" / "gemm.raw.csv"))
+    rows = kanalyze.roofline(real_report(REPORTS / "ncu" / "gemm.raw.csv"))
     (row,) = rows.filter(pl.col("precision") == "tensor int8").to_dicts()
     assert (row["flop"], row["tensor_int_op"]) == (0, 2 * 4096**3)
     assert row["achieved_flop_per_s"] == pytest.approx(2 * 4096**3 / row["dur_ns"] * 1e9)

@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-import kanalyze
 from kanalyze import catalog
 from kanalyze.analyses.device.kernels import kernels
 from kanalyze.analyses.idle.ledger import ledger
@@ -12,6 +11,7 @@ from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, report
 from support.command import REPORTS, SAMPLES
+from support.real_reports import real_report
 
 GEMM = "cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_tn_align8"
 ADD = (
@@ -195,7 +195,7 @@ def test_every_grouping_has_a_form_of_its_own():
 
 @pytest.mark.parametrize("path", [REPORTS / "nccl.sqlite", REPORTS / "torch_node.sqlite", SAMPLES / "mlp_train"])
 def test_groups_hold_what_kernels_do(path):
-    found = kanalyze.read(path)
+    found = real_report(path)
     plain = kernels(found)
     for by in catalog.table("kernels").groupings[1:]:
         rows = kernels(found, by=by)

@@ -15,6 +15,7 @@ from kanalyze.analyses.device._operations import recorded_until
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
 from support.command import ADD_UM, REPORTS, SAMPLES
 from support.exports import altered
+from support.real_reports import real_report
 from support.strategies import EVENTS
 
 GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
@@ -28,7 +29,7 @@ LAST = "(SELECT max(rowid) FROM {})"
 
 @cache
 def usual_doubts(path):
-    return doubts(kanalyze.read(path))
+    return doubts(real_report(path))
 
 
 #: What is true of most reports that are made by hand.
@@ -126,7 +127,7 @@ def test_an_end_a_thousand_seconds_late_in_a_real_report(tmp_path, table, row):
 def test_an_overhead_a_thousand_seconds_late_in_a_real_report(tmp_path):
     path = altered(tmp_path, GRAPH_NODE, f'UPDATE PROFILER_OVERHEAD SET "end" = "end" + {THOUSAND_S} WHERE rowid = 2')
     assert new_doubts(path, GRAPH_NODE) == {"host events outside the recording": 1}
-    assert window(kanalyze.read(path)) == window(kanalyze.read(GRAPH_NODE))
+    assert window(kanalyze.read(path)) == window(real_report(GRAPH_NODE))
 
 
 @pytest.mark.parametrize("category", ["cuda_runtime", "kernel"])
@@ -139,7 +140,7 @@ def test_an_end_a_thousand_seconds_late_in_a_trace(tmp_path, category):
     of = kanalyze.read(path)
     (name,) = doubts(of).keys() & {"host events outside the recording", "operations outside the recording"}
     assert name.startswith("host" if category == "cuda_runtime" else "operations")
-    (_, start, end), (_, _, usual) = window(of)[0], window(kanalyze.read(TRACE))[0]
+    (_, start, end), (_, _, usual) = window(of)[0], window(real_report(TRACE))[0]
     assert end <= usual
     assert end - start < 100_000_000_000
 
@@ -231,6 +232,7 @@ def test_a_shape_that_no_tool_told_is_not_impossible():
 # In real reports
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", [GRAPH_NODE, TWO_GPUS, REPORTS / "findings.sqlite"], ids=lambda path: path.stem)
 @pytest.mark.parametrize(
     "statement", [f"DELETE FROM {SYNC}", f"DROP TABLE {SYNC}", f"DELETE FROM {SYNC} WHERE rowid = 2"]
@@ -285,7 +287,12 @@ def without_constraints(table):
 
 
 @pytest.mark.parametrize(
-    ("check", "statement"), [(check, one) for check, statements in SMALL.items() for one in statements]
+    ("check", "statement"),
+    [
+        pytest.param(check, one, marks=[pytest.mark.slow] * bool(place))
+        for check, statements in SMALL.items()
+        for place, one in enumerate(statements)
+    ],
 )
 def test_one_damaged_row_of_a_real_report_is_one_doubt_and_every_command_still_answers(tmp_path, check, statement):
     table = next(name for name in (KERNEL, RUNTIME, SYNC, MEMCPY, "TARGET_INFO_GPU") if name in statement)
@@ -302,7 +309,7 @@ def test_reports_as_they_are_have_none_of_these():
     paths = [*REPORTS.glob("*.sqlite"), *SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/torch.json.gz"), ADD_UM]
     assert len(paths) > 20
     for path in paths:
-        assert not named & doubts(kanalyze.read(path)).keys(), path
+        assert not named & doubts(real_report(path)).keys(), path
 
 
 def test_limits_of_a_gpu_in_a_trace_that_cannot_be(tmp_path):

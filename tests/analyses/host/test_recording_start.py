@@ -19,6 +19,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from support.build import call, kernel, memcpy, overhead, report
+from support.real_reports import real_report
 from support.slow_model import RECORDING_BEGINS, SlowModel
 from support.strategies import EVENTS, FEWER
 
@@ -229,7 +230,7 @@ def test_the_made_up_reports_hold_what_these_rules_are_about():
 
 def test_real_recordings_that_begin_in_mid_run():
     for name in ("emit_nvtx.sqlite", "findings_clean.sqlite", "torch/ddp.json.gz", "torch/with_modules.json.gz"):
-        found = cold(kanalyze.read(REPORTS / name)).get_column("category").to_list()
+        found = cold(real_report(REPORTS / name)).get_column("category").to_list()
         assert set(found) <= {"first in recording", "module", "library", "graph"}, name
     for name in ("add.sqlite", "torch.sqlite", "nccl.sqlite", "two_processes.sqlite", "visible_devices.sqlite"):
-        assert _recording_start.begun_before(kanalyze.read(REPORTS / name)).is_empty(), name
+        assert _recording_start.begun_before(real_report(REPORTS / name)).is_empty(), name

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.gaps import gaps
@@ -15,6 +14,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
 from support.large import in_batches
+from support.real_reports import real_report
 from support.slow_frames import SlowFrames, frame_reports
 from support.strategies import FEWER, WINDOWS
 
@@ -187,7 +187,7 @@ def sums(rows):
 
 
 def test_a_pause_to_collect_garbage_is_found_in_the_function_that_it_stopped():
-    longest = culprits(kanalyze.read(REPORTS / "gc_pauses.json.gz")).filter(pl.col("ns") == pl.col("ns").max())
+    longest = culprits(real_report(REPORTS / "gc_pauses.json.gz")).filter(pl.col("ns") == pl.col("ns").max())
     (culprit,) = longest.get_column("culprit")
     assert culprit.startswith("Python GC in ")
 
@@ -196,7 +196,7 @@ def test_a_pause_to_collect_garbage_is_found_in_the_function_that_it_stopped():
     "path", [*SAMPLES, REPORTS / "with_modules.json.gz"], ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_culprits_of_real_traces_sum_to_the_ledger_and_have_names(path):
-    of = kanalyze.read(path)
+    of = real_report(path)
     found = culprits(of)
     assert sums(found) == sums(ledger(of))
     named = found.filter(pl.col("bucket").cast(pl.String) == "host").get_column("culprit")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
@@ -15,6 +14,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
 from support.large import in_batches
+from support.real_reports import real_report
 from support.slow_gaps import SlowGaps, gap_reports
 from support.strategies import WINDOWS
 
@@ -242,7 +242,7 @@ def test_no_record_of_operations_cannot_tell():
 
 
 def test_time_that_the_recording_does_not_cover_has_no_name():
-    read = kanalyze.read(Path(__file__).parents[2] / "reports" / "add.sqlite")
+    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
     after = Window(70 * 10**9, 71 * 10**9)
     assert culprits(read, window=after).rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9)]
 
@@ -265,7 +265,7 @@ def test_culprits_equal_the_model(made, window, batch):
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.stem)
 def test_culprits_of_real_reports_sum_to_the_ledger(path):
-    of = kanalyze.read(path)
+    of = real_report(path)
     idle = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(IDLE))
     keys = ["device", pl.col("bucket").cast(pl.String)]
     expected = idle.group_by(keys).agg(pl.col("ns").sum()).sort("device", "bucket")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, nvtx, report
 from support.large import in_batches
+from support.real_reports import real_report
 from support.shares import cases, holds, some
 from support.slow_gaps import IDLE, SlowGaps, gap_reports
 from support.strategies import FEWER, WINDOWS
@@ -123,7 +123,7 @@ def test_an_unknown_grouping_is_said():
 
 
 def test_time_that_the_recording_does_not_cover_is_a_gap_of_its_own():
-    read = kanalyze.read(Path(__file__).parents[2] / "reports" / "add.sqlite")
+    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
     last = gaps(read, window="0s..60s").tail(1).row(0, named=True)
     assert (last["start_ns"], last["dur_ns"]) == (read.meta.end_ns, 60_000_000_000 - read.meta.end_ns)
     assert (last["unknown_ns"], last["reason"], last["culprit"]) == (last["dur_ns"], "unknown", None)
@@ -166,4 +166,4 @@ def test_all_gaps_sum_to_the_ledger(made, window):
 
 @pytest.mark.parametrize("path", some(path for path in REPORTS if path.stem != "empty"), ids=lambda path: path.stem)
 def test_all_gaps_of_real_reports_sum_to_the_ledger(path):
-    assert assert_sums_to_the_ledger(kanalyze.read(path)) > 0
+    assert assert_sums_to_the_ledger(real_report(path)) > 0

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation, _recording_start
@@ -17,6 +16,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report
 from support.large import in_batches
+from support.real_reports import real_report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
 
@@ -769,7 +769,7 @@ def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
 
 
 def test_time_that_the_recording_does_not_cover_is_unknown():
-    read = kanalyze.read(Path(__file__).parents[2] / "reports" / "add.sqlite")
+    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
     whole, wide = ledger(read), ledger(read, window="0s..60s")
     assert wide.get_column("ns").sum() == 60_000_000_000
     assert (
@@ -780,5 +780,5 @@ def test_time_that_the_recording_does_not_cover_is_unknown():
 
 
 def test_a_window_after_the_recording_is_unknown():
-    read = kanalyze.read(Path(__file__).parents[2] / "reports" / "add.sqlite")
+    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
     assert ledger(read, window=Window(70 * 10**9, 71 * 10**9)).rows() == [(0, "unknown", None, 1_000_000_000, 1.0)]

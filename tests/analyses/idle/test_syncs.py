@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 from hypothesis import given
 
-import kanalyze
 from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.syncs import syncs
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report
+from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS
 
@@ -224,7 +224,7 @@ LISTED = sorted(REPORTS.glob("expected/*/cuda_api_sync.csv"))
 
 @pytest.mark.parametrize("listed", LISTED, ids=lambda path: path.parent.name)
 def test_what_nsys_lists_is_among_ours(listed):
-    of = kanalyze.read(REPORTS / f"{listed.parent.name}.sqlite")
+    of = real_report(REPORTS / f"{listed.parent.name}.sqlite")
     with listed.open(encoding="utf-8") as lines:
         rows = [tuple(map(int, row[:4])) for row in csv.reader(lines) if row[0].isdigit()]
     assert rows

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.utilisation import AS_NSYS, utilisation
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, overhead, report
+from support.real_reports import real_report
 from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
 
@@ -186,7 +186,7 @@ def test_as_nsys_takes_the_context_of_what_ended_last():
 def test_equals_nsys(path):
     found = HERE / "reports" / f"{path.parent.name}.sqlite"
     chunks = 7 if path.stem.endswith("-7") else 30
-    ours = utilisation(kanalyze.read(found), chunks, as_nsys=True, threshold_share=THRESHOLDS[path.stem])
+    ours = utilisation(real_report(found), chunks, as_nsys=True, threshold_share=THRESHOLDS[path.stem])
     with path.open(newline="") as file:
         theirs = list(csv.DictReader(file))
     assert ours.height == len(theirs)
@@ -206,6 +206,6 @@ def test_equals_nsys(path):
 
 def test_busy_time_is_the_ledgers_on_real_reports():
     for path in sorted((HERE / "reports").glob("*.sqlite")):
-        of = kanalyze.read(path)
+        of = real_report(path)
         busy = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(BUSY))
         assert utilisation(of)["busy_ns"].sum() == busy["ns"].sum()

@@ -10,9 +10,9 @@ from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.launches.cold import BY_KERNEL, TABLE, cold
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, overhead, report
+from support.real_reports import real_report
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
 
@@ -310,7 +310,7 @@ def test_what_is_not_recorded_cannot_be_told():
 
 
 def test_the_first_launch_of_the_sample_and_its_steady_state():
-    of = read(TESTS / "reports" / "add_um.sqlite")
+    of = real_report(TESTS / "reports" / "add_um.sqlite")
     found = cold(of).select("category", "what", "dur_ns").rows()
     assert found[0][0] == "context"
     (row,) = cold(of, by="kernel").head(1).to_dicts()
@@ -319,7 +319,7 @@ def test_the_first_launch_of_the_sample_and_its_steady_state():
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_costs_of_real_reports(path):
-    of = read(path)
+    of = real_report(path)
     found = cold(of)
     first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
     assert first.height == sum(one.cold.height for one in launch_costs(of).first.values())

@@ -13,9 +13,9 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._graph_launches import graph_launches, graph_operations
 from kanalyze.analyses.launches.graphs import BY_KERNEL, TABLE, graphs
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, report
+from support.real_reports import real_report
 from support.slow_model import SlowModel
 from support.strategies import FEWER, WINDOWS
 
@@ -371,7 +371,7 @@ def test_what_adds_up(events, window):
 
 
 def numbers(name, *columns):
-    return graphs(read(REPORTS / f"{name}.sqlite")).select(columns).rows()
+    return graphs(real_report(REPORTS / f"{name}.sqlite")).select(columns).rows()
 
 
 def test_both_granularities_of_one_program():
@@ -387,7 +387,7 @@ def test_both_granularities_of_one_program():
     "name", ["graph_node", "graph_graph", "findings", "findings_clean", "torch_node", "nvtx", "two_processes"]
 )
 def test_the_calls_are_charged_once_and_kernels_are_those_of_the_kernel_table(name):
-    of = read(REPORTS / f"{name}.sqlite")
+    of = real_report(REPORTS / f"{name}.sqlite")
     calls = kanalyze.api(of).filter(pl.col("name").str.contains("GraphLaunch"))
     found = graphs(of)
     assert found.get_column("api_total_ns").sum() == calls.get_column("total_ns").sum()

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.idle.ledger import ledger
@@ -15,6 +14,7 @@ from kanalyze.analyses.launches._steady_window import least_worth_saying, steady
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, overhead, report
+from support.real_reports import real_report
 
 TESTS = Path(__file__).parents[2]
 MS = 1_000_000
@@ -133,7 +133,7 @@ def test_the_steady_part_is_the_one_of_a_loop_over_every_instant():
     ("path", "window"), [("launch_bound_plain/nsys.sqlite", "timed"), ("mlp_train/nsys.sqlite", "naive")]
 )
 def test_on_real_programs_it_agrees_with_a_window_over_what_they_time(path, window):
-    of = kanalyze.read(TESTS.parent / "sample_reports" / path)
+    of = real_report(TESTS.parent / "sample_reports" / path)
     steady = steady_parts(of)[0]
     rows = ledger(of, window=window).filter(pl.col("bucket").is_in(BUSY_BUCKETS))
     assert steady.busy_ns / steady.ns == pytest.approx(rows.get_column("share").sum(), abs=0.02)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import kanalyze
 from kanalyze.analyses.memory.memory import memory
 from support.build import call, host, kernel, report
+from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -66,7 +66,7 @@ def test_the_program_with_two_loops_and_one_large_allocation():
     Of each loop the rounds from the third on are in it (the first is before the first that counts), and of the second
     all but the last, which ends elsewhere.
     """
-    of = kanalyze.read(REPORTS / "memory.sqlite")
+    of = real_report(REPORTS / "memory.sqlite")
     device = memory(of).filter(memory="Device").row(0, named=True)
     sizes = [4 * 1024 * 16 * (1 + number % 10) for number in range(2, 100)]
     assert device["loop_allocations"] == 98 + 2 * 19

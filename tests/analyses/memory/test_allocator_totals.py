@@ -8,10 +8,10 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.memory.memory import memory, told
 from kanalyze.window import Window
 from support.build import Event, call, report
+from support.real_reports import real_report
 
 TRACE = Path(__file__).parents[2] / "reports" / "torch" / "memory.json.gz"
 
@@ -80,7 +80,7 @@ def test_running_out_of_memory_takes_none():
 
 
 def test_the_totals_of_a_real_trace():
-    of = kanalyze.read(TRACE)
+    of = real_report(TRACE)
     with gzip.open(TRACE) as file:
         found = [event["args"] for event in json.load(file)["traceEvents"] if event["name"] == "[memory]"]
     totals = [args["Total Allocated"] for args in found if args["Device Type"] == 1]

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.memory import unified_memory
 from kanalyze.analyses.memory._unified_moves import pages
 from support.build import call, kernel, memcpy, report
 from support.nsys_csv import report_of
+from support.real_reports import real_report
 from support.strategies import FEWER
 
 FAULT, ASKED, FULL = "Page fault", "User prefetch", "Eviction"
@@ -105,4 +105,4 @@ def test_unasked_trips_equal_the_model(events):
 
 
 def test_nothing_moved_is_no_trip():
-    assert pages(kanalyze.read(report_of("thrash").meta.path).narrow(window="..1ns")).unasked.is_empty()
+    assert pages(real_report(report_of("thrash").meta.path).narrow(window="..1ns")).unasked.is_empty()

@@ -10,8 +10,8 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.operators._phases import forward_rows
-from kanalyze.readers import read
 from support.key_averages import parsed
+from support.real_reports import real_report
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = ROOT / "sample_reports"
@@ -27,7 +27,7 @@ WITHOUT_DEVICE_TIMES = "autograd_profiler"
 
 @cache
 def trace(path):
-    return read(path)
+    return real_report(path)
 
 
 @pytest.mark.parametrize("folder", PRINTED, ids=lambda folder: folder.name)

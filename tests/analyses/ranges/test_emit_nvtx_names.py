@@ -15,6 +15,7 @@ from kanalyze.errors import UnknownNameError
 from kanalyze.named_ranges import without_ids
 from support.build import call, kernel, nvtx, report
 from support.command import REPORTS, refused, run
+from support.real_reports import real_report
 
 EMIT = REPORTS / "emit_nvtx.sqlite"
 
@@ -98,7 +99,7 @@ def test_there_is_no_other_grouping():
 def test_culprits_and_findings_are_named_without_ids():
     of = report(EVENTS)
     assert culprits(of).get_column("range").drop_nulls().unique().to_list() == ["aten::add"]
-    real = kanalyze.read(EMIT)
+    real = real_report(EMIT)
     for table, columns in ((kanalyze.culprits, ("range", "culprit")), (kanalyze.findings, ("sentence",))):
         for column in columns:
             assert not table(real).get_column(column).str.contains("op_id = ").any()
@@ -134,7 +135,7 @@ def test_sums_by_name_are_those_of_the_rows_of_nsys():
         sums = expected.setdefault(stripped(name), [0, 0])
         sums[0] += total
         sums[1] += count
-    found = kanalyze.ranges(kanalyze.read(EMIT), by="name")
+    found = kanalyze.ranges(real_report(EMIT), by="name")
     assert {
         name: [total, count] for name, total, count in found.select("range", "total_ns", "count").rows()
     } == expected

@@ -13,6 +13,7 @@ from kanalyze.analyses.ranges.ranges import ranges
 from kanalyze.renderers.page.sections import ranges as section
 from support.build import call, graph, kernel, memcpy, nvtx, report
 from support.command import REPORTS
+from support.real_reports import real_report
 from support.strategies import STARTS
 
 
@@ -164,7 +165,7 @@ def test_it_equals_a_loop_over_every_range_and_every_operation():
 
 
 def test_of_a_real_training_loop_the_backward_pass_is_in_its_steps():
-    whole = kanalyze.read(REPORTS / "torch_node.sqlite")
+    whole = real_report(REPORTS / "torch_node.sqlite")
     table = {row["range"]: row for row in kanalyze.ranges(whole).iter_rows(named=True)}
     projected = {row["range"]: row for row in kanalyze.range_gpu(whole).iter_rows(named=True)}
     assert table[":backward"]["process_busy_ns"] > 50 * projected[":backward"]["busy_ns"]

@@ -12,6 +12,7 @@ from kanalyze.analyses.ranges._instances import compare
 from kanalyze.renderers.page.instances import instances_page
 from support.build import call, kernel, nvtx, report
 from support.command import REPORTS, run
+from support.real_reports import real_report
 
 NCCL = REPORTS / "nccl.sqlite"
 
@@ -126,5 +127,5 @@ def test_ranks_of_a_real_report():
     assert {(row["process_id"], row["device"]) for row in found["instances"]} == {(1866, 0), (1867, 1)}
     one = json.loads(run("summarize", NCCL, "--window", "overlapped#*", "--device", "1", "--format", "json").text)
     assert {(row["process_id"], row["device"]) for row in one["instances"]} == {(1867, 1)}
-    third = kanalyze.ledger(kanalyze.read(NCCL), window="overlapped#3", device=1)
+    third = kanalyze.ledger(real_report(NCCL), window="overlapped#3", device=1)
     assert third.get_column("ns").sum() == one["instances"][2]["dur_ns"]

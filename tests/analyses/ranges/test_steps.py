@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.idle.ledger import BUCKETS, ledger
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.ranges.steps import TABLE, steps, told
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
+from support.real_reports import real_report
 from support.strategies import EVENTS, FEWER
 
 TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
@@ -207,7 +207,7 @@ def of_step(events, row):
 
 
 def test_steps_of_a_real_trace():
-    of = kanalyze.read(TRACE)
+    of = real_report(TRACE)
     found = steps(of)
     assert found.height == of.steps().height > 1
     starts = found.get_column("start_ns")

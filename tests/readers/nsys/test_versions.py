@@ -9,6 +9,7 @@ from kanalyze.readers.nsys.report import _driver
 from support.command import REPORTS, run
 from support.exports import altered, remade, without_column
 from support.nsys_versions import GRAPH, KERNEL, MEMCPY, MEMSET, SYNC, VERSIONS, as_written_by
+from support.real_reports import real_report
 
 OLD = REPORTS / "old"
 SOURCES = [
@@ -47,10 +48,11 @@ def without_ids(frame, *columns):
     return frame.drop("event_id", *columns, strict=False).unique(maintain_order=True)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_other_versions_give_the_same_tables_but_for_what_they_lack(tmp_path, version, source):
-    other, whole = kanalyze.read(as_written_by(version, tmp_path, source)), kanalyze.read(source)
+    other, whole = kanalyze.read(as_written_by(version, tmp_path, source)), real_report(source)
     assert other.meta.schema_version == VERSIONS[version].schema
     assert other.meta.tool_version == whole.meta.tool_version
     lost = LOST if version in BEFORE_2025 else {}
@@ -64,11 +66,12 @@ def test_other_versions_give_the_same_tables_but_for_what_they_lack(tmp_path, ve
         assert all(other.table(name)[column].is_null().all() for column in columns), name
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_what_a_version_lacks_is_in_its_health_and_nothing_else(tmp_path, version, source):
     """Links between waits and recordings, where the report waits for CUDA events; and GPUs, where there are several."""
-    whole, notes = kanalyze.read(source), noted(as_written_by(version, tmp_path, source))
+    whole, notes = real_report(source), noted(as_written_by(version, tmp_path, source))
     waits, gpus = whole.table("sync_detail")["cuda_event_id"].count(), whole.devices.height
     wanted = noted(source)
     if version in BEFORE_2025:
@@ -143,6 +146,7 @@ def test_real_exports_of_old_versions_are_read(name, version, schema):
 # One column or table
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "table", "column"),
     [

@@ -12,6 +12,7 @@ from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
 from support.command import REPORTS, ROOT, SAMPLES, run
 from support.counters import measured
+from support.real_reports import real_report
 
 ADD = REPORTS / "ncu" / "add.details.csv"
 GOLD = ROOT / "tests" / "gold"
@@ -19,7 +20,7 @@ PAGES = [ADD, *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
 
 
 def page(path, width=80, top=8):
-    return render([summarize_counters(kanalyze.read(path))], Look(width), top)
+    return render([summarize_counters(real_report(path))], Look(width), top)
 
 
 def test_the_page_of_one_kernel():
@@ -31,7 +32,7 @@ def test_the_page_of_several_kernels():
 
 
 def test_the_page_for_issues():
-    found = summarize_counters(kanalyze.read(ADD))
+    found = summarize_counters(real_report(ADD))
     assert markdown.render([found], 8) == (GOLD / "summarize_ncu_add.md").read_text()
 
 
@@ -42,7 +43,7 @@ def test_every_page_fits_its_width(path, width):
 
 
 def test_json_holds_every_table():
-    found = summarize_counters(kanalyze.read(ADD))
+    found = summarize_counters(real_report(ADD))
     told = json.loads(summary_json.render([found]))
     assert told["answer"] == found.answer
     assert told["report"]["tool"] == "ncu"
@@ -53,7 +54,7 @@ def test_json_holds_every_table():
 
 
 def test_notebooks_show_the_page():
-    report = kanalyze.read(ADD)
+    report = real_report(ADD)
     shown = kanalyze.summarize(report)._repr_html_()
     assert shown == report._repr_html_() == html.page(summarize_counters(report), 8)
     assert "Latency-bound" in shown

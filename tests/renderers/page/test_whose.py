@@ -2,12 +2,12 @@
 
 import pytest
 
-import kanalyze
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.page.time import page_of
 from support.build import call, graph, host, kernel, nvtx, report
 from support.command import REPORTS, run
+from support.real_reports import real_report
 
 
 def launched(number, *, process=1, thread=1, api="cudaLaunchKernel", **of_kernel):
@@ -124,7 +124,7 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
 def test_no_row_of_these_sections_stands_twice(name, columns):
     text = run("summarize", REPORTS / f"{name}.sqlite", columns=columns).text
     assert max(map(len, text.splitlines())) <= columns
-    page = page_of(summarize(kanalyze.read(REPORTS / f"{name}.sqlite")), 99)
+    page = page_of(summarize(real_report(REPORTS / f"{name}.sqlite")), 99)
     for title in ("LAUNCHES", "STREAMS", "CUDA GRAPHS", "KERNELS"):
         for one in page.sections:
             if one.title != title:

@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import kanalyze
 from kanalyze.analyses.findings.rules.concurrency import default_stream
 from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, kernel, report
+from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 US = 1000
@@ -83,7 +83,7 @@ def test_the_window_holds_only_its_part():
 
 
 def test_the_report_made_for_it():
-    report = kanalyze.read(REPORTS / "findings.sqlite")
+    report = real_report(REPORTS / "findings.sqlite")
     (found,) = default_stream(report)
     # ten rounds of 100 µs and 50 µs on the default stream, 100 µs on two blocking ones each
     assert abs(found.at_stake_ns - 2_000_000) < 20_000
@@ -94,4 +94,4 @@ def test_the_report_made_for_it():
 
 @pytest.mark.parametrize("name", ["findings_clean", "two_gpus", "nccl", "torch_node", "graph_node", "nvtx", "memory"])
 def test_reports_without_it(name):
-    assert default_stream(kanalyze.read(REPORTS / f"{name}.sqlite")) == []
+    assert default_stream(real_report(REPORTS / f"{name}.sqlite")) == []

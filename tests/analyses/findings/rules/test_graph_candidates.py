@@ -12,9 +12,9 @@ from kanalyze.analyses.findings.rules.small_kernels import graph_candidate
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._graph_candidates import cut_launches
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
-from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, memset, report
+from support.real_reports import real_report
 from support.shares import cases, holds
 from support.strategies import EVENTS, FEWER, WINDOWS
 
@@ -377,7 +377,7 @@ def test_every_repetition_is_that_of_the_text(events):
 
 
 def test_launches_one_by_one_and_as_a_graph_in_one_report():
-    of = read(REPORTS / "findings.sqlite")
+    of = real_report(REPORTS / "findings.sqlite")
     row = graphs(of, by="candidate").row(0, named=True)
     assert (row["operations"], row["repetitions"], row["measured"]) == (20, 60, True)
     spans = dict(of.kind("range").select(pl.col("name").cast(pl.String), "dur_ns").iter_rows())
@@ -392,9 +392,9 @@ def test_launches_one_by_one_and_as_a_graph_in_one_report():
     "name", ["findings_clean", "graph_node", "graph_graph", "memory", "thrash", "empty", "prefetch"]
 )
 def test_nothing_to_find(name):
-    assert graph_candidate(read(REPORTS / f"{name}.sqlite")) == []
+    assert graph_candidate(real_report(REPORTS / f"{name}.sqlite")) == []
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_claims_on_real_reports(path):
-    assert_not_more_than_the_ledger(read(path))
+    assert_not_more_than_the_ledger(real_report(path))

@@ -8,9 +8,9 @@ import pytest
 from kanalyze.analyses.findings.rules.occupancy import low_occupancy, small_grid, tail
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.occupancy.occupancy import occupancy
-from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import graph, kernel, report
+from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 
@@ -65,15 +65,15 @@ def test_nothing_to_say_of_a_gpu_without_limits(rule):
     ],
 )
 def test_a_program_that_does_it_and_one_that_does_not(rule, name, evidence):
-    one = rule(read(REPORTS / "findings.sqlite"))[0]
+    one = rule(real_report(REPORTS / "findings.sqlite"))[0]
     assert one.names[0].startswith(name)
     assert evidence in one.text
-    assert rule(read(REPORTS / "findings_clean.sqlite")) == []
+    assert rule(real_report(REPORTS / "findings_clean.sqlite")) == []
 
 
 def test_mending_the_tail_gained_no_more_than_was_at_stake():
     """The same program ran the same kernel without the last wave of 4 blocks."""
-    rows = occupancy(read(REPORTS / "findings.sqlite")).filter(pl.col("name") == "long_blocks(float *, int)")
+    rows = occupancy(real_report(REPORTS / "findings.sqlite")).filter(pl.col("name") == "long_blocks(float *, int)")
     with_tail, without = (rows.filter(pl.col("grid_x") == blocks).row(0, named=True) for blocks in (268, 264))
     assert with_tail["count"] == without["count"]
     assert 0 < with_tail["total_ns"] - without["total_ns"] <= with_tail["tail_ns"]

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import kanalyze
 from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules.host_waits import host_computes
 from kanalyze.analyses.idle.ledger import ledger
 from support.build import call, kernel, nvtx, report
+from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 
@@ -55,16 +55,16 @@ def test_no_host_time_is_no_finding():
 
 
 def test_host_time_is_said_once():
-    rows = findings(kanalyze.read(REPORTS / "findings.sqlite"))
+    rows = findings(real_report(REPORTS / "findings.sqlite"))
     assert rows.filter(rows.get_column("rule") == "host-computes").height == 1
 
 
 def test_the_real_program_that_computes_on_the_host_raises_it():
-    of = kanalyze.read(REPORTS / "findings.sqlite")
+    of = real_report(REPORTS / "findings.sqlite")
     (one,) = host_computes(of)
     assert one.at_stake_ns == ledger(of).filter(ledger(of).get_column("bucket") == "host").get_column("ns").item()
     assert "Most in host computes: 30.01 ms in 15 gaps, the longest 2.004 ms" in one.text
 
 
 def test_the_real_program_that_does_all_well_does_not():
-    assert host_computes(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []
+    assert host_computes(real_report(REPORTS / "findings_clean.sqlite")) == []

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-import kanalyze
 from kanalyze.analyses.findings.rules.concurrency import serial_copy
 from support.build import call, host, kernel, memcpy, report
+from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 US = 1000
@@ -108,11 +108,11 @@ def test_the_window_cuts_the_time_at_stake():
 
 
 def test_the_report_made_for_it():
-    (found,) = serial_copy(kanalyze.read(REPORTS / "findings.sqlite"))
+    (found,) = serial_copy(real_report(REPORTS / "findings.sqlite"))
     # four of five copies wait for a kernel of 500 µs each
     assert abs(found.at_stake_ns - 2_000_000) < 20_000
 
 
 @pytest.mark.parametrize("name", ["findings_clean", "torch_node", "nccl", "graph_graph", "thrash", "libraries"])
 def test_reports_without_it(name):
-    assert serial_copy(kanalyze.read(REPORTS / f"{name}.sqlite")) == []
+    assert serial_copy(real_report(REPORTS / f"{name}.sqlite")) == []

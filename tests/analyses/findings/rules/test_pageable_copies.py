@@ -5,11 +5,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.findings.rules.copies import pageable_copies, pageable_copy
 from support import machine
 from support.build import call, kernel, memcpy, nvtx, report
 from support.machine import Task
+from support.real_reports import real_report
 
 SAMPLES = Path(__file__).parents[4] / "sample_reports"
 KINDS = ("kernel", "memcpy", "memset", "api", "range")
@@ -133,7 +133,7 @@ def test_a_window_of_one_step_knows_that_its_copies_recur():
 
 def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
     """Their copies run for 0.45 ms, and their calls block the host for five times as long."""
-    naive = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite").narrow(window="naive")
+    naive = real_report(SAMPLES / "mlp_train" / "nsys.sqlite").narrow(window="naive")
     (seen,) = pageable_copy(naive)
     blocked = pageable_copies(naive).select(
         (pageable_copies(naive)["call_end"] - pageable_copies(naive)["call_start"]).sum()
@@ -150,6 +150,6 @@ def test_copies_on_a_busy_device_are_not_all_to_be_gained():
 
 
 def test_of_a_window_it_is_said_that_rounds_are_the_report_s():
-    read = kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite")
+    read = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     (seen,) = pageable_copy(read.narrow(window="step#20"))
     assert "they recur, here in 1 of the report's 42 steps; in the median 2 in each" in seen.text

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.findings.rules.host_waits import avoidable, host_blocks, unneeded_sync
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, nvtx, overhead, report
+from support.real_reports import real_report
 from support.shares import cases, holds
 from support.slow_syncs import sync_reports
 from support.strategies import FEWER, WINDOWS
@@ -236,12 +236,12 @@ def test_never_more_than_the_buckets_hold(made, window):
 
 
 def test_the_real_program_that_waits_after_every_kernel_raises_it():
-    (one,) = unneeded_sync(kanalyze.read(REPORTS / "findings.sqlite"))
+    (one,) = unneeded_sync(real_report(REPORTS / "findings.sqlite"))
     assert "of them cudaDeviceSynchronize in b sync after every kernel" in one.text
-    calls = avoidable(kanalyze.read(REPORTS / "findings.sqlite"))
+    calls = avoidable(real_report(REPORTS / "findings.sqlite"))
     assert calls.height == 331
     assert one.at_stake_ns == calls.get_column("gain_ns").sum()
 
 
 def test_the_real_program_that_does_all_well_does_not():
-    assert unneeded_sync(kanalyze.read(REPORTS / "findings_clean.sqlite")) == []
+    assert unneeded_sync(real_report(REPORTS / "findings_clean.sqlite")) == []

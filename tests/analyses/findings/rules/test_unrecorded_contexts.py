@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.cold_start import cold_start
 from kanalyze.analyses.findings.rules.host_waits import host_computes
@@ -13,6 +12,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, overhead, report
+from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
 
@@ -108,7 +108,7 @@ def test_the_headline_names_what_took_most():
 
 def test_two_contexts_of_a_real_program():
     """Both were made before anything ran: the ledger counts 265 ms of them as host."""
-    of = kanalyze.read(REPORTS / "two_gpus.sqlite")
+    of = real_report(REPORTS / "two_gpus.sqlite")
     for device in (0, 1):
         mine = {one.rule: one for one in ranked(of) if one.device == device}
         assert "2 CUDA contexts were made" in mine["unrecorded-context"].text
@@ -121,11 +121,11 @@ def test_two_contexts_of_a_real_program():
 
 
 def test_the_process_of_each_gpu_made_its_own():
-    found = {one.device: one.text for one in ranked(kanalyze.read(REPORTS / "nccl.sqlite")) if "record" in one.rule}
+    found = {one.device: one.text for one in ranked(real_report(REPORTS / "nccl.sqlite")) if "record" in one.rule}
     assert "1 CUDA context was made outside of all recorded calls (at 6.122 s" in found[0]
     assert "1 CUDA context was made outside of all recorded calls (at 6.107 s" in found[1]
 
 
 def test_page_faults_of_the_host_are_said():
-    (one,) = told(kanalyze.read(REPORTS / "thrash.sqlite"), "host-computes")
+    (one,) = told(real_report(REPORTS / "thrash.sqlite"), "host-computes")
     assert one.text.endswith(" Part of it may be 241 page faults of the CPU on managed memory.")

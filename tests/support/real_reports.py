@@ -1,0 +1,20 @@
+"""Reports in the repository, read once per process: every table that a test asks for stays for the tests after it.
+
+Only for tests that take a report as it is. One that closes it, replaces a part of the program or measures what reading
+takes reads its own by `kanalyze.read`.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import kanalyze
+
+
+@cache
+def _read(path: Path) -> kanalyze.Report:
+    return kanalyze.read(path)
+
+
+def real_report(path: Path) -> kanalyze.Report:
+    """The report at `path`, the same object for all tests of a process."""
+    return _read(path.resolve())
