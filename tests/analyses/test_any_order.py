@@ -80,9 +80,7 @@ def test_every_table_twice_in_any_order(name, request):
 
 
 @pytest.mark.usefixtures("_size")
-@pytest.mark.parametrize(
-    "name", ["graph_node", "trace", *(slow(name) for name in SAMPLES if name not in {"graph_node", "trace", "ncu"})]
-)
+@pytest.mark.parametrize("name", ["graph_node", *(slow(name) for name in SAMPLES if name not in {"graph_node", "ncu"})])
 def test_every_table_after_the_page(name):
     expected, report = alone(name), opened(name)
     assert page(report) == expected["page"]

@@ -8,13 +8,20 @@ from functools import cache
 from pathlib import Path
 
 import kanalyze
+from kanalyze.readers.capture.reports import every_report
 
 
 @cache
-def _read(path: Path) -> kanalyze.Report:
+def real_report(path: Path) -> kanalyze.Report:
+    """The report at `path`, the same object for all tests of a process."""
     return kanalyze.read(path)
 
 
-def real_report(path: Path) -> kanalyze.Report:
-    """The report at `path`, the same object for all tests of a process."""
-    return _read(path.resolve())
+@cache
+def _reports(folder: Path) -> tuple[kanalyze.Report, ...]:
+    return tuple(every_report(folder))
+
+
+def real_capture(folder: Path) -> list[kanalyze.Report]:
+    """The reports of the capture in `folder`, the same objects for all tests of a process."""
+    return [*_reports(folder)]

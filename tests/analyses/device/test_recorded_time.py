@@ -112,6 +112,7 @@ def test_the_limit_is_no_earlier_than_half_of_the_starts_and_the_ledger_holds(ev
         assert limit is None or high <= max(limit, low)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("table", "row"), [(RUNTIME, "9"), (RUNTIME, "last"), (KERNEL, "9"), (KERNEL, "last")])
 def test_an_end_a_thousand_seconds_late_in_a_real_report(tmp_path, table, row):
     row = LAST.format(table) if row == "last" else row

@@ -16,6 +16,7 @@ from kanalyze.readers.ncu.asked_launches import chooses, selective
 from support.build import call, kernel, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.counters import measured
+from support.real_reports import real_capture
 
 CONFIG = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 64}
 
@@ -219,8 +220,8 @@ def test_without_clocks_in_the_report_of_ncu_nobody_knows_how_much_it_is():
 
 
 def test_the_launch_that_ncu_measured_is_compared_and_not_the_mean():
-    rows = kanalyze.agreement(*every_report(SAMPLES / "square")).filter(figure="duration", second_tool="ncu")
-    joined = kanalyze.joined(*every_report(SAMPLES / "square")).filter(ncu_match="exact")
+    rows = kanalyze.agreement(*real_capture(SAMPLES / "square")).filter(figure="duration", second_tool="ncu")
+    joined = kanalyze.joined(*real_capture(SAMPLES / "square")).filter(ncu_match="exact")
     assert sorted(rows["first"]) == sorted(joined["launch_ns"].cast(float))
 
 
@@ -256,14 +257,14 @@ def test_a_program_with_triton_s_kernels_explains_no_other_count():
 
 def test_what_torch_compile_measured_is_counted():
     """106 launches of each of two variants, 412 fills of the cache, 24 copies: all that was launched meanwhile."""
-    rows = kanalyze.agreement(*every_report(SAMPLES / "gelu")).filter(reason="compile")
+    rows = kanalyze.agreement(*real_capture(SAMPLES / "gelu")).filter(reason="compile")
     assert sorted(rows["difference"].fill_null(0)) == [0] * 6 + [106]
     assert "412 of 412 by torch.profiler; the rest is equal" in rows["why"].to_list()
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_tools_agree_on_the_samples(name):
-    rows = kanalyze.agreement(*every_report(SAMPLES / name))
+    rows = kanalyze.agreement(*real_capture(SAMPLES / name))
     assert rows.filter(verdict="unexplained").is_empty()
     assert rows.filter(figure="registers")["verdict"].unique().to_list() == ["equal"]
 

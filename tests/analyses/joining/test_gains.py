@@ -9,10 +9,10 @@ import pytest
 import kanalyze
 from kanalyze.analyses.joining.gains import gains
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.capture.reports import every_report
 from support.build import call, kernel, report
 from support.command import SAMPLES
 from support.counters import measured
+from support.real_reports import real_capture
 
 CAPTURES = ("add", "add_parallel", "cdist", "gelu", "launch_bound_graph", "mlp_train", "square", "streams")
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -127,7 +127,7 @@ def test_two_reports_that_give_time_have_their_rows_each():
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_gains_of_captures_stay_within_the_roofs(name):
-    reports = every_report(SAMPLES / name)
+    reports = real_capture(SAMPLES / name)
     if not {one.meta.tool for one in reports} & {"nsys", "torch.profiler"}:
         pytest.skip("no report gives the time")
     rows = gains(*reports).drop_nulls(["gain_share", "roof_share"])

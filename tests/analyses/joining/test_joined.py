@@ -16,6 +16,7 @@ from kanalyze.renderers.page.joint import joint_page
 from support.build import call, kernel, report
 from support.command import SAMPLES, run
 from support.counters import measured
+from support.real_reports import real_capture
 
 SHAPE = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
 TOOK = "gpu__time_duration.sum"
@@ -104,7 +105,7 @@ RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
 
 
 def test_a_trace_that_is_given_twice_counts_once(tmp_path):
-    capture = every_report(SAMPLES / "cdist")
+    capture = real_capture(SAMPLES / "cdist")
     once = kanalyze.joined(*capture)
     copy = shutil.copy(SAMPLES / "cdist/torch.json.gz", tmp_path / "copy.json.gz")
     for path in (SAMPLES / "cdist/torch.json.gz", SAMPLES / "cdist/../cdist/torch.json.gz", copy):
@@ -120,7 +121,7 @@ def test_a_measurement_and_its_pages_are_one_report_of_the_page():
 
 @pytest.mark.parametrize("page", ["ncu.raw.csv", "ncu-2.raw.csv", "ncu-2.details.csv"])
 def test_a_run_of_ncu_that_is_part_of_a_capture_counts_once(page):
-    capture, run_of_it = every_report(SAMPLES / "square"), kanalyze.read(SAMPLES / "square" / page)
+    capture, run_of_it = real_capture(SAMPLES / "square"), kanalyze.read(SAMPLES / "square" / page)
     once = kanalyze.joined(*capture)
     assert kanalyze.joined(*capture, run_of_it).equals(once)
     assert kanalyze.joined(run_of_it, *capture).equals(once)
@@ -154,7 +155,7 @@ def test_launches_of_other_processes_are_other_launches():
 
 
 def test_a_report_that_gives_time_and_is_given_twice_has_its_rows_once():
-    capture = every_report(SAMPLES / "cdist")
+    capture = real_capture(SAMPLES / "cdist")
     nsys = kanalyze.read(SAMPLES / "cdist/nsys.sqlite")
     for given in ([*capture, *capture], [*capture, nsys], [nsys, *capture]):
         assert kanalyze.joined(*given).equals(kanalyze.joined(*capture))
@@ -232,7 +233,7 @@ def test_counts_prove_nothing_where_the_capture_may_lack_launches(tmp_path, flag
 
 @pytest.fixture(scope="module", params=CAPTURES)
 def capture(request):
-    return every_report(SAMPLES / request.param)
+    return real_capture(SAMPLES / request.param)
 
 
 def test_times_are_those_of_the_report_and_each_launch_counts_once(capture):
@@ -266,13 +267,13 @@ def test_registers_confirm_every_match(capture):
 
 @pytest.mark.parametrize("name", ["cdist", "launch_bound_graph", "square", "streams"])
 def test_torch_and_nsys_saw_the_same_launches(name):
-    rows = kanalyze.joined(*every_report(SAMPLES / name))
+    rows = kanalyze.joined(*real_capture(SAMPLES / name))
     assert rows["torch_match"].unique().to_list() == ["exact"]
     assert (rows["count"] == rows["torch_count"]).all()
 
 
 def test_operators_of_a_trace_come_with_its_kernels():
-    rows = kanalyze.joined(*every_report(SAMPLES / "cdist"))
+    rows = kanalyze.joined(*real_capture(SAMPLES / "cdist"))
     assert rows["operator"][0] == "aten::_cdist_forward"
     assert rows["path"][0] == "aten::cdist → aten::_cdist_forward"
 
@@ -312,7 +313,7 @@ def repeated(tmp_path):
 
 
 def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
-    once = kanalyze.joined(*every_report(SAMPLES / "square"))
+    once = kanalyze.joined(*real_capture(SAMPLES / "square"))
     rows = kanalyze.joined(*every_report(repeated, runs=True))
     assert rows["report"].unique(maintain_order=True).to_list() == [str(repeated), str(repeated / "nsys-2.sqlite")]
     for _, own in rows.group_by("report"):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.joining._match_launches import same_launches
-from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.ncu.asked_launches import Selection
 from support.build import call, graph, kernel, report
 from support.command import SAMPLES
 from support.counters import measured
+from support.real_reports import real_capture
 from support.shares import cases, holds
 
 FOLDER = Path("made by hand")
@@ -257,7 +257,7 @@ def test_a_name_that_ncu_cut_short_is_that_of_the_function_that_was_asked_for(as
 )
 def test_samples(name, exact, every):
     """What is not exact is launched by two threads, or as here by graphs."""
-    found = every_report(SAMPLES / name)
+    found = real_capture(SAMPLES / name)
     rows = kanalyze.joined(*found).filter(pl.col("ncu_count").is_not_null())
     assert (rows.filter(ncu_match="exact").height, rows.height) == (exact, every)
     sure = rows.filter(ncu_match="exact")

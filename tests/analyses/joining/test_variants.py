@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-from kanalyze.readers.capture.reports import every_report
 from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES
 from support.counters import measured
+from support.real_reports import real_capture
 
 
 def implementation(name, at, kernels):
@@ -67,7 +67,7 @@ def test_ranges_of_one_name_are_no_variants():
 )
 def test_workloads_with_variants(name, launches):
     """How many kernels each launches is what the workload itself says."""
-    found = kanalyze.variants(*every_report(SAMPLES / name))
+    found = kanalyze.variants(*real_capture(SAMPLES / name))
     assert dict(found.select("variant", "launches").iter_rows()) == launches
     assert found["repeats"].unique().to_list() == [10]
     assert found["avg_kernel_ns"].is_sorted()

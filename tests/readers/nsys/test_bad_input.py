@@ -271,6 +271,7 @@ def without_sense(*names, marks=()):
     return [pytest.param(*name.split("."), id=name, marks=marks) for name in names]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("table", "name"),
     [
@@ -381,6 +382,7 @@ def test_names_that_cannot_be_found_are_summed_under_none(tmp_path):
     assert "(no name)" in page(path)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("number", [-1, -(1 << 62), (1 << 63) - 1, 1 << 32])
 def test_names_of_impossible_numbers_cannot_be_found(tmp_path, number):
     path = with_first(tmp_path, GRAPH_NODE, KERNEL, "demangledName", str(number))
@@ -439,6 +441,7 @@ def test_a_file_whose_name_is_no_utf8_has_a_page(tmp_path):
     assert page(path)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize(("table", "kind"), [(KERNEL, "kernel"), (RUNTIME, "api"), (MEMCPY, "memcpy")])
 def test_rows_missing_in_the_middle_are_a_doubt(tmp_path, table, kind):
@@ -568,6 +571,7 @@ def test_a_write_ahead_log_beside_the_file_is_read_with_it(tmp_path):
     assert column(copy, "total_ns") == [column(ADD, "total_ns")[0] + 1000]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("content", [b"", b"no log", bytes(range(256)) * 100])
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])

@@ -7,18 +7,18 @@ import pytest
 import kanalyze
 from kanalyze.analyses.joining._roof_points import roof_points
 from kanalyze.errors import OutputError
-from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.tables import roofline_plot
 from support.command import SAMPLES, run
 from support.counters import measured
+from support.real_reports import real_capture
 
 CDIST = SAMPLES / "cdist"
 
 
 def test_points_are_sized_by_the_time_of_the_program():
-    found = roof_points(every_report(CDIST))
+    found = roof_points(real_capture(CDIST))
     assert (found.time_from, found.left_out) == ("nsys", 2)
-    rows = kanalyze.joined(*every_report(CDIST))
+    rows = kanalyze.joined(*real_capture(CDIST))
     assert found.points["time_ns"][0] == rows["exclusive_ns"][0]
     assert found.points["time_ns"].is_sorted(descending=True)
 
@@ -33,18 +33,18 @@ def test_counters_alone_are_sized_by_their_own_time():
 def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
     """The first one gives time as well, but ncu measured another capture."""
     timed = kanalyze.read(SAMPLES / "launch_bound_plain" / "nsys.sqlite")
-    found, alone = roof_points([timed, *every_report(CDIST)]), roof_points(every_report(CDIST))
+    found, alone = roof_points([timed, *real_capture(CDIST)]), roof_points(real_capture(CDIST))
     assert alone.points.height > 0
     assert found.points.equals(alone.points)
     assert found.title == alone.title
-    twice = roof_points([*every_report(CDIST), *every_report(SAMPLES / "gelu")])
+    twice = roof_points([*real_capture(CDIST), *real_capture(SAMPLES / "gelu")])
     assert twice.title.endswith(f", time of {CDIST.name}")
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     with pytest.raises(OutputError, match="needs matplotlib") as raised:
-        roofline_plot.render(roof_points(every_report(CDIST)), "svg")
+        roofline_plot.render(roof_points(real_capture(CDIST)), "svg")
     assert "kanalyze[plot]" in raised.value.remedy
 
 
@@ -77,6 +77,6 @@ def test_pictures(tmp_path):
 
 def test_a_picture_is_the_same_each_time_and_may_be_empty():
     pytest.importorskip("matplotlib")
-    found = roof_points(every_report(CDIST))
+    found = roof_points(real_capture(CDIST))
     assert roofline_plot.render(found, "svg") == roofline_plot.render(found, "svg")
     assert b"no kernel did floating-point work" in roofline_plot.render(roof_points([measured({})]), "svg")
