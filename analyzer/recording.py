@@ -31,7 +31,7 @@ _ONLY_TORCH: Final = ("op", "python")
 
 
 def again(kinds: Sequence[str], tool: str) -> str:
-    """How to record a report of `tool` with `kinds`, one sentence."""
+    """Sentence on recording a report of `tool` with `kinds`."""
     if tool == _TORCH and (wanted := _torch(kinds)):
         return f"Record it again with them on: `torch.profiler.profile({wanted})`."
     option = next((_NSYS[kind] for kind in kinds if kind in _NSYS), _TRACE)

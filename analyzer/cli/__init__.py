@@ -18,7 +18,7 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli._memory import in_own_process, refused, tight
-from kanalyze.cli._output import flush, hold_closed_streams, tell, unwritten
+from kanalyze.cli._output import flush, hold_closed_streams, print_message, unwritten
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
 
 #: The status of a program that Ctrl-C ended.
@@ -70,27 +70,27 @@ def main() -> None:
     try:
         sys.exit(kanalyze.main(prog_name="kanalyze", standalone_mode=False))
     except KanalyzeError as error:
-        _tell_error(error)
+        _print_error(error)
         sys.exit(error.exit_status)
     except click.ClickException as error:
         said = io.StringIO()
         error.show(said)
-        tell(outlets.lines(said.getvalue().rstrip("\n")))
+        print_message(outlets.lines(said.getvalue().rstrip("\n")))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        tell("Aborted!")
+        print_message("Aborted!")
         sys.exit(_INTERRUPTED)
     except BaseException as error:
         if not (told := OutOfMemoryError.anywhere() if refused(error) else unwritten(error)):
             raise
-        _tell_error(told)
+        _print_error(told)
         sys.exit(told.exit_status)
 
 
-def _tell_error(error: KanalyzeError) -> None:
+def _print_error(error: KanalyzeError) -> None:
     details = "".join(f"    {outlets.line(line)}\n" for line in error.details)
     message, remedy = outlets.line(str(error)), outlets.line(error.remedy)
-    tell(f"kanalyze: {message}\n{details}{remedy}  [{error.slug}]")
+    print_message(f"kanalyze: {message}\n{details}{remedy}  [{error.slug}]")
 
 
 def entry() -> None:
@@ -100,7 +100,7 @@ def entry() -> None:
     """
     gc.disable()
     hold_closed_streams()
-    os._exit(in_own_process(_ended, _tell_error) if tight(sys.argv[1:]) else _ended())
+    os._exit(in_own_process(_ended, _print_error) if tight(sys.argv[1:]) else _ended())
 
 
 def _ended() -> int:

@@ -1,4 +1,4 @@
-"""What to do where memory may run out: the work is done in a process of its own, whose end by that is told as an error.
+"""Protection where memory may run out: the work runs in a child process, whose death by that becomes an error.
 
 polars, as any program in Rust, aborts where it gets no memory, and the system kills what takes the last of it. Neither
 leaves Python a chance to say anything. So where a limit is near, :func:`in_own_process` forks before polars is loaded,
@@ -74,8 +74,8 @@ def tight(arguments: Sequence[str]) -> bool:
         return False
     if limits_of_process():
         return True
-    need = sum(map(_need, arguments[1:]))
-    return need > 0 and need * 2 > min(_left(), default=_UNLIMITED)
+    need = sum(map(_estimated_bytes, arguments[1:]))
+    return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 
 def limits_of_process() -> list[int]:
@@ -86,8 +86,8 @@ def limits_of_process() -> list[int]:
     return [limit for limit in found if limit != resource.RLIM_INFINITY]
 
 
-def _need(argument: str) -> int:
-    """About so many bytes a report takes in memory; 0 of what is none."""
+def _estimated_bytes(argument: str) -> int:
+    """Estimate of the bytes that a report takes in memory; 0 for an argument that is no report."""
     path = Path(argument)
     try:
         files = [*path.rglob("*")] if path.is_dir() else [path]
@@ -96,8 +96,8 @@ def _need(argument: str) -> int:
         return 0
 
 
-def _left() -> Iterable[int]:
-    """What the machine and each control group around this process have left, in bytes."""
+def _free_bytes() -> Iterable[int]:
+    """Free memory of the machine and of each control group around this process, in bytes."""
     with suppress(OSError, ValueError, IndexError):
         told = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         yield sum(int(told[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree") if name in told)
@@ -105,13 +105,13 @@ def _left() -> Iterable[int]:
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             _, kinds, path = line.split(":", 2)
             if not kinds:
-                yield from left_in(_CGROUPS, path, "memory.max", "memory.current")
+                yield from free_in_groups(_CGROUPS, path, "memory.max", "memory.current")
             elif "memory" in kinds.split(","):
-                yield from left_in(_CGROUPS / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+                yield from free_in_groups(_CGROUPS / "memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def left_in(root: Path, path: str, limit: str, usage: str) -> Iterable[int]:
-    """What a control group and those around it have left; without what the system can take back from files."""
+def free_in_groups(root: Path, path: str, limit: str, usage: str) -> Iterable[int]:
+    """Free memory of a control group and of those around it; the file cache counts as free."""
     place = root / path.lstrip("/")
     for group in (place, *place.parents):
         with suppress(OSError, ValueError):
@@ -124,12 +124,12 @@ def left_in(root: Path, path: str, limit: str, usage: str) -> Iterable[int]:
             return
 
 
-def in_own_process(work: Callable[[], int], tell: Callable[[OutOfMemoryError], None]) -> int:
-    """The exit status of `work`, done in a child of this process; 2, and an error told, if it gets no memory."""
+def in_own_process(work: Callable[[], int], print_error: Callable[[OutOfMemoryError], None]) -> int:
+    """The exit status of `work`, done in a child of this process; 2, and a printed error, if it gets no memory."""
     with tempfile.TemporaryFile() as said:
         child = os.fork()
         if not child:
-            _speak_apart(said.fileno())
+            _redirect_stderr(said.fileno())
             os._exit(work())
         status = _awaited(child)
         said.seek(0)
@@ -140,14 +140,14 @@ def in_own_process(work: Callable[[], int], tell: Callable[[OutOfMemoryError], N
         return status
     if -status in _ENDS:
         error = OutOfMemoryError.anywhere()
-        tell(error)
+        print_error(error)
         return error.exit_status
     _pass_on(words)
     return 128 - status
 
 
-def _speak_apart(said: int) -> None:
-    """Let libraries write what they say into a file, and Python to standard error as before."""
+def _redirect_stderr(said: int) -> None:
+    """Redirects what libraries write to standard error into a file; Python still writes to standard error."""
     if sys.stderr is not None:
         sys.stderr.flush()
         stderr = os.dup(2)
@@ -161,7 +161,7 @@ def _pass_on(words: bytes) -> None:
 
 
 def _awaited(child: int) -> int:
-    """The status of a child when it has ended; minus the signal that ended it."""
+    """Waits for a child: its exit status, or minus the signal that ended it."""
     got: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

@@ -11,7 +11,7 @@ from weakref import ref
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._output import figures_of, tell, tell_doubts, told_on_terminal
+from kanalyze.cli._output import print_doubts, print_message, register_figures, stderr_is_terminal
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
 
@@ -69,16 +69,16 @@ def reports_argument(command: F) -> F:
 
 
 def in_one_thread_if_small(command: F) -> F:
-    """Let a command that takes one of these do all its work in one thread if the reports are small.
+    """Decorator of commands that read reports: small reports are worked on in one thread.
 
-    In the end it says what of them is in doubt.
+    Doubts about the reports are printed at the end.
     """
 
     @wraps(command)
     def chosen(*arguments: object, **options: object) -> object:
         paths = cast("Sequence[Path]", options.get("reports") or [options["report"]])
         small = sum(map(_bytes, paths)) < _SMALL_BYTES
-        work = partial(_then_doubts, partial(command, *arguments, **options), everything=small)
+        work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
         if not small:
             return work()
         with sparing_memory():
@@ -88,21 +88,21 @@ def in_one_thread_if_small(command: F) -> F:
     return cast("F", chosen)
 
 
-def _then_doubts(work: Callable[[], object], *, everything: bool) -> object:
-    """What `work` gives; then what is in doubt of the reports that it printed figures of, unless it failed."""
+def _with_doubts(work: Callable[[], object], *, everything: bool) -> object:
+    """Runs `work` and returns its result; prints doubts about the reports unless it failed."""
     try:
         found = work()
     except click.exceptions.Exit:  # with a status that is an answer
-        tell_doubts(everything=everything)
+        print_doubts(everything=everything)
         raise
-    tell_doubts(everything=everything)
+    print_doubts(everything=everything)
     return found
 
 
 def _bytes(report: Path) -> int:
-    """How many bytes a file has, or all that is in a folder, up to what is no longer small.
+    """Size of a file or of a folder's files in bytes, capped where it is no longer small.
 
-    0 where that cannot be told, as its reader will say.
+    0 where it is unknown; the reader raises the error.
     """
     try:
         files = report.rglob("*") if report.is_dir() else (report,)
@@ -137,7 +137,7 @@ def top(default: int | None, help_text: str) -> Callable[[F], F]:
 
 
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
-    """What :func:`opened_parts` gives where counters are wanted: of a capture the reports of ncu."""
+    """Parts as of :func:`opened_parts`, for commands about counters: of a capture, the reports of ncu."""
     with sparing_memory():
         from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - --help need not import polars
         from kanalyze.window import Window  # noqa: PLC0415 - as above
@@ -161,7 +161,7 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     paths: dict[str, Path] = {}  # by os.path, which raises nothing of a link to itself
     for path in reports:
         paths.setdefault(os.path.realpath(path), path)
-    opened = partial(every_report, progress=_progress(), cache=cache, runs=runs, left_out=tell_left_out)
+    opened = partial(every_report, progress=_progress(), cache=cache, runs=runs, left_out=print_left_out)
     found = map(opened, paths.values())
     return [closed_at_end(one) for some in found for one in some]
 
@@ -171,7 +171,7 @@ def closed_at_end(report: Report) -> Report:
 
     The command prints figures of it, and says what of them is in doubt.
     """
-    figures_of(report)
+    register_figures(report)
     held = ref(report.source)
 
     def close() -> None:
@@ -182,23 +182,23 @@ def closed_at_end(report: Report) -> Report:
     return report
 
 
-def tell_left_out(error: Exception) -> None:
-    """Say that a report of a folder is not in what is printed."""
-    tell(f"kanalyze: left out: {outlets.line(str(error))}")
+def print_left_out(error: Exception) -> None:
+    """Prints that a report of a folder was left out."""
+    print_message(f"kanalyze: left out: {outlets.line(str(error))}")
 
 
 def part(where: Where) -> Part:
-    """What of `where` names a part of a report, as analyses take it."""
+    """Window, device and process of `where`, as analyses take them."""
     return {"window": where["window"], "device": where["device"], "process": where["process"]}
 
 
 def _progress() -> Progress | None:
-    return _tell if told_on_terminal() else None
+    return _print_progress if stderr_is_terminal() else None
 
 
-def _tell(what: str, share: float) -> None:
-    """Show how far an export of a report is, on one line of the terminal."""
-    tell(f"\r{outlets.line(what)}: {share:.0%}", newline=share >= 1)
+def _print_progress(what: str, share: float) -> None:
+    """Shows the progress of an export on one line of the terminal."""
+    print_message(f"\r{outlets.line(what)}: {share:.0%}", newline=share >= 1)
 
 
 def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
@@ -214,11 +214,13 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
 
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
-    """What :func:`opened_parts` gives, of a report that is open."""
+    """Parts as of :func:`opened_parts`, of a report that is open."""
     whole, text = whole.narrow(device=where["device"], process=where["process"]), where["window"]
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
-        tell(f"kanalyze: --window {outlets.line(repr(text))}: left out {plural(left_out, 'range')} without duration.")
+        print_message(
+            f"kanalyze: --window {outlets.line(repr(text))}: left out {plural(left_out, 'range')} without duration."
+        )
     if len(windows) == 1:
         return {None: whole.narrow(window=windows[0])}
     return {window.name: whole.narrow(window=window) for window in windows if window}

@@ -1,4 +1,4 @@
-"""What a command prints: its result to the terminal, a pipe or a file; doubts and progress to standard error."""
+"""Output of a command: its result to the terminal, a pipe or a file; doubts and progress to standard error."""
 
 from __future__ import annotations
 
@@ -51,35 +51,35 @@ def emit(data: bytes | str, output: Path | None) -> None:
     if isinstance(data, bytes) and sys.stdout.isatty():
         data = outlets.lines(data.decode("utf-8", "replace"))
     try:
-        click.echo(_speakable(data) if isinstance(data, str) else data, nl=False)
+        click.echo(_encodable(data) if isinstance(data, str) else data, nl=False)
     except OSError as error:
         if error.errno == errno.EPIPE:
-            _let_go_of(sys.stdout)
+            _discard_pending(sys.stdout)
             sys.exit(_NOBODY_READS)
         raise OutputError.because(_STANDARD_OUTPUT, error.strerror or str(error)) from error
 
 
 def unwritten(error: BaseException) -> OutputError | None:
-    """What is to be said where standard output did not take the help or the version; None of any other error."""
+    """The error to report if standard output did not take the help or the version; None for any other error."""
     if isinstance(error, OSError) and error.filename is None and error.errno in {errno.ENOSPC, errno.EBADF, errno.EIO}:
-        _let_go_of(sys.stdout)
+        _discard_pending(sys.stdout)
         return OutputError.because(_STANDARD_OUTPUT, error.strerror or str(error))
     return None
 
 
-def tell(text: str, *, newline: bool = True) -> None:
-    """Say something on standard error, whose texts have been through :mod:`kanalyze.outlets`; or not, if it is gone."""
+def print_message(text: str, *, newline: bool = True) -> None:
+    """Prints a text, made printable by :mod:`kanalyze.outlets`, on standard error; nothing if that is closed."""
     with suppress(OSError):
         click.echo(text, nl=newline, err=True)
 
 
-def told_on_terminal() -> bool:
+def stderr_is_terminal() -> bool:
     """Whether standard error is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 def hold_closed_streams() -> None:
-    """Let no file get the number of a standard stream that is closed: what is written there would go into the file."""
+    """Occupies the descriptors of closed standard streams, lest a file opened later gets what is written to them."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -100,7 +100,7 @@ def flush(stream: TextIO | None) -> bool:
     return True
 
 
-def _let_go_of(stream: TextIO) -> None:
+def _discard_pending(stream: TextIO) -> None:
     """Drop what a stream still has to write, which would be tried again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError, ValueError):
@@ -144,7 +144,7 @@ def _umask() -> int:
     return mask
 
 
-def _speakable(text: str) -> str:
+def _encodable(text: str) -> str:
     """`text` in what the terminal's encoding can say."""
     encoding = sys.stdout.encoding or "ascii"
     try:
@@ -170,10 +170,10 @@ def colour(output: Path | None) -> bool:
 #
 # A page says it as well, but not where to look; a table or a file for another program does not say it at all.
 
-#: Where a command's context keeps the reports that it opened, and did not speak of yet.
+#: Key of the reports that the command opened and has not printed doubts about, in its context.
 _OPENED: Final = "kanalyze.opened"
 
-#: The same of the files that it did.
+#: Key of the files whose doubts it printed.
 _SPOKEN_OF: Final = "kanalyze.spoken_of"
 
 #: Most doubts listed, and characters of each.
@@ -184,27 +184,27 @@ _WIDE: Final = 120
 _SAID: Final = "nsys: "
 
 
-def figures_of(report: Report) -> None:
-    """Note that the command prints figures of `report`; it is held until :func:`tell_doubts`."""
+def register_figures(report: Report) -> None:
+    """Registers a report of which the command prints figures; it is held until :func:`print_doubts`."""
     click.get_current_context().meta.setdefault(_OPENED, []).append(report)
 
 
-def no_doubts_told() -> None:
-    """Say nothing of the reports so far: what is printed says it, or another page will be made of them."""
+def drop_registered() -> None:
+    """Drops the registered reports: the page states their doubts, or another page will be made of them."""
     click.get_current_context().meta.pop(_OPENED, None)
 
 
-def tell_doubts(*, everything: bool) -> None:
-    """Say of each report what is in doubt, once; it is let go of then.
+def print_doubts(*, everything: bool) -> None:
+    """Prints the doubts about each registered report, once per file, and releases the report.
 
-    With `everything` of the whole report, else of what the command read of it, since reading the rest may take long.
+    With `everything`, checks the whole report; else what the command read of it, since reading the rest may take long.
     """
     meta = click.get_current_context().meta
     spoken_of: set[str] = meta.setdefault(_SPOKEN_OF, set())
     for report in meta.pop(_OPENED, ()):
         file = _file(report)
         if file not in spoken_of and (line := _line(report, file, everything=everything)):
-            tell(f"kanalyze: {outlets.line(line)}")
+            print_message(f"kanalyze: {outlets.line(line)}")
         spoken_of.add(file)
 
 
@@ -231,7 +231,7 @@ def _file(report: Report) -> str:
 
 def doubt_line(file: str, doubts: pl.DataFrame) -> str:
     """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
-    told = [_told(*row) for row in doubts.head(_NAMED).select("check", "count", "ns").iter_rows()]
+    told = [_doubt_text(*row) for row in doubts.head(_NAMED).select("check", "count", "ns").iter_rows()]
     if not told:
         return ""
     more = doubts.height - len(told)
@@ -244,7 +244,7 @@ def command(file: str) -> str:
     return f"kanalyze show health {shlex.quote(file)}"
 
 
-def _told(check: str, count: int, ns: int | None) -> str:
+def _doubt_text(check: str, count: int, ns: int | None) -> str:
     text = check.rstrip(".")
     text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
     once = count == 1 and text.startswith(_SAID)
@@ -260,8 +260,8 @@ class Progress:
     """Draws events as they come."""
 
     def __init__(self) -> None:
-        """Look at what standard error is."""
-        self._live = told_on_terminal()
+        """Draw in place if standard error is a terminal."""
+        self._live = stderr_is_terminal()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
@@ -277,11 +277,11 @@ class Progress:
         if event.kind == "begin" and self._live:
             self._draw(line)
         else:
-            tell(f"{_CLEAR if self._live else ''}{outlets.line(line)}")
+            print_message(f"{_CLEAR if self._live else ''}{outlets.line(line)}")
 
     def _draw(self, line: str) -> None:
         columns = shutil.get_terminal_size((80, 24)).columns
-        tell(f"{_CLEAR}{outlets.line(line)[: columns - 1]}", newline=False)
+        print_message(f"{_CLEAR}{outlets.line(line)[: columns - 1]}", newline=False)
 
 
 def _clock(seconds: float) -> str:

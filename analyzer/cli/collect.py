@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._output import Progress, emit, flush, tell
+from kanalyze.cli._output import Progress, emit, flush, print_message
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def collect(workload: str, args: tuple[str, ...], dry_run: bool, **told: Any) ->
     try:
         _summarize(capture)
     finally:
-        _tell(capture)
+        _print_capture(capture)
     if capture.problems:
         raise IncompleteError.because(capture.folder, capture.problems)
 
@@ -130,10 +130,10 @@ def _summarize(capture: Capture) -> None:
         flush(sys.stdout)
 
 
-def _tell(capture: Capture) -> None:
-    """What the program says of its result, what is worth knowing, and where everything is."""
+def _print_capture(capture: Capture) -> None:
+    """Prints the program's own checks, notes, and the place of the capture."""
     for check in capture.checks:
-        tell(f"The program says: {outlets.line(check)}")
+        print_message(f"The program says: {outlets.line(check)}")
     for note in capture.notes:
-        tell(f"Note: {outlets.line(note)}")
-    tell(f"The capture is in {outlets.line(str(capture.folder))}")
+        print_message(f"Note: {outlets.line(note)}")
+    print_message(f"The capture is in {outlets.line(str(capture.folder))}")

@@ -34,11 +34,11 @@ def redact(report: Path, output: Path | None, keep: Sequence[str], remove: Seque
     if (output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
     removed = redacted(report, output, keep=keep, remove=remove)
-    emit(_told(removed, f"{report}: would be taken out:" if check else f"{output}: written. Taken out:"), None)
+    emit(_summary(removed, f"{report}: would be taken out:" if check else f"{output}: written. Taken out:"), None)
 
 
-def _told(removed: Removed, head: str) -> str:
-    """What was taken out, as lines."""
+def _summary(removed: Removed, head: str) -> str:
+    """Summary of what was removed, as lines."""
     counts = {what: count(number) for what, number in removed.counts.most_common()}
     wide = max(map(len, counts.values()), default=0)
     lines = [f"  {number:>{wide}}  {what}" for what, number in counts.items()] or ["  nothing"]

@@ -20,7 +20,7 @@ from kanalyze.cli._options import (
     scope,
     top,
 )
-from kanalyze.cli._output import emit, no_doubts_told, refuse_overwriting, width
+from kanalyze.cli._output import drop_registered, emit, refuse_overwriting, width
 from kanalyze.errors import BadThresholdError, OutputError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -89,7 +89,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
             raise click.UsageError(f"{table} is of one report; `kanalyze show joined` puts several together.")
         parts = opened_counters(reports[0], where) if declared.counted else opened_parts(reports[0], where)
         if table == _SAYS_ITSELF:
-            no_doubts_told()
+            drop_registered()
         rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)
     if form == "terminal":

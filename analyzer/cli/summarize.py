@@ -16,12 +16,20 @@ from kanalyze.cli._options import (
     output,
     part,
     parts_of,
+    print_left_out,
     reports_argument,
     scope,
-    tell_left_out,
     top,
 )
-from kanalyze.cli._output import colour, emit, figures_of, no_doubts_told, refuse_overwriting, tell_doubts, width
+from kanalyze.cli._output import (
+    colour,
+    drop_registered,
+    emit,
+    print_doubts,
+    refuse_overwriting,
+    register_figures,
+    width,
+)
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -72,7 +80,7 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
     given = opened_together(reports, where, runs=False)
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
         known = {one.meta.path: one for one in given if not os.path.isdir(one.meta.path)}  # noqa: PTH112 - as below
-        no_doubts_told()  # as long as none is held for that
+        drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
         return [_page(report, where, known.pop(report, None)) for report in reports]
     from kanalyze.analyses.page.joint_page import summarize_together  # noqa: PLC0415 - as in _page
@@ -101,7 +109,7 @@ def _apart(page: Summary, report: Path, where: Where) -> Summary:
             parts = opened_parts(run, where)
             runs += [summary_of(parts[None])] if None in parts else []
         except KanalyzeError as error:
-            tell_left_out(error)
+            print_left_out(error)
     return repeated(runs)
 
 
@@ -135,7 +143,7 @@ def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
     whole = Where(window=None, device=None, process=None, no_cache=False)
     _emit_terminal(_pages(reports, whole), _TOP, None)
-    tell_doubts(everything=True)
+    print_doubts(everything=True)
 
 
 def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:
@@ -152,9 +160,9 @@ def _page(report: Path, where: Where, whole: Report | None = None) -> Shown:
     it is open.
     """
     if whole is not None:
-        figures_of(whole)
+        register_figures(whole)
     page = _page_of(report, opened_parts(report, where) if whole is None else parts_of(whole, where), where)
-    tell_doubts(everything=True)  # the page looked at all of it
+    print_doubts(everything=True)  # the page looked at all of it
     return page
 
 

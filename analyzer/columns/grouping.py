@@ -80,7 +80,7 @@ def of_parts(
     dtype: PolarsDataType,
     make: Callable[[tuple[Any, ...], pl.DataFrame], pl.Series],
 ) -> pl.Series:
-    """What `make` gives for the rows of each combination of values of `keys`, in the order of `frame`."""
+    """Results of `make` for the rows of each combination of values of `keys`, in the order of `frame`."""
     found = pl.Series([None], dtype=dtype).new_from_index(0, frame.height)
     for key, rows in rows_by(frame, keys).items():
         found = found.scatter(rows, make(key, _part(frame, rows)))
@@ -88,7 +88,7 @@ def of_parts(
 
 
 def grouped(frame: pl.DataFrame, keys: Sequence[str], sums: Sequence[pl.Expr]) -> pl.DataFrame:
-    """What ``frame.group_by(keys).agg(sums)`` gives, faster for many rows and many keys: by one number for them.
+    """Sums as by ``frame.group_by(keys).agg(sums)``, faster for many rows and many keys: by one number for them.
 
     Plain grouping takes 0.24 s instead of 0.18 of the 4.9 CPU seconds of a page at 190 MB, and 0.6 of 17.4 more at 1
     GB; at 23 MB it takes the same.

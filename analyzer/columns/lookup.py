@@ -88,13 +88,13 @@ def _dense(low: int, high: int, count: int) -> bool:
 
 
 def _offsets(ids: pl.Series, low: int, high: int) -> pl.Series:
-    """How far each of `ids` is above `low`; null for those that are not between `low` and `high`."""
+    """Distance of each of `ids` from `low`; null for those that are not between `low` and `high`."""
     ids = ids.cast(pl.Int64) if ids.dtype.is_signed_integer() else ids
     return (ids - low).set(~((ids >= low) & (ids <= high)), None).cast(pl.UInt32)
 
 
 def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series:
-    """How many of the sorted `keys` lie before each of `points` and, with `equal`, at it; both are free of nulls.
+    """Number of the sorted `keys` before each of `points` and, with `equal`, at it; both are free of nulls.
 
     Many points that are sorted, too, are merged with the keys by an as-of join. ``search_sorted`` alone takes 0.44 s
     instead of 0.23 of the 4.9 CPU seconds of a page at 190 MB, and 1.3 of 17.4 more at 1 GB.

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def in_one_thread(work: Callable[[], T]) -> T:
-    """What `work` gives, or raises, with all that polars does for it done in the calling thread.
+    """Runs `work` with all that polars does for it in the calling thread.
 
     polars hands filters, sorts, groups and joins to its pool of threads and waits for them, which takes several times
     as long as they do on frames of a few rows. It hands over nothing in a thread in which its streaming engine runs,

@@ -1,4 +1,4 @@
-"""How many processors there are to work with."""
+"""Number of processors to work with."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _MOST_WORKERS: Final = 4
 
 
 def processors() -> int:
-    """How many processors this process may use, which may be fewer than the machine has."""
+    """Number of processors that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def workers() -> int:
-    """How many threads are to work side by side."""
+    """Number of threads that work side by side."""
     return min(processors(), _MOST_WORKERS)

@@ -26,7 +26,7 @@ Rows = Literal["all", "profiled", "settings"]
 
 @dataclass(frozen=True)
 class Table:
-    """What is kept of one table.
+    """Columns that are kept of one table.
 
     Attributes:
         texts: The redaction rule of each text column.

@@ -119,7 +119,7 @@ def sizes(folder: Path) -> dict[str, int]:
 
 
 def incomplete(path: Path) -> str:
-    """Why a tool's output file is missing or incomplete; empty if it seems complete."""
+    """Reason for which a tool's output file is missing or incomplete; empty if it seems complete."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

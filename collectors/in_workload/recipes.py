@@ -29,7 +29,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Switches:
-    """What torch.profiler records beyond the operators."""
+    """Records of torch.profiler beyond the operators."""
 
     record_shapes: bool = False
     profile_memory: bool = False

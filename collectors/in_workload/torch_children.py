@@ -36,7 +36,7 @@ class _Rebuild:
         return operator.getitem, (_Globals(), "child")
 
     def __call__(self, *_: object) -> None:
-        """Never called."""
+        """Nothing: it is never called."""
 
 
 class Child:

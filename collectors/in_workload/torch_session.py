@@ -27,7 +27,7 @@ class ProfilerBusyError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """What to profile, and where to write.
+    """Profile request: what to profile, and where to write.
 
     Attributes:
         recipe: How.

@@ -249,7 +249,7 @@ class _Run:
             RUNS[name](plan, runner, self.found)
         except StepFailedError as error:
             self.last_failure = error
-            record.status, record.why = "failed", error.told(name)
+            record.status, record.why = "failed", error.reason(name)
             if error.of_program and error.status is not None and not self._done():
                 raise CollectError.program_failed(self.workload.name, error.status, error.said) from error
             self.progress(Event("note", name, f"failed: {record.why}"))

@@ -31,7 +31,7 @@ _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything needed to build the commands of a run.
+    """Inputs from which the commands of a run are built.
 
     Attributes:
         workload: The program to profile.

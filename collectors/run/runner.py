@@ -62,7 +62,7 @@ class StepFailedError(Exception):
         self.status = status
         self.of_program = of_program
 
-    def told(self, name: str) -> str:
+    def reason(self, name: str) -> str:
         """The reason, for the pass `name`; with the program's last output if that failed."""
         last = self.said[-1:] if self.of_program else []
         inside = "" if self.step.name == name else f"{self.step.name}: "
@@ -157,7 +157,7 @@ class Runner:
 
 
 def _why_missing(step: Step, status: int, missing: list[str]) -> str:
-    """Why outputs are missing: the meaning of the tool's messages, else the exit status."""
+    """Reason for missing outputs: the meaning of the tool's messages, else the exit status."""
     if full(step.log.parent):
         return NO_SPACE
     meant = _MEANINGS.get(step.name.partition("-")[0], lambda _: "")(read_end(step.log))

@@ -98,11 +98,11 @@ def _profilers(tools: Tools) -> list[Examined]:
 
 def _tool(program: Program, means: str) -> Examined:
     if program.usable:
-        return Examined(program.name, ok=True, found=_told(program), means=means)
+        return Examined(program.name, ok=True, found=_described(program), means=means)
     return Examined(program.name, ok=False, found=program.problem, means=means, remedy=program.remedy)
 
 
-def _told(program: Program) -> str:
+def _described(program: Program) -> str:
     return f"{program.version or 'of unknown version'} ({program.path})"
 
 

@@ -75,7 +75,7 @@ def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why a pass cannot run, with its remedy."""
+    """Obstacle to a pass, with its remedy."""
 
     why: str
     remedy: str

@@ -147,16 +147,16 @@ def test_the_limits_of_control_groups(tmp_path):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text("600000\n")
         (folder / "memory.stat").write_text("anon 1\ninactive_file 100000\nactive_file 0\n")
-    assert list(_memory.left_in(tmp_path, "/job/step", "memory.max", "memory.current")) == [500_000]
+    assert list(_memory.free_in_groups(tmp_path, "/job/step", "memory.max", "memory.current")) == [500_000]
 
 
 def test_a_report_that_may_not_fit_is_read_in_a_child(tmp_path):
     report = tmp_path / "x.json.gz"
     report.write_bytes(b"x" * 1000)
-    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_left", lambda: [100_000]):
+    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_free_bytes", lambda: [100_000]):
         assert _memory.tight(["summarize", str(report)])
         assert not _memory.tight(["tables", str(report)])
-    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_left", lambda: [1_000_000]):
+    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_free_bytes", lambda: [1_000_000]):
         assert not _memory.tight(["summarize", str(report)])
 
 

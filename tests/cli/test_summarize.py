@@ -212,7 +212,7 @@ def test_an_unknown_process_is_told_with_those_there_are():
 # Where it is written
 
 
-def left_in(folder: Path) -> list[str]:
+def free_in_groups(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -220,7 +220,7 @@ def left_in(folder: Path) -> list[str]:
 def test_output_is_written_as_it_would_be_printed(tmp_path, form):
     assert page(ADD, "--format", form, "-o", tmp_path / "page") == ""
     assert (tmp_path / "page").read_text(encoding="utf-8") == page(ADD, "--format", form)
-    assert left_in(tmp_path) == ["page"]
+    assert free_in_groups(tmp_path) == ["page"]
 
 
 def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
@@ -238,7 +238,7 @@ def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
 def test_output_in_the_current_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page(ADD, "-o", "page.txt")
-    assert left_in(tmp_path) == ["page.txt"]
+    assert free_in_groups(tmp_path) == ["page.txt"]
 
 
 def test_output_into_a_missing_folder_is_refused(tmp_path):
@@ -246,14 +246,14 @@ def test_output_into_a_missing_folder_is_refused(tmp_path):
     told, remedy = message(ADD, "-o", path)
     assert told == f"{path}: cannot be written (No such file or directory)."
     assert remedy == "Choose another place with -o, or free some space.  [output-failed]"
-    assert left_in(tmp_path) == []
+    assert free_in_groups(tmp_path) == []
 
 
 def test_output_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("as it was")
     path = tmp_path / "file" / "page.txt"
     assert message(ADD, "-o", path)[0] == f"{path}: cannot be written (Not a directory)."
-    assert left_in(tmp_path) == ["file"]
+    assert free_in_groups(tmp_path) == ["file"]
     assert (tmp_path / "file").read_text() == "as it was"
 
 
@@ -270,7 +270,7 @@ def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, s
     path.write_text("as it was")
     monkeypatch.setattr(Path, step, raising(OSError(errno.ENOSPC, "No space left on device")))
     assert message(ADD, "-o", path)[0] == f"{path}: cannot be written (No space left on device)."
-    assert left_in(tmp_path) == ["page.txt"]
+    assert free_in_groups(tmp_path) == ["page.txt"]
     assert path.read_text() == "as it was"
 
 
@@ -281,7 +281,7 @@ def test_output_that_is_interrupted_leaves_what_was_there(tmp_path, monkeypatch,
     monkeypatch.setattr(Path, step, raising(KeyboardInterrupt()))
     ran = run("summarize", ADD, "-o", path)
     assert (ran.status, ran.error.strip()) == (130, "Aborted!")
-    assert left_in(tmp_path) == ["page.txt"]
+    assert free_in_groups(tmp_path) == ["page.txt"]
     assert path.read_text() == "as it was"
 
 

@@ -210,10 +210,10 @@ def doubts(report: Report, *, everything: bool) -> pl.DataFrame:
     for kinds, check in CHECKS[-1:] if report.meta.timeless else CHECKS:
         if everything or all(whole.was_read(kind) for kind in kinds if kind in whole.kinds):
             checks += check(whole)
-    return told(checks, notes).filter("doubt")
+    return check_table(checks, notes).filter("doubt")
 
 
-def told(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] = ()) -> pl.DataFrame:
+def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] = ()) -> pl.DataFrame:
     """The table of these checks and notes; `usual` ones and those of :data:`_USUAL` are no doubts."""
     schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
     found = pl.DataFrame(checks, schema=schema, orient="row")

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._platform import interface
 from kanalyze.analyses.device._sharing import shared_devices
-from kanalyze.analyses.findings._doubts import CHECKS, TABLE, names, pairing, told
+from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, names, pairing
 from kanalyze.analyses.host._recording_start import BEGINS, begun_before
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
@@ -42,12 +42,12 @@ def health(report: Report) -> pl.DataFrame:
         check, count, ns, effect, doubt.
     """
     if report.meta.timeless:
-        return told(names(report), report.table("notes"))
+        return check_table(names(report), report.table("notes"))
     paired, unknown, shapes = side_by_side(report, [pairing, _attribution, _shapes])
     checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
     (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]
     usual = () if hidden and worth_saying(report, hidden) else (_MID_RUN,)
-    return told([*checks, *unknown, *shapes, *_sharing(report)], report.table("notes"), usual)
+    return check_table([*checks, *unknown, *shapes, *_sharing(report)], report.table("notes"), usual)
 
 
 def _attribution(report: Report) -> list[Check]:

@@ -55,7 +55,7 @@ TABLE: Final = Table(
         Column(
             "charged_api_ns",
             pl.Int64,
-            "The call's duration once per call: 0 but for the first kernel that it launched.",
+            "The call's duration once per call: 0 but for its kernel of the lowest event_id.",
         ),
     ),
     equals="nsys stats cuda_kern_exec_trace",

@@ -1,4 +1,4 @@
-"""Why two tools that record every launch report different figures for one program.
+"""Reasons for which two tools that record every launch report different figures for one program.
 
 Definitions: docs/counters.md, One kernel, three tools.
 """

@@ -1,4 +1,4 @@
-"""How profiling with ncu changes a kernel's duration: fixed clocks, flushed caches, serialised kernels.
+"""Distortion of a kernel's duration by profiling with ncu: fixed clocks, flushed caches, serialised kernels.
 
 Definitions: docs/counters.md, One kernel, three tools.
 """

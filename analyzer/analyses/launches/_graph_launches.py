@@ -38,7 +38,7 @@ _OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device"
 
 
 def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
-    """For each call name, whether it launches a CUDA graph."""
+    """Whether each call name launches a CUDA graph."""
     graphs = names_that(report, lambda name: _LAUNCHES_GRAPH in name)
     if not graphs:
         return pl.Series([False]).new_from_index(0, len(names))

@@ -158,7 +158,7 @@ def _passed(line: pl.DataFrame, cuts: dict[tuple[object, ...], pl.Series]) -> pl
 
 
 def _implicit_cuts(part: pl.DataFrame) -> pl.Series:
-    """For each launch of a thread, how often before it the thread switched to a stream that synchronises implicitly."""
+    """Number of switches to a stream that synchronises implicitly, before each launch of a thread."""
     if "type" not in part.columns:
         return pl.zeros(part.height, dtype=pl.UInt32, eager=True)
     one, other = ((pl.col("type") == name).fill_null(value=False) for name in _ORDERED)

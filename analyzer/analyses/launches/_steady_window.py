@@ -46,7 +46,7 @@ class Steady(NamedTuple):
 
     @property
     def ns(self) -> int:
-        """Its duration."""
+        """The duration, in ns."""
         return self.end - self.start
 
 
@@ -93,7 +93,7 @@ def worth_saying(report: Report, ns: int) -> bool:
 
 @once_per_report
 def _between_one_time_costs(report: Report) -> list[tuple[int, pl.DataFrame, pl.DataFrame]]:
-    """For each device with one-time costs in its window: its busy intervals, and the intervals between these costs."""
+    """Busy intervals, and the intervals between one-time costs, of each device with such costs in its window."""
     costs, found = _one_time_intervals(report), []
     for device, low, high in windows(report).iter_rows():
         own = used_devices(report).filter(pl.col("device") == device).select("process_id")

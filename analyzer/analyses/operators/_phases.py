@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @once_per_process
 def forward_rows(report: Report) -> pl.Series:
-    """For each row of the host tree that is a backward operator, the row of its forward operator; else null."""
+    """Row of the forward operator for each row of the host tree that is a backward operator; else null."""
     tree = host_tree(report)
     found = pl.Series([None], dtype=pl.Int64).new_from_index(0, tree.rows.height)
     numbered = _numbered(report)
@@ -61,7 +61,7 @@ def _numbered(report: Report) -> pl.DataFrame:
 
 
 def _by_number(back: pl.DataFrame, forward: pl.DataFrame) -> pl.Series:
-    """For each backward operator, the row of the forward operator by number and thread; null without one."""
+    """Row of the forward operator of each backward operator, by number and thread; null without one."""
     keys = ["sequence_number", "process_id", "thread_id"]
     last = forward.sort("start", "event_id").group_by(keys, maintain_order=True).agg(pl.col("row").last())
     threads = _threads(back, last)

@@ -80,7 +80,7 @@ def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | N
 
 @once_per_process
 def device_annotations(report: Report) -> pl.DataFrame:
-    """Per stream, the interval from first to last operation of each annotation: columns name, start, end, device.
+    """Interval from first to last operation of each annotation, by stream: columns name, start, end, device.
 
     An operation belongs to the annotation on top of the stack of the launching thread at the time of the call.
     """
@@ -137,7 +137,7 @@ def _top_of_one(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
 
 @once_per_process
 def overhead_makers(report: Report) -> pl.DataFrame:
-    """For each overhead, the innermost enclosing event, if any: columns event_id, maker_id."""
+    """Innermost event around each overhead, if any: columns event_id, maker_id."""
     calls = home_calls(report)
     overhead = calls.filter(pl.col("kind") == "overhead").sort("start", "event_id")
     points = overhead.select(*THREAD, at="start")
@@ -178,7 +178,7 @@ def _innermost(events: pl.DataFrame, *asked: pl.DataFrame) -> list[pl.Series]:
 
 @once_per_process
 def makers(report: Report) -> pl.Series:
-    """For each row of `operations`, the row of the host tree that launched it; null if unknown.
+    """Row of the host tree that launched each row of `operations`; null if unknown.
 
     The launching event is an operator, an annotation or a Python function.
     """
@@ -194,7 +194,7 @@ def makers(report: Report) -> pl.Series:
 
 @once_per_process
 def _named_makers(report: Report) -> pl.Series:
-    """For each row of `operations`, the id of the operator that the trace names for it or for its call; else null."""
+    """Id of the operator that the trace names for each row of `operations`, or for its call; else null."""
     named = recorded(report, "parent_id").get_column("parent_id")
     if not named.has_nulls() or "api" not in report.kinds:
         return named

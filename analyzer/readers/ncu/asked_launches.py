@@ -1,4 +1,4 @@
-"""Which launches an ncu command line profiles, parsed from the commands in a capture's manifest.
+"""Launches that an ncu command line profiles, parsed from the commands in a capture's manifest.
 
 ncu counts launches by function, in the order of the calls that launch them, in each process by itself and over all its
 streams; a node of a CUDA graph counts whenever the graph is launched, and with ``--profile-from-start off`` counting

@@ -368,7 +368,7 @@ def parsed(path: Path, where: str, texts: pl.Series, known: Known) -> pl.DataFra
 
 
 def scales(units: Iterable[str]) -> pl.DataFrame:
-    """For each unit its factor to the base unit: columns unit, scale, base."""
+    """Factor of each unit to its base unit: columns unit, scale, base."""
     rows = [(unit, *base_unit(unit)) for unit in units]
     return pl.DataFrame(rows, schema={"unit": pl.String, "scale": pl.Float64, "base": pl.String}, orient="row")
 

@@ -32,7 +32,7 @@ class Damage:
         """Start at zero."""
         self.count = 0
 
-    def told(self, ask: Callable[[], T], otherwise: T) -> T:
+    def tried(self, ask: Callable[[], T], otherwise: T) -> T:
         """The result of `ask`; on failure `otherwise`, counted as one damaged part."""
         with suppress(*DAMAGE):
             return ask()

@@ -42,7 +42,7 @@ def unreadable_here(path: Path) -> ExportError:
     )
 
 
-def refused(path: Path, program: str, said: Iterable[str]) -> ExportError:
+def unreadable(path: Path, program: str, said: Iterable[str]) -> ExportError:
     """Error: `program` (a module or an ncu) cannot read `path` and printed `said`."""
     lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()][-_LINES:]
     reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in lines)

@@ -66,7 +66,7 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: boo
     rules: list[tuple[object, ...]] = []
     for event_id, action in enumerate(opened):
         values.append(_metrics(event_id, action, names, damage))
-        damage.told(partial(names.learn_sections, action), None)
+        damage.tried(partial(names.learn_sections, action), None)
         launches.append(_launch(event_id, action, library, damage))
         rules += _rules(event_id, action, damage)
     found = pl.DataFrame(rules, schema=RULE_RESULTS.schema, orient="row")
@@ -92,17 +92,18 @@ def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
     if not is_sound(path):
-        raise ncu_errors.refused(path, name, ["it is damaged: a block of it has no beginning, or an impossible size"])
+        damage = "it is damaged: a block of it has no beginning, or an impossible size"
+        raise ncu_errors.unreadable(path, name, [damage])
     try:
         report = library.load_report(str(path))
         ranges = [report.range_by_idx(number) for number in range(report.num_ranges())]
         found = [part.action_by_idx(number) for part in ranges for number in range(part.num_actions())]
         whole = [action for action in found if action.metric_names()]
     except DAMAGE as error:
-        raise ncu_errors.refused(path, name, [text(error)]) from error
+        raise ncu_errors.unreadable(path, name, [text(error)]) from error
     if not whole:  # the module says nothing of that
         said = "it is cut off" if found or is_cut(path) else "no kernel is in it"
-        raise ncu_errors.refused(path, name, [said])
+        raise ncu_errors.unreadable(path, name, [said])
     return whole, len(whole) < len(found) or is_cut(path)
 
 
@@ -129,7 +130,7 @@ class _Names:
 def _metrics(event_id: int, action: Any, names: _Names, damage: Damage) -> pl.DataFrame:  # noqa: ANN401 - as above
     """The metrics of one kernel: columns event_id, metric, value, text, unit."""
     rows: list[tuple[str, float | None, str | None, str]] = []
-    metric_names: list[str] = damage.told(lambda: [*action.metric_names()], [])
+    metric_names: list[str] = damage.tried(lambda: [*action.metric_names()], [])
     for name in metric_names:
         try:
             row = _metric(name, action, names.known, damage)
@@ -177,8 +178,8 @@ def _launch(
     for column, name in _OF_LAUNCH.items():
         metric = action.metric_by_name(name)
         known = metric is not None and metric.has_value()
-        row[column] = damage.told(partial(_number, metric), None) if known else None
-    named = damage.told(lambda: damage.text(action.name(library.IAction.NameBase_DEMANGLED)), None)
+        row[column] = damage.tried(partial(_number, metric), None) if known else None
+    named = damage.tried(lambda: damage.text(action.name(library.IAction.NameBase_DEMANGLED)), None)
     return row | {"event_id": event_id, "name": named}
 
 
@@ -188,9 +189,9 @@ def _number(metric: Any) -> int | None:  # noqa: ANN401 - as above
 
 def _rules(event_id: int, action: Any, damage: Damage) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
     """Rows of :data:`kanalyze.counter_model.RULE_RESULTS`."""
-    results: list[Any] = damage.told(lambda: [*action.rule_results()], [])
-    marks: dict[str, list[str]] = damage.told(partial(_marks, action), {})
-    rows = [damage.told(partial(_rule, event_id, rule, marks, damage), None) for rule in results]
+    results: list[Any] = damage.tried(lambda: [*action.rule_results()], [])
+    marks: dict[str, list[str]] = damage.tried(partial(_marks, action), {})
+    rows = [damage.tried(partial(_rule, event_id, rule, marks, damage), None) for rule in results]
     return [row for row in rows if row is not None]
 
 

@@ -64,7 +64,7 @@ def printed(path: Path, page: str, program: Path, runner: Runner = run) -> bytes
         status, text, errors = _said((str(program), *options), path, runner)
     if status:
         lines = (errors + text).decode(errors="replace").splitlines()
-        raise ncu_errors.refused(path, str(program), lines)
+        raise ncu_errors.unreadable(path, str(program), lines)
     return text
 
 
@@ -73,7 +73,7 @@ def _said(command: Sequence[str], path: Path, runner: Runner) -> tuple[int, byte
         try:
             status = runner(command, said, errors)
         except OSError as error:
-            raise ncu_errors.refused(path, command[0], [error.strerror or str(error)]) from error
+            raise ncu_errors.unreadable(path, command[0], [error.strerror or str(error)]) from error
         said.seek(0)
         errors.seek(0)
         return status, said.read(), errors.read()

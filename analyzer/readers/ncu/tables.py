@@ -75,7 +75,7 @@ _MOST: Final = 1 << 62
 
 @dataclass(frozen=True)
 class Measured:
-    """What a reader extracted from a report.
+    """Content that a reader extracted from a report.
 
     Attributes:
         launches: A row per kernel, :data:`LAUNCHES`, in the order of the report; event_id counts them.

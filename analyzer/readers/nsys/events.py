@@ -260,7 +260,7 @@ _OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_i
 
 @dataclass(frozen=True)
 class Details:
-    """How a side table is built from one nsys table.
+    """Mapping of one nsys table to a side table.
 
     Attributes:
         source: nsys' table.

@@ -39,7 +39,7 @@ def known_id(ids: pl.Expr) -> pl.Expr:
 
 
 def sync_detail(syncs: pl.DataFrame, ids: pl.Expr) -> pl.DataFrame:
-    """What each of `syncs` waited for, as :data:`kanalyze.model.SYNC_DETAIL`; `ids` are their event ids."""
+    """Stream or event that each of `syncs` waited for: :data:`kanalyze.model.SYNC_DETAIL`; `ids` are event ids."""
     event = known_id(pl.col("cuda_event_id"))
     return SYNC_DETAIL.select(syncs.select(event_id=ids, cuda_event_id=event, record_id=_recording()))
 

@@ -89,7 +89,7 @@ def _ledger(ledger: Ledger) -> str:
     rows = "".join(
         f"<tr><td class='l'><span class='key' style='background:{_COLOURS[share.bucket]}'></span>"
         f"{html(share.bucket)}</td>"
-        f"<td>{html(share.time)}</td><td>{html(share.share)}</td><td class='l dim'>{html(share.said)}</td></tr>"
+        f"<td>{html(share.time)}</td><td>{html(share.share)}</td><td class='l dim'>{html(share.description)}</td></tr>"
         for share in ledger.shares
     )
     total = f"<tr><td class='l'>total</td><td>{ledger.total}</td><td>100.0 %</td><td></td></tr>"

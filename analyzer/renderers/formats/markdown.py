@@ -50,7 +50,7 @@ def _page(page: Page) -> str:
 
 def _ledger(ledger: Ledger) -> list[str]:
     rows = [
-        f"| {markdown(share.bucket)} | {share.time} | {share.share} | {markdown(share.said)} |"
+        f"| {markdown(share.bucket)} | {share.time} | {share.share} | {markdown(share.description)} |"
         for share in ledger.shares
     ]
     return [

@@ -141,22 +141,22 @@ def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _told(row: Row, column: str, text: str) -> str:
+def _percent(row: Row, column: str, text: str) -> str:
     """Formats a share into `text`; empty if unknown."""
     return "" if row[column] is None else text.format(units.percent(row[column]))
 
 
 def _speed(row: Row) -> str:
-    return _joined(_told(row, "compute_share", "compute {}"), _told(row, "memory_share", "memory {}"))
+    return _joined(_percent(row, "compute_share", "compute {}"), _percent(row, "memory_share", "memory {}"))
 
 
 def _memory(row: Row) -> str:
     rate = row["dram_bytes_per_s"]
     moved = f" ({units.rate(rate)})" if rate is not None else ""
     return _joined(
-        _told(row, "dram_share", "DRAM {}" + moved),
-        _told(row, "l2_share", "L2 {}" + _told(row, "l2_hit_share", " (hits {})")),
-        _told(row, "l1_share", "L1 {}" + _told(row, "l1_hit_share", " (hits {})")),
+        _percent(row, "dram_share", "DRAM {}" + moved),
+        _percent(row, "l2_share", "L2 {}" + _percent(row, "l2_hit_share", " (hits {})")),
+        _percent(row, "l1_share", "L1 {}" + _percent(row, "l1_hit_share", " (hits {})")),
     )
 
 
@@ -199,14 +199,14 @@ def _occupancy(row: Row) -> str:
     shared = None
     if row["static_shared_bytes"] is not None and row["dynamic_shared_bytes"] is not None:
         shared = row["static_shared_bytes"] + row["dynamic_shared_bytes"]
-    achieved = _told(row, "achieved_occupancy_share", "{} achieved")
+    achieved = _percent(row, "achieved_occupancy_share", "{} achieved")
     return _joined(
-        achieved + _told(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
+        achieved + _percent(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
         f"limited by {row['limiter']}" if row["limiter"] else "",
         f"{row['registers_per_thread']} registers" if row["registers_per_thread"] is not None else "",
         f"{units.size(shared)} shared" if shared is not None else "",
         "" if row["waves"] is None else f"{row['waves']:,.{_places(row['waves'])}f} waves",
-        _told(row, "tail_share", "tail {}") if row["tail_share"] else "",
+        _percent(row, "tail_share", "tail {}") if row["tail_share"] else "",
     )
 
 
@@ -220,9 +220,9 @@ def _warps(row: Row) -> str:
         return ""
     return _joined(
         f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
-        _told(row, "issue_share", "issues in {} of cycles"),
+        _percent(row, "issue_share", "issues in {} of cycles"),
         f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
-        _told(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not _only_moves(row) else "",
+        _percent(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not _only_moves(row) else "",
     )
 
 
@@ -239,11 +239,12 @@ def _waits(stalls: pl.DataFrame) -> str:
 
 def _accesses(row: Row) -> str:
     parts = [
-        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}" + _told(row, f"{what}_used_share", " ({} used)")
+        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}"
+        + _percent(row, f"{what}_used_share", " ({} used)")
         for what in ("load", "store")
         if row[f"{what}_sectors_per_request"] is not None
     ]
-    conflicts = _told(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
+    conflicts = _percent(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
     local = (row["local_loads"] or 0) + (row["local_stores"] or 0)
     spills = f"{units.plural(local, 'access')} to local memory" if local else ""
     return _joined(*parts, conflicts, spills)
@@ -258,7 +259,9 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     estimated = theirs.sort(order, descending=[False, True, True], nulls_last=True, maintain_order=True)
     shown = [Advice(_worth(row), row["sentence"] + _capped(row), row["remedy"] or "") for row in ours.to_dicts()]
     told = estimated.head(_RULES).to_dicts()
-    shown += [Advice(_worth(row), f"{telling(row['sentence'])} (ncu: {row['rule']}){_capped(row)}", "") for row in told]
+    shown += [
+        Advice(_worth(row), f"{key_sentence(row['sentence'])} (ncu: {row['rule']}){_capped(row)}", "") for row in told
+    ]
     hidden = rows.filter(pl.col("source") == "ncu").height - len(told)
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules: kanalyze show advice" if hidden > 0 else ""
 
@@ -284,7 +287,7 @@ def capped(estimate: float | None, possible: float | None, possible_from: str | 
     return f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
 
 
-def telling(text: str) -> str:
+def key_sentence(text: str) -> str:
     """The first sentence of a message that contains a number, else its first sentence."""
     sentences = [part.rstrip(".") + "." for part in text.split(". ")]
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])

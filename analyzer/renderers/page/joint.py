@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.page.counters import capped, telling
+from kanalyze.renderers.page.counters import capped, key_sentence
 from kanalyze.renderers.page.time import Page, page_of
 from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, number, of, telling_apart
 
@@ -186,7 +186,7 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
         [
             Advice(
                 _worth(one),
-                f"{telling(one['sentence'])} ({one['source']}: {one['rule']}){_roof(one)}",
+                f"{key_sentence(one['sentence'])} ({one['source']}: {one['rule']}){_roof(one)}",
                 one["remedy"] or "",
             )
             for one in shown

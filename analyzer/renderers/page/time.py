@@ -76,7 +76,7 @@ class Share(NamedTuple):
     plain: str
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The detail, else the plain description."""
         return self.detail or self.plain
 
@@ -136,7 +136,7 @@ def page_of(summary: Summary, top: int) -> Page:
         for name, make in _SECTIONS
         if name in summary.tables and summary.tables[name].height
     ]
-    parts = [_told(name, make(summary.tables, top), summary) for name, make in made]
+    parts = [_adapted(name, make(summary.tables, top), summary) for name, make in made]
     topics, name = _topics(summary.findings), summary.meta.path.name
     hidden = len(topics) - top
     rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
@@ -161,7 +161,7 @@ def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
     return [f"Without what the GPU did there is no table {', '.join(missing[:-1])} or {missing[-1]}.", *others]
 
 
-def _told(name: str, section: Section, summary: Summary) -> Section:
+def _adapted(name: str, section: Section, summary: Summary) -> Section:
     """Adapts a section to the report's tool, and adds the summary's remarks."""
     title = section.title if summary.meta.tool == _NVTX_TOOL else _OTHERWISE.get(section.title, section.title)
     return section._replace(title=worded(title, summary.interface), foot=summary.remarks.get(name, section.foot))

@@ -123,7 +123,7 @@ def test_a_report_newer_than_the_module_is_refused(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("length", "told"), [(200, "x" * 200), (201, "x" * 199 + "…")])
 def test_of_a_long_line_that_a_program_says_the_beginning_is_told(length, told):
-    said = ncu_errors.refused(Path("a.ncu-rep"), "ncu", ["first", "", "x" * length])
+    said = ncu_errors.unreadable(Path("a.ncu-rep"), "ncu", ["first", "", "x" * length])
     assert str(said).partition("\n")[0] == f"a.ncu-rep: ncu cannot read it: first; {told}."
 
 

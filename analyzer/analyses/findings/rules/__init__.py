@@ -46,5 +46,5 @@ class Finding(NamedTuple):
 
     @property
     def definition(self) -> str:
-        """Where the documentation defines the finding and its time at stake."""
+        """Link to the documentation that defines the finding and its time at stake."""
         return f"docs/findings.md#{self.rule}"

@@ -43,7 +43,7 @@ _ONCE: Final = "If it is a cost of starting up, as the upload of a model is, lea
 
 
 def pageable_copy(report: Report) -> list[Finding]:
-    """Per device one finding on recurring copies, and one on those that happen once."""
+    """Findings per device: one on recurring copies, and one on those that happen once."""
     found = []
     copies = pageable_copies(report)
     for (device, when), part in copies.partition_by("device", "when", as_dict=True, maintain_order=True).items():
@@ -208,7 +208,7 @@ def _spared(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 
 def _work_before(report: Report) -> pl.DataFrame:
-    """For each operation, by row, when the previous work of its stream ended (`before`); null for the first one."""
+    """End of the previous work in each operation's stream: columns row, before (null for the first one)."""
     work = device_operations(report).select("row", "start", "end")
     line = work.with_columns(stream_numbers(report).select("number").get_columns()).sort("number", "start", "row")
     return line.select("row", before=pl.col("end").cum_max().shift(1).over("number"))
@@ -435,7 +435,7 @@ def _copies(report: Report) -> pl.DataFrame:
 
 
 def _begins(copies: pl.DataFrame, others: pl.DataFrame, cuts: pl.Series) -> pl.Series:
-    """For the small copies of one stream and direction, in order: whether each begins a run."""
+    """Whether each of the small copies of one stream and direction, in order, begins a run."""
     here = others.filter(pl.col(key).eq_missing(copies.item(0, key)) for key in _STREAM)
     passed = here.get_column("start").sort().search_sorted(copies.get_column("began"))
     calls = copies.get_column("call_start")

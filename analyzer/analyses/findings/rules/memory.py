@@ -137,7 +137,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
 
 
 def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
-    """Many migrations by page fault that one prefetch would replace."""
+    """The finding on migrations by page fault that one prefetch would replace; None if they are few."""
     faulted = moved.filter(pl.col("cause").is_in(list(FAULT_CAUSES)))
     if faulted.height < _MANY:
         return None

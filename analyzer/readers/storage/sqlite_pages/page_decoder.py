@@ -70,7 +70,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the schema says about one table."""
+    """Schema of one table."""
 
     root: int  # number of its root page
     columns: tuple[str, ...]  # names of all columns, in stored order

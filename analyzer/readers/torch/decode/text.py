@@ -68,7 +68,7 @@ _SHALLOW: Final = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
 
 @dataclass
 class Around:
-    """Everything in the file except for the events.
+    """Content of the file other than the events.
 
     Attributes:
         bare: Whether the file is only a list.
