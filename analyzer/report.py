@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
@@ -11,11 +12,11 @@ import polars as pl
 from kanalyze import exact, named_ranges
 from kanalyze.errors import BadWindowError, DamagedReportError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
-from kanalyze.source import Kept
+from kanalyze.source import KINDS_KEY, Kept
 from kanalyze.window import Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kanalyze.schema import Table
@@ -39,6 +40,11 @@ _OTHER_CLOCKS: Final = ("torch.profiler",)
 
 #: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"
+
+
+def _cache_key(name: str) -> str:
+    """The cache key of a kind of events or of a table."""
+    return _EVENTS_OF.format(name) if name in KINDS else name
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,7 @@ class Report:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of events that the report recorded, in the order of :data:`kanalyze.model.KINDS`."""
-        present = self._kept.value("kinds", lambda: {*self.source.kinds}, self.meta.path)
+        present = self._kept.value(KINDS_KEY, lambda: {*self.source.kinds}, self.meta.path)
         return tuple(kind for kind in KINDS if kind in present)
 
     def kind(self, kind: str) -> pl.DataFrame:
@@ -358,6 +364,34 @@ class Report:
     def zero_ns(self) -> int:
         """The origin of displayed times: the first event if the clock does not start with the recording, else 0."""
         return self.first_ns if self.meta.tool in _OTHER_CLOCKS else 0
+
+    def read_ahead(self, names: Iterable[str]) -> None:
+        """Reads kinds of events and tables into the cache, before an analysis that computes from them begins.
+
+        Skips kinds that the report does not record, and what was released; a closed report keeps what it has.
+        """
+        if self._kept.closed:
+            return
+        with self._kept.reading_ahead():
+            for name in names:
+                if name in KINDS:
+                    if name in self.kinds:
+                        self._events(name)
+                elif not self._kept.was_released(name):
+                    self.table(name)
+
+    @contextmanager
+    def sealed(self, names: Sequence[str], more: Sequence[str] = ()) -> Iterator[set[str]]:
+        """For tests: inside, using a table that is in neither argument raises, and so does reading one of `names` late.
+
+        Late is outside :meth:`read_ahead`, so while an analysis computes; `more` are those that it may read then. Gives
+        the names of what is used, which is complete at the end.
+        """
+        used: set[str] = set()
+        missing = [name for name in names if name in KINDS and name not in self.kinds]  # empty, and nothing is read
+        with self._kept.sealed(map(_cache_key, names), map(_cache_key, (*more, *missing))) as keys:
+            yield used
+        used.update(name for name in (*KINDS, *READER_TABLES) if _cache_key(name) in keys)
 
     def was_read(self, kind: str) -> bool:
         """Whether the events of one kind are cached."""

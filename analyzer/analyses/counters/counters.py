@@ -178,6 +178,7 @@ TABLE: Final = Table(
         *_plain(("local_loads", "local_stores", "spill_requests", "spill_share", "tensor_share")),
     ),
     counted=True,
+    reads=("kernel", "kernel_config", "metrics"),
 )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def counters(report: Report) -> pl.DataFrame:
         load_sectors_per_request, store_sectors_per_request, load_used_share, store_used_share, uncoalesced_share,
         bank_conflicts, bank_conflict_share, local_loads, local_stores, spill_requests, spill_share, tensor_share.
     """
-    kernels = measured_kernels(report, TABLE.name, _METRICS)
+    kernels = measured_kernels(report, TABLE, _METRICS)
     plain = {name: pl.col(metric) for name, metric, _ in _VALUES}
     found = kernels.with_columns(
         **{name: share(metric) for name, metric, _ in _SHARES},

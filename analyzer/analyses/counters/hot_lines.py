@@ -40,6 +40,7 @@ TABLE: Final = Table(
         Column("text", pl.String, "The line, where the source was imported.", nullable=True),
     ),
     counted=True,
+    reads=("kernel", "instructions", "source_files"),
 )
 
 
@@ -58,7 +59,7 @@ def hot_lines(report: Report) -> pl.DataFrame:
         event_id, name, file, line, samples, share, stalled_samples, sass_count, instructions, thread_instructions,
         threads_per_instruction, sectors, ideal_sectors, ideal_share, live_registers, text.
     """
-    require_counters(report, TABLE.name)
+    require_counters(report, TABLE)
     sums = (
         report.table("instructions")
         .group_by("event_id", "file", "line")

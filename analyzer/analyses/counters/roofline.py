@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.counters._metrics import measured_kernels, ratio, whole
+from kanalyze.analyses.counters._metrics import measured_kernels, ratio, require_counters, whole
 from kanalyze.analyses.counters._tensor_paths import tensor_metrics, with_tensor_work
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.schema import Column, Table
@@ -115,6 +115,7 @@ TABLE: Final = Table(
         ),
     ),
     counted=True,
+    reads=("kernel", "kernel_config", "devices", "metrics"),
 )  # fmt: skip
 
 
@@ -134,7 +135,8 @@ def roofline(report: Report) -> pl.DataFrame:
         intensity_flop_per_byte, precision, instruction, achieved_flop_per_s, attainable_flop_per_s, peak_flop_per_s,
         dram_bytes_per_s, peak_dram_bytes_per_s, ridge_flop_per_byte, bound, roof_share.
     """
-    kernels = measured_kernels(report, TABLE.name, (*_METRICS, *tensor_metrics(report)))
+    require_counters(report, TABLE)
+    kernels = measured_kernels(report, TABLE, (*_METRICS, *tensor_metrics(report)))
     peaks = {name: pl.col(_PEAK.format(f"{_letter(name)}fma")) * widest for name, (_, widest) in _CORES.items()}
     found = kernels.with_columns(
         **{f"{name}_flop": _cores(ops) for name, (ops, _) in _CORES.items()},

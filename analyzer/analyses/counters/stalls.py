@@ -32,6 +32,7 @@ TABLE: Final = Table(
         Column("meaning", pl.String, "What a warp waits for then."),
     ),
     counted=True,
+    reads=("kernel", "kernel_config", "metrics"),
 )
 
 
@@ -49,7 +50,7 @@ def stalls(report: Report) -> pl.DataFrame:
         event_id, name, reason, cycles_per_instruction, share, meaning.
     """
     metrics = {stall_metric(reason): reason for reason in REASONS}
-    wide = measured_kernels(report, TABLE.name, [*metrics, LATENCY])
+    wide = measured_kernels(report, TABLE, [*metrics, LATENCY])
     long = wide.unpivot(list(metrics), index=["event_id", "name", LATENCY], variable_name="metric", value_name="cycles")
     told = long.filter(pl.col("cycles") > 0)
     reason = pl.col("metric").replace_strict(metrics, return_dtype=pl.String)

@@ -12,6 +12,7 @@ from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.columns.lookup import beside
 from kanalyze.exact import rate
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ TABLE: Final = Table(
         ),
     ),
     equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
+    reads=(*DEVICE_KINDS, "copy_detail", "collective_detail"),
 )
 
 
@@ -66,7 +68,7 @@ def copies(report: Report) -> pl.DataFrame:
         operation, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, total_bytes, avg_bytes,
         median_bytes, min_bytes, max_bytes, stddev_bytes, bandwidth_bytes_per_s, exclusive_ns.
     """
-    require(report, TABLE.name, "memcpy", "memset")
+    require(report, TABLE, "memcpy", "memset")
     moved = exclusive_operations(report).filter(pl.col("kind").is_in(["memcpy", "memset"]))
     joined = beside(moved, report.copy_detail, "size_bytes")
     sizes = (pl.col("size_bytes").sum().alias("total_bytes"), *spread("size_bytes", "", "_bytes"))

@@ -10,6 +10,7 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ TABLE: Final = Table(
         *DURATION_COLUMNS,
     ),
     equals="nsys stats cuda_gpu_sum",
+    reads=(*DEVICE_KINDS, "collective_detail"),
 )
 
 
@@ -49,7 +51,7 @@ def gpu(report: Report) -> pl.DataFrame:
     Columns:
         category, operation, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
-    require(report, TABLE.name, *_CATEGORIES)
+    require(report, TABLE, *_CATEGORIES)
     work = exclusive_operations(report).filter(pl.col("kind").is_in(list(_CATEGORIES)))
     category = pl.col("kind").cast(pl.String).replace_strict(_CATEGORIES).alias("category")
     sums = work.group_by("kind", "name").agg(duration_statistics())

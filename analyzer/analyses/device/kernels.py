@@ -13,7 +13,7 @@ from kanalyze.analyses.shared.requirements import require_kernels
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.columns.lookup import beside
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ TABLE: Final = Table(
     ),
     equals="nsys stats cuda_gpu_kern_sum; with --by launch-shape cuda_gpu_kern_gb_sum",
     groupings=("launch-shape", "family", "library", "operation", "dtype", "arch", "tensor-core", "tile"),
+    reads=(*DEVICE_KINDS, "collective_detail"),
+    may_read=("compiled_kernels",),
 )
 
 #: The table that ``by="launch-shape"`` gives.
@@ -45,6 +47,7 @@ BY_LAUNCH_SHAPE: Final = Table(
     (*TABLE.columns, *LAUNCH_SHAPE),
     equals="nsys stats cuda_gpu_kern_gb_sum",
     when="--by launch-shape",
+    reads=(*DEVICE_KINDS, "kernel_config", "collective_detail"),
 )
 
 _FAMILY: Final = Column("family", pl.String, "What they do: gemm, elementwise, communication…")
@@ -104,7 +107,7 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
         name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, exclusive_ns.
     """
     report = report.narrow(**where)
-    require_kernels(report, TABLE.name)
+    require_kernels(report, BY_LAUNCH_SHAPE if by == "launch-shape" else TABLE)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of kernels", by, TABLE.groupings)
     found = exclusive_operations(report).select("kind", "event_id", "name", "dur_ns", "exclusive_ns")

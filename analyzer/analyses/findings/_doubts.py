@@ -195,6 +195,24 @@ TABLE: Final = Table(
             "Whether the page says so: there are some, and they are not just how the tool works.",
         ),
     ),
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "sync",
+        "range",
+        "op",
+        "python",
+        "overhead",
+        "fault",
+        "memory",
+        "osrt",
+        "kernel_config",
+        "copy_detail",
+        "memory_detail",
+        "collective_detail",
+        "devices",
+        "notes",
+    ),
 )
 
 

@@ -41,6 +41,25 @@ TABLE: Final = Table(
         Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
         Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
     ),
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "sync",
+        "range",
+        "op",
+        "python",
+        "overhead",
+        "fault",
+        "kernel_config",
+        "copy_detail",
+        "range_detail",
+        "sync_detail",
+        "collective_detail",
+        "event_records",
+        "streams",
+        "devices",
+    ),
+    may_read=("memory", "fault_detail", "op_detail", "graph_detail", "processes"),
 )
 
 
@@ -50,7 +69,7 @@ def ranked(report: Report) -> list[rules.Finding]:
 
     Enough is at least :func:`least_worth_saying`; for one-time costs, the same share of the whole window.
     """
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, TABLE, *DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
     modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
     every = [rule for module in modules for rule in module.RULES]

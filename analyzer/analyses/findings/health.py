@@ -16,6 +16,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.occupancy.occupancy import launch_occupancy
 from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.model import DEVICE_KINDS
@@ -41,6 +42,7 @@ def health(report: Report) -> pl.DataFrame:
     Columns:
         check, count, ns, effect, doubt.
     """
+    prefetch(report, TABLE)
     if report.meta.timeless:
         return check_table(names(report), report.table("notes"))
     paired, unknown, shapes = side_by_side(report, [pairing, _attribution, _shapes])

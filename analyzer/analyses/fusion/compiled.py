@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.schema import Column, Table
 
@@ -25,6 +26,7 @@ TABLE: Final = Table(
         Column("total_ns", pl.Int64, "Their time on the GPU."),
         Column("avg_ns", pl.Float64, "Their mean; null where there are none.", nullable=True),
     ),
+    reads=("compiled_kernels", "kernel"),
 )
 
 
@@ -42,6 +44,7 @@ def compiled(report: Report) -> pl.DataFrame:
         name, source, hash, arch, num_warps, num_stages, registers, spills, shared_memory_bytes, compile_ns, cache_hit,
         ptx, variants, count, total_ns, avg_ns.
     """
+    prefetch(report, TABLE)
     found = report.table(COMPILED_KERNELS.name)
     launched = (
         report.seen("kernel")

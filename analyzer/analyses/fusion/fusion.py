@@ -13,6 +13,7 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
 from kanalyze.exact import added, wide
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -52,6 +53,18 @@ TABLE: Final = Table(
         ),
         Column("saved_ns", pl.Int64, "So much less kernel time: total_ns without fused_ns."),
     ),
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "range",
+        "op",
+        "python",
+        "overhead",
+        "kernel_config",
+        "op_detail",
+        "collective_detail",
+    ),
+    may_read=("devices",),
 )
 
 #: The minimum duration of a kernel, however little it does.
@@ -83,7 +96,7 @@ def fusion(report: Report) -> pl.DataFrame:
         fused_ns, saved_ns.
     """
     require(report, TABLE.name, "op")
-    require(report, TABLE.name, "kernel")
+    require(report, TABLE, "kernel")
     kernels = chains(report)
     if kernels.is_empty():
         return TABLE.empty()

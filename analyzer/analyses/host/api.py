@@ -29,6 +29,7 @@ TABLE: Final = Table(
         *DURATION_COLUMNS,
     ),
     equals="nsys stats cuda_api_sum",
+    reads=("api",),
 )
 
 
@@ -47,7 +48,7 @@ def api(report: Report) -> pl.DataFrame:
     Columns:
         name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns.
     """
-    require(report, TABLE.name, "api")
+    require(report, TABLE, "api")
     calls = report.seen("api")
     if report.scope.device is not None:
         calls = calls.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")

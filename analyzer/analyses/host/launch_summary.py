@@ -12,6 +12,7 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.columns.grouping import grouped
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ TABLE: Final = Table(
         ),
     ),
     equals="nsys stats cuda_kern_exec_sum",
+    reads=(*DEVICE_KINDS, "api", "collective_detail", "processes"),
 )
 
 
@@ -81,7 +83,7 @@ def launch_summary(report: Report) -> pl.DataFrame:
         kernel_max_ns, kernel_stddev_ns, api, kernel, charged_api_ns.
     """
     require(report, TABLE.name, "kernel")
-    require(report, TABLE.name, "api")
+    require(report, TABLE, "api")
     keys = ["process_id", "thread_id", "device", "api", "kernel"]
     statistics = [part for measure in _MEASURES for part in spread(f"{measure}_ns", f"{measure}_", "_ns")]
     joined = joined_launches(report).select(*keys, *(f"{measure}_ns" for measure in _MEASURES), "charged_api_ns")

@@ -14,7 +14,7 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import beside, positions
 from kanalyze.columns.ordering import first_seen
-from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ TABLE: Final = Table(
         ),
     ),
     equals="nsys stats cuda_kern_exec_trace",
+    reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes"),
 )
 
 
@@ -77,7 +78,7 @@ def launches(report: Report) -> pl.DataFrame:
         grid_x, grid_y, grid_z, block_x, block_y, block_z, kernel, gpu, stream, charged_api_ns.
     """
     require(report, TABLE.name, "kernel")
-    require(report, TABLE.name, "api")
+    require(report, TABLE, "api")
     shape = [*SHAPE]
     sides = ((report.kernel_config, shape), (report.kind("kernel"), ["stream"]))
     found = joined_launches(report)

@@ -13,6 +13,7 @@ from kanalyze.analyses.host._range_lines import named_ranges, overlapping
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ TABLE: Final = Table(
         ),
     ),
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
+    reads=(*DEVICE_KINDS, "api", "range", "osrt", "library", "range_detail", "collective_detail"),
 )
 
 #: Library name of operating system calls.
@@ -65,7 +67,7 @@ def libraries(report: Report) -> pl.DataFrame:
     Columns:
         library, name, count, total_ns, share, avg_ns, median_ns, min_ns, max_ns, stddev_ns, idle_ns.
     """
-    require(report, TABLE.name, "library", "osrt", "range")
+    require(report, TABLE, "library", "osrt", "range")
     rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])
     start = rows.get_column("start")
     idle = intervals.overlap(start, start + rows.get_column("dur_ns"), all_idle_spans(report))

@@ -53,6 +53,8 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
+    may_read=("range", "op"),
 )
 
 

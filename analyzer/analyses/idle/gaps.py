@@ -60,6 +60,8 @@ TABLE: Final = Table(
     ),
     groupings=("culprit",),
     options=("threshold_ns",),
+    reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
+    may_read=("sync", "op", "sync_detail"),
 )
 
 #: The table that ``by="culprit"`` gives.

@@ -51,6 +51,8 @@ TABLE = Table(
         Column("ns", pl.Int64, "Time."),
         Column("share", pl.Float64, "Part of the device's window."),
     ),
+    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
+    may_read=("range", "op"),
 )
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}

@@ -18,6 +18,7 @@ from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_stati
 from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.columns.lookup import gathered, taken
 from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ TABLE: Final = Table(
         Column("after_ns", pl.Int64, "From the end of that operation to the call's return.", nullable=True),
     ),
     groupings=("api",),
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "sync",
+        "range",
+        "copy_detail",
+        "range_detail",
+        "sync_detail",
+        "collective_detail",
+        "event_records",
+    ),
 )
 
 #: The table that ``by="api"`` gives.

@@ -39,6 +39,8 @@ TABLE: Final = Table(
         Column("memset_ns", pl.Int64, "As above."),
     ),
     options=("chunks", "as_nsys", "threshold_share"),
+    reads=(*DEVICE_KINDS, "api", "collective_detail"),
+    may_read=("overhead", "processes"),
 )
 
 #: The table that ``as_nsys=True`` gives.

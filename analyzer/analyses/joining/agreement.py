@@ -107,7 +107,7 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 def _agreement_of(found: Together) -> pl.DataFrame:
     """:func:`agreement` for one report that provides the time, and the others."""
-    require(found.base, TABLE.name, "kernel")
+    require(found.base, TABLE, "kernel")
     rows, whole = _compared(found), found.base.whole
     if whole is not found.base:
         rows = _with_whole_base(rows, _compared(replace(found, base=whole)))

@@ -19,6 +19,7 @@ from kanalyze.analyses.joining._ncu_per_group import MEASURED, RULES, measured_g
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.decoder.fields import OTHER
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ TABLE: Final = Table(
         Column("gain_ns", pl.Int64, "The same as time.", nullable=True),
     ),
     together=True,
+    reads=(*DEVICE_KINDS, "api", "op", "python", "kernel_config", "collective_detail", "processes"),
+    may_read=("range", "overhead", "op_detail", "compiled_kernels"),
 )  # fmt: skip
 
 
@@ -108,7 +111,7 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 def joined_of(found: Together) -> pl.DataFrame:
     """:func:`joined` for one report that provides the time, and the others."""
-    require(found.base, TABLE.name, "kernel")
+    require(found.base, TABLE, "kernel")
     frame = _timed(found.base)
     if found.torch is not None:
         frame = _with_other_tool(frame, _of_torch(found.torch), found, "torch")

@@ -17,6 +17,7 @@ from kanalyze.analyses.joining._report_set import Together, of_each, several, to
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total as total_of
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.window import Window
 
@@ -59,6 +60,8 @@ TABLE: Final = Table(
         *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
     ),
     together=True,
+    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
+    may_read=("kernel_config", "processes"),
 )  # fmt: skip
 
 
@@ -88,8 +91,8 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
 
 def _variants_of(found: Together) -> pl.DataFrame:
     """:func:`variants` for one report that provides the time, and the others."""
-    for needed in ("range", "kernel"):
-        require(found.base, TABLE.name, needed)
+    require(found.base, TABLE.name, "range")
+    require(found.base, TABLE, "kernel")
     measured = _measured(found.base.whole, found.ncu)
     rows = [_row(found.base, one, measured) for one in _instances(found.base).to_dicts()]
     schema = {column.name: column.dtype for column in TABLE.columns if column.name != "slower"}

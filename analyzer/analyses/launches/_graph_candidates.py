@@ -22,6 +22,7 @@ from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.columns.grouping import slices
 from kanalyze.columns.lookup import of_rows, rows_at, taken
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -85,6 +86,17 @@ CANDIDATES: Final = Table(
         ),
     ),
     when="--by candidate",
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "overhead",
+        "kernel_config",
+        "copy_detail",
+        "collective_detail",
+        "graph_detail",
+        "streams",
+    ),
+    may_read=("range", "op"),
 )
 
 

@@ -21,6 +21,7 @@ from kanalyze.analyses.launches._one_time_calls import (
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -80,6 +81,18 @@ TABLE: Final = Table(
         Column("evidence", pl.String, "What shows it."),
     ),
     groupings=("kernel",),
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "op",
+        "python",
+        "overhead",
+        "kernel_config",
+        "copy_detail",
+        "collective_detail",
+        "graph_detail",
+    ),
+    may_read=("range",),
 )
 
 #: The table that ``by="kernel"`` gives.
@@ -103,6 +116,8 @@ BY_KERNEL: Final = Table(
         Column("launch_ns", pl.Int64, "What the device waited for its first launch.", nullable=True),
     ),
     when="--by kernel",
+    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
+    may_read=("range", "op"),
 )
 
 
@@ -127,7 +142,7 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
     report = report.narrow(**where)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of cold", by, TABLE.groupings)
-    require(report, TABLE.name, "api" if by is None else "kernel")
+    require(report, *((TABLE, "api") if by is None else (BY_KERNEL, "kernel")))
     return _by_cost(report) if by is None else _by_kernel(report)
 
 

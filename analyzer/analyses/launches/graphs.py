@@ -70,6 +70,8 @@ TABLE: Final = Table(
         Column("upload_ns", pl.Int64, "Calls that uploaded it ahead of its launches; null likewise.", nullable=True),
     ),
     groupings=("kernel", "candidate"),
+    reads=(*DEVICE_KINDS, "api", "kernel_config", "copy_detail", "collective_detail", "graph_detail"),
+    may_read=("range", "op", "overhead", "graph_nodes"),
 )
 
 #: The table that ``by="kernel"`` gives.
@@ -112,7 +114,7 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         span_avg_ns, span_median_ns, busy_ns, idle_ns, exclusive_ns, instantiate_ns, capture_ns, upload_ns.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, BY_CANDIDATE if by == "candidate" else TABLE, *DEVICE_KINDS)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of graphs", by, TABLE.groupings)
     if by == "candidate":

@@ -14,7 +14,7 @@ from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.workers import side_by_side
-from kanalyze.model import LAUNCH_SHAPE
+from kanalyze.model import DEVICE_KINDS, LAUNCH_SHAPE
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    reads=(*DEVICE_KINDS, "api", "op", "python", "overhead", "kernel_config", "collective_detail"),
+    may_read=("range",),
 )
 
 
@@ -72,7 +74,7 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         name, exclusive_ns, window_share, busy_share, count, avg_ns, shapes, grid_x, grid_y, grid_z, block_x, block_y,
         block_z, launch_bound, family.
     """
-    require(report, TABLE.name, "kernel", "graph")
+    require(report, TABLE, "kernel", "graph")
     needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes]
     side_by_side(report, needed)
     everything = exclusive_operations(report)

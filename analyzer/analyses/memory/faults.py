@@ -10,6 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, faults_seen, moves
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ TABLE: Final = Table(
         ),
     ),
     equals="nsys stats um_cpu_page_faults_sum (rows of the CPU)",
+    reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
+    may_read=("copy_detail", "processes"),
 )
 
 _KEYS: Final = ("side", "function", "source_file", "source_line", "device", "access")
@@ -71,7 +74,7 @@ def faults(report: Report) -> pl.DataFrame:
         side, faults, function, source_file, source_line, module, device, access, groups, pages, min_address,
         max_address, total_ns, moved_bytes.
     """
-    require(report, TABLE.name, "fault")
+    require(report, TABLE, "fault")
     seen = faults_seen(report)
     on_gpu = pl.col("side") == "GPU"
     rows = [_of_cpu(seen.filter(~on_gpu)), _of_gpu(report, seen.filter(on_gpu))]

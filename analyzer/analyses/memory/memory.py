@@ -69,6 +69,7 @@ TABLE: Final = Table(
     ),
     groupings=("device", "call"),
     options=("trace",),
+    reads=(*DEVICE_KINDS, "api", "memory", "memory_detail"),
 )
 
 #: The table that ``by="device"`` gives.
@@ -131,6 +132,8 @@ BY_CALL: Final = Table(
         Column("loop_launches", pl.Int64, "Launches in the rounds that they are in."),
     ),
     when="--by call",
+    reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
+    may_read=("range", "op"),
 )
 
 
@@ -158,9 +161,9 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of memory", by, TABLE.groupings)
     if by == "call":
-        require(report, TABLE.name, "api")
+        require(report, BY_CALL, "api")
         return _by_call(report)
-    require(report, TABLE.name, "memory")
+    require(report, TABLE, "memory")
     line = _line(report)
     if trace:
         return _trace(report, line)

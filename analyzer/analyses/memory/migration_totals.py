@@ -10,6 +10,7 @@ from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way,
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ TABLE: Final = Table(
         Column("round_trips", pl.Int64, "How often the page that moved most went there and back."),
     ),
     equals="nsys stats um_total_sum",
+    reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
+    may_read=("copy_detail", "processes"),
 )
 
 
@@ -59,7 +62,7 @@ def migration_totals(report: Report) -> pl.DataFrame:
         h2d_bytes, d2h_bytes, cpu_faults, gpu_faults, min_address, max_address, d2d_bytes, moves, total_ns,
         exclusive_ns, bandwidth_bytes_per_s, fault_bytes, prefetch_bytes, eviction_bytes, again_bytes, round_trips.
     """
-    require(report, TABLE.name, "memcpy", "fault")
+    require(report, TABLE, "memcpy", "fault")
     moved, seen = moves(report), faults_seen(report)
     if moved.is_empty() and seen.is_empty():
         return TABLE.empty()

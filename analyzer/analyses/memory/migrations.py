@@ -10,6 +10,7 @@ from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way,
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.exact import product
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ TABLE: Final = Table(
     ),
     equals="nsys stats um_sum, all rows",
     groupings=("cause",),
+    reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
+    may_read=("copy_detail", "processes"),
 )
 
 #: The table that ``by="cause"`` gives.
@@ -82,6 +85,8 @@ BY_CAUSE: Final = Table(
         Column("exclusive_ns", pl.Int64, "Time in which the device did nothing but this; part of the memcpy bucket."),
     ),
     when="--by cause",
+    reads=(*DEVICE_KINDS, "collective_detail"),
+    may_read=("copy_detail", "processes"),
 )
 
 
@@ -109,7 +114,7 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
         round_trips.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "memcpy", "fault")
+    require(report, TABLE if by is None else BY_CAUSE, "memcpy", "fault")
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of migrations", by, TABLE.groupings)
     moved = moves(report).join(pages(report).again, on="event_id", how="left", maintain_order="left")

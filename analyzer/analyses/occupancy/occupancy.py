@@ -12,7 +12,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require_kernels
 from kanalyze.errors import UnknownNameError
 from kanalyze.exact import part, product, wide
-from kanalyze.model import KERNEL_CONFIG
+from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ TABLE: Final = Table(
     ),
     equals="ncu launch__occupancy_limit_*, sm__maximum_warps_per_active_cycle_pct, launch__waves_per_multiprocessor",
     groupings=("kernel", "device"),
+    reads=(*DEVICE_KINDS, "kernel_config", "collective_detail", "devices"),
 )
 
 _SUMS: Final = (
@@ -154,7 +155,7 @@ def occupancy(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         full_waves, tail_share, idle_sms, idle_sm_ns, tail_ns, low_occupancy_ns, unknown.
     """
     report = report.narrow(**where)
-    require_kernels(report, TABLE.name)
+    require_kernels(report, TABLE)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of occupancy", by, TABLE.groupings)
     if by is None:

@@ -52,6 +52,7 @@ TABLE: Final = Table(
         ),
         Column("forward_path", pl.String, "The operators around the forward one, and itself.", nullable=True),
     ),
+    reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),
 )
 
 _KEYS: Final = ("name", "path", "kernel", "kind", "forward", "forward_path")
@@ -73,7 +74,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
         name, path, kernel, kind, count, total_ns, avg_ns, exclusive_ns, share, forward, forward_path.
     """
     require(report, TABLE.name, "op")
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, TABLE, *DEVICE_KINDS)
     rows, ran = host_tree(report).rows, launched_work(report)
     operators = rows.select(pl.col("kind") == "op").to_series()
     names = rows.get_column("name").cast(pl.String)

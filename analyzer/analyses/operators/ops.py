@@ -10,7 +10,7 @@ from kanalyze.analyses.operators._groups import by_module, by_operator, by_phase
 from kanalyze.analyses.operators._key_averages import SIDES, torch_rows
 from kanalyze.analyses.operators._phases import PHASE, PHASES
 from kanalyze.analyses.operators._work import MEMORY, OPERATOR_KINDS, operator_work
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.requirements import prefetch, require
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -74,6 +74,19 @@ TABLE: Final = Table(
     equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
     groupings=("shape", "module", "phase", "stack"),
     options=("as_torch",),
+    reads=(
+        *DEVICE_KINDS,
+        "api",
+        "sync",
+        "range",
+        "op",
+        "python",
+        "overhead",
+        "memory",
+        "memory_detail",
+        "op_detail",
+        "collective_detail",
+    ),
 )
 
 BY_SHAPE: Final = Table(
@@ -156,6 +169,7 @@ AS_TORCH: Final = Table(
     ),
     equals=f"{_KEY_AVERAGES}, every row",
     when="--as-torch",
+    reads=(*TABLE.reads, "copy_detail"),
 )
 
 _FORMS: Final = {
@@ -195,6 +209,7 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
         raise UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
     if by in ("stack", "module"):
         require(report, f"{TABLE.name} by {by}", "python")
+    prefetch(report, AS_TORCH if as_torch else TABLE)
     host_ns = operator_work(report).get_column("self_ns").sum()
     if as_torch:
         return _as_torch(_without_memory(report, torch_rows(report)))

@@ -146,6 +146,7 @@ TABLE: Final = Table(
         Column("nodes", pl.Int64, "Nodes that it stands for: 1, of a rest more, those inside them not counted."),
     ),
     groupings=("device", "host"),
+    reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),
 )
 
 #: Nodes below this share of the time are omitted by default.
@@ -183,7 +184,7 @@ def tree(
         device_share, nodes.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "op", "python")
+    require(report, TABLE, "op", "python")
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("order of tree", by, TABLE.groupings)
     found = nodes(report)

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
 from kanalyze.analyses.device import copies
-from kanalyze.analyses.device._launch_shapes import kernel_shapes, shape_numbers
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.device._platform import interface
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import health
+from kanalyze.analyses.findings import findings, health
 from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.host import api, launch_summary
-from kanalyze.analyses.host._thread_names import forget_names
-from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
 from kanalyze.analyses.idle._idle_sums import idle_sums, want_names
 from kanalyze.analyses.launches import graphs, hot_kernels
-from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.launches._steady_window import steady_parts
 from kanalyze.analyses.memory import memory, migration_totals
 from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.operators import ops
+from kanalyze.analyses.page._reading_plan import forget_threads, read_first, reads_of
 from kanalyze.analyses.ranges import range_gpu, ranges, steps
-from kanalyze.analyses.shared.cached import Remembered
-from kanalyze.analyses.shared.workers import at_once, many, many_events, side_by_side
+from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.analyses.streams import concurrency
-from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.errors import CannotTellError
-from kanalyze.machinery.memory import give_back
-from kanalyze.model import DEVICE_KINDS, KERNEL_CONFIG
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.recording import again
 from kanalyze.schema import Column, Table
 from kanalyze.units import instant, percent, plural, time
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.shared.cached import Remembered
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope
 
@@ -132,9 +125,6 @@ _MAKERS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "health": health.health,
 }
 
-#: Cached answers to prefetch first: slow for a large report, with small intermediate tables.
-_FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
-
 #: The tables of optional traces.
 _MORE: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "culprits": culprits.culprits,
@@ -172,6 +162,9 @@ TABLES: Final = (
     concurrency.TABLE,
 )
 
+#: What the page is computed from: what its tables and findings are, the headline, and the lists of GPUs and processes.
+READS: Final = reads_of((*TABLES, findings.TABLE), "devices", "processes")
+
 
 #: Functions for the sentence below a table.
 _REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told, "memory": memory.told}
@@ -179,7 +172,7 @@ _REMARKS: Final[dict[str, Callable[[pl.DataFrame], str]]] = {"steps": steps.told
 
 def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
-    _prefetch_shapes(report)
+    read_first(report, READS)
     tables, reasons = _made(report)
     spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
     processes = report.processes
@@ -206,21 +199,6 @@ def summarize(report: Report) -> Summary:
     )
 
 
-def _prefetch_shapes(report: Report) -> None:
-    """In a large report, prefetches what depends on the table of kernel configurations, and releases that table.
-
-    It is one of the largest tables; its memory is free again before the calls are read, and so is that of reading it.
-    """
-    if many(report.kind("kernel").height):
-        held = report.holds(KERNEL_CONFIG.name)
-        shape_numbers(report)
-        told_graphs(report)
-        if not held:  # a caller that read it before may need it again after the file is closed
-            report.release(KERNEL_CONFIG.name)
-        at_once(report, _FIRST)
-        give_back()
-
-
 def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables that the report allows, and the reason why for each other one."""
     everything = _MAKERS | _MORE
@@ -232,9 +210,7 @@ def _made(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     if many_events(report):
         made.append(makers.pop(0)(report))
         culprits.context_culprits(report)
-        # only culprits needs these caches, which take as much memory as the calls
-        for forget in (forget_names, threads.forget, ended_last.forget):
-            forget(report)
+        forget_threads(report)
     made += side_by_side(report, makers)
     for name, found in zip(order, made, strict=True):
         if isinstance(found, str):

@@ -81,6 +81,7 @@ TABLE: Final = Table(
     equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
     groupings=(BY_NAME,),
     options=("trace", "graphs"),
+    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )
 
 #: The table that ``trace=True`` gives.
@@ -137,8 +138,9 @@ def range_gpu(
     report = report.narrow(**where)
     check_grouping(TABLE, by)
     kinds = DEVICE_KINDS if graphs else tuple(kind for kind in DEVICE_KINDS if kind != "graph")
-    for needed in (("range",), ("api",), kinds):
-        require(report, TABLE.name, *needed)
+    for needed in ("range", "api"):
+        require(report, TABLE.name, needed)
+    require(report, TABLE, *kinds)
     found = _instances(report, kinds)
     return _trace(report, found) if trace else _summary(found if by is None else by_name(report, found))
 

@@ -13,6 +13,7 @@ from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import spread
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ TABLE: Final = Table(
         Column("kernel_ns", pl.Int64, "Sum of its durations, every kernel once."),
     ),
     equals="nsys stats nvtx_kern_sum",
+    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )
 
 #: Batch size in pairs of kernel and range; about 500 MB.
@@ -65,8 +67,9 @@ def range_kernels(report: Report) -> pl.DataFrame:
         range, style, process_id, thread_id, kernel, range_count, count, total_ns, avg_ns, median_ns, min_ns, max_ns,
         stddev_ns, kernel_ns.
     """
-    for needed in ("range", "api", "kernel"):
+    for needed in ("range", "api"):
         require(report, TABLE.name, needed)
+    require(report, TABLE, "kernel")
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
     names = named_ranges(report).select(pl.col("range").cast(pl.Categorical), "style")

@@ -36,6 +36,7 @@ TABLE: Final = Table(
     ),
     equals="nsys stats nvtx_sum",
     groupings=(BY_NAME,),
+    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )
 
 
@@ -61,7 +62,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     """
     report = report.narrow(**where)
     check_grouping(TABLE, by)
-    require(report, TABLE.name, "range")
+    require(report, TABLE, "range")
     found = overlapping(named_ranges(report), report.scope.window)
     if report.scope.device is not None:
         found = found.join(used_devices(report).select("process_id").unique(), on="process_id", how="semi")

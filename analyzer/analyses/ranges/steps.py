@@ -16,6 +16,7 @@ from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEPS, step_name
 from kanalyze.schema import Column, Table
 from kanalyze.units import time
@@ -55,6 +56,8 @@ TABLE: Final = Table(
         Column("odd", pl.Boolean, "Whether its length is far from the median of those that do not warm up."),
         Column("cause", pl.String, "Of an odd one: the bucket that differs most from its own median.", nullable=True),
     ),
+    reads=("range", "op"),
+    may_read=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
 )
 
 _KEYS: Final = ("process_id", "device")
@@ -81,7 +84,7 @@ def steps(report: Report) -> pl.DataFrame:
         memset_ns, profiler_ns, loading_ns, allocation_ns, launch_ns, queued_ns, sync_ns, api_ns, host_ns, unknown_ns,
         idle_in, operations, gpu_start_ns, gpu_end_ns, gpu_busy_ns, late_ns, warm_up, evidence, odd, cause.
     """
-    require(report, TABLE.name, "range", "op")
+    require(report, TABLE, "range", "op")
     found = _overlapping(report)
     if found.is_empty():
         return TABLE.empty()

@@ -1,4 +1,4 @@
-"""Checks that a report has the kinds of events, and the times, that a table needs."""
+"""Checks that a report has the kinds of events, and the times, that a table needs, and reads them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,39 @@ from kanalyze.errors import CannotTellError
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+    from kanalyze.schema import Table
 
 
-def require(report: Report, table: str, *kinds: str) -> None:
-    """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times."""
+def require(report: Report, table: Table | str, *kinds: str) -> None:
+    """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times.
+
+    Then it reads what the table declares that it is computed from; given a name alone, it only checks.
+    """
     if report.meta.timeless:
-        raise CannotTellError.timeless(table, report.meta.path)
-    _require_kinds(report, table, *kinds)
+        raise CannotTellError.timeless(_name(table), report.meta.path)
+    _require_kinds(report, _name(table), *kinds)
+    prefetch(report, table)
 
 
-def require_kernels(report: Report, table: str) -> None:
-    """Raises :class:`CannotTellError` unless the report records kernels, whose durations `table` needs.
+def require_kernels(report: Report, table: Table) -> None:
+    """As :func:`require`, for a table that needs the durations of kernels.
 
     Kernels of ncu suffice, though it measured them one by one, without a place in time; they are in no window.
     """
     if report.meta.timeless and report.scope.window is not None:
-        raise CannotTellError.timeless(f"{table} of a window", report.meta.path)
-    _require_kinds(report, table, "kernel")
+        raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
+    _require_kinds(report, table.name, "kernel")
+    prefetch(report, table)
+
+
+def prefetch(report: Report, table: Table | str) -> None:
+    """Reads what `table` declares that it is computed from, of what the report has."""
+    if not isinstance(table, str):
+        report.read_ahead(table.reads)
+
+
+def _name(table: Table | str) -> str:
+    return table if isinstance(table, str) else table.name
 
 
 def _require_kinds(report: Report, table: str, *kinds: str) -> None:

@@ -47,6 +47,7 @@ TABLE: Final = Table(
         Column("last_ns", pl.Int64, "End of the operation that ended last."),
     ),
     groupings=("pair",),
+    reads=(*DEVICE_KINDS, "collective_detail", "streams"),
 )
 
 #: The table that ``by="pair"`` gives.
@@ -78,6 +79,8 @@ BY_PAIR: Final = Table(
         ),
     ),
     when="--by pair",
+    reads=(*DEVICE_KINDS, "collective_detail", "streams"),
+    may_read=("api", "sync", "kernel_config", "devices"),
 )
 
 
@@ -105,7 +108,7 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
         overlap_communication_ns, overlap_memcpy_ns, overlap_memset_ns, first_ns, last_ns.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, TABLE if by is None else BY_PAIR, *DEVICE_KINDS)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of concurrency", by, TABLE.groupings)
     if by is not None:

@@ -1,0 +1,73 @@
+"""Plan of the page's reading: what is read before its analyses begin, and when a large report's tables go again.
+
+A small report is read at once, in two threads. A large one would not fit: each table of the page is read when its turn
+comes (:func:`kanalyze.analyses.shared.requirements.require`), and what only one of them needs goes after it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kanalyze.analyses.device._launch_shapes import kernel_shapes, shape_numbers
+from kanalyze.analyses.host._thread_names import forget_names
+from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.launches._graph_launches import told_graphs
+from kanalyze.analyses.shared.workers import at_once, many, many_events
+from kanalyze.analyses.streams._waited_for import ended_last
+from kanalyze.machinery.memory import give_back
+from kanalyze.model import KERNEL_CONFIG, KINDS, READER_TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kanalyze.analyses.shared.cached import Remembered
+    from kanalyze.report import Report
+    from kanalyze.schema import Table
+
+#: Read before everything else: by their numbers of rows a report is large.
+_COUNTED: Final = ("api", "op", "python")
+
+#: Cached answers to compute first: slow for a large report, with small intermediate tables.
+_FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
+
+
+def reads_of(tables: Iterable[Table], *more: str) -> tuple[str, ...]:
+    """What `tables` declare that they are computed from, always or in some reports, and `more`; in reading order."""
+    wanted = {name for table in tables for name in (*table.reads, *table.may_read)} | {*more}
+    return tuple(name for name in (*KINDS, *READER_TABLES) if name in wanted)
+
+
+def read_first(report: Report, reads: Iterable[str]) -> None:
+    """Reads what the page is computed from; of a large report, only what has to be known first."""
+    report.read_ahead(("kernel",))
+    if many(report.kind("kernel").height):
+        _settle_shapes(report)
+    report.read_ahead(_COUNTED)
+    if not many_events(report):
+        at_once(report, [partial(_read, name=name) for name in reads])
+
+
+def _read(report: Report, name: str) -> None:
+    report.read_ahead((name,))
+
+
+def _settle_shapes(report: Report) -> None:
+    """Computes what depends on the table of kernel configurations, and releases that table.
+
+    It is one of the largest tables; its memory is free again before the calls are read, and so is that of reading it.
+    """
+    held = report.holds(KERNEL_CONFIG.name)
+    report.read_ahead((KERNEL_CONFIG.name,))
+    shape_numbers(report)
+    told_graphs(report)
+    if not held:  # a caller that read it before may need it again after the file is closed
+        report.release(KERNEL_CONFIG.name)
+    at_once(report, _FIRST)
+    give_back()
+
+
+def forget_threads(report: Report) -> None:
+    """Drops the answers that only culprits need, which take as much memory as the calls."""
+    for forget in (forget_names, threads.forget, ended_last.forget):
+        forget(report)
