@@ -10,8 +10,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_names, shown
-from kanalyze.analyses.host._context_creation import context_calls
-from kanalyze.analyses.host._recording_start import BEGINS, unseen_syncs
+from kanalyze.analyses.host._context_creation import BEGINS, context_calls, unseen_syncs
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import THREAD

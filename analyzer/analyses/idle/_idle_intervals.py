@@ -13,9 +13,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import of_device, operations
 from kanalyze.analyses.device._windows import activity, windows
-from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
+from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_calls, launching_rows
-from kanalyze.analyses.host._recording_start import unseen_starts, unseen_syncs
 from kanalyze.analyses.host._thread_timeline import label_codes, threads, winning
 from kanalyze.analyses.shared.workers import at_once, in_threads
 from kanalyze.columns.grouping import of_parts

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_device
+from kanalyze.analyses.host._context_creation import shown_cold
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.host._recording_start import shown_cold
 from kanalyze.analyses.idle._idle_sums import launch_waits
 from kanalyze.analyses.launches._graph_launches import launches_graphs
 from kanalyze.analyses.shared.cached import once_per_report

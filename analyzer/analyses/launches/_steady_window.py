@@ -13,7 +13,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import of_device, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._call_kinds import captures, graph_steps
-from kanalyze.analyses.host._recording_start import begun_before, loading_seen
+from kanalyze.analyses.host._context_creation import begun_before, loading_seen
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.cached import once_per_report
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import of_device, operations, used_devices
-from kanalyze.analyses.host._recording_start import begun_before
+from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.launches._first_runs import KERNEL, first_touch_costs, kernel_starts
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.launches._one_time_calls import (

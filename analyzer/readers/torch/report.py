@@ -25,10 +25,9 @@ from kanalyze.model import (
 )
 from kanalyze.readers.torch.frames import FRAME_KINDS, FRAME_OF, ON_DEVICE
 from kanalyze.readers.torch.labels import IN_WORK_ITEMS, copies_told, in_blocks, launch_shapes, memory_name
-from kanalyze.readers.torch.links import Links, Owners
+from kanalyze.readers.torch.links import Links, Owners, event_records, known_id, sync_detail, sync_name
 from kanalyze.readers.torch.machine import devices, processes, whole, without_echoes
 from kanalyze.readers.torch.notes import notes
-from kanalyze.readers.torch.syncs import event_records, known_id, sync_detail, sync_name
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:

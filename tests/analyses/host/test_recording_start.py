@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.host import _context_creation, _recording_start
+from kanalyze.analyses.host import _context_creation
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.gaps import gaps
@@ -196,7 +196,7 @@ def test_other_firsts_of_a_process_at_work_before():
 def test_windows_at_once_give_what_each_ledger_gives(events, prompt_ns):
     of = report(events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_recording_start, "PROMPT_NS", prompt_ns)
+        patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
         patch.setattr(_context_creation, "CONTEXT_FROM_NS", 5)
         spans = pl.DataFrame({"start": [-5, 10], "end": [10, 60]})
         sums = window_ledgers(of, spans)
@@ -233,4 +233,4 @@ def test_real_recordings_that_begin_in_mid_run():
         found = cold(real_report(REPORTS / name)).get_column("category").to_list()
         assert set(found) <= {"first in recording", "module", "library", "graph"}, name
     for name in ("add.sqlite", "torch.sqlite", "nccl.sqlite", "two_processes.sqlite", "visible_devices.sqlite"):
-        assert _recording_start.begun_before(real_report(REPORTS / name)).is_empty(), name
+        assert _context_creation.begun_before(real_report(REPORTS / name)).is_empty(), name

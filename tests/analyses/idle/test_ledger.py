@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host import _context_creation, _recording_start
+from kanalyze.analyses.host import _context_creation
 from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
 from kanalyze.analyses.idle.ledger import BUCKETS, ledger
 from kanalyze.errors import CannotTellError
@@ -717,7 +717,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
     model = SlowModel(events, window, context_from_ns, prompt_ns)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_context_creation, "CONTEXT_FROM_NS", context_from_ns)
-        patch.setattr(_recording_start, "PROMPT_NS", prompt_ns)
+        patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
         in_batches(patch, batch)
         found = ledger(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())

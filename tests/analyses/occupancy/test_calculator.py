@@ -5,8 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.occupancy._calculator import registers_for_one_more, shared_for_one_more, with_occupancy
-from kanalyze.analyses.occupancy.occupancy import occupancy
+from kanalyze.analyses.occupancy.occupancy import occupancy, registers_for_one_more, shared_for_one_more, with_occupancy
 from kanalyze.capabilities import capabilities
 from kanalyze.readers import read
 from support.build import kernel, report

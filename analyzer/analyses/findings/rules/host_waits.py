@@ -11,9 +11,9 @@ from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import names_that, shown
+from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.host._recording_start import begun_before
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits

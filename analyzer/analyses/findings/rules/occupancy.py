@@ -8,8 +8,12 @@ import polars as pl
 
 from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.occupancy._calculator import SHARED_SETTING, registers_for_one_more, shared_for_one_more
-from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.occupancy.occupancy import (
+    SHARED_SETTING,
+    launch_occupancy,
+    registers_for_one_more,
+    shared_for_one_more,
+)
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.units import count, percent, plural, size, time
 
