@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._platform import interface
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
+from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.launches._steady_window import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.shared.cached import analysis, once_per_report

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import used_devices
-from kanalyze.analyses.device._platform import interface
 from kanalyze.analyses.device._sharing import shared_devices
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, names, pairing
+from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host._context_creation import BEGINS, begun_before
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying

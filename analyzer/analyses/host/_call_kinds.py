@@ -18,6 +18,7 @@ import polars as pl
 
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,3 +168,22 @@ def captures(report: Report) -> pl.DataFrame:
     before = [pl.col(name).shift(1).over(THREAD).alias(f"last_{name}") for name in ("step", "start")]
     ended = sides.with_columns(before).filter((pl.col("step") == "end") & (pl.col("last_step") == "begin"))
     return ended.select(*THREAD, "event_id", "name", start="last_start", end="end")
+
+
+# The programming interface (CUDA or HIP) that the program used.
+
+#: Pattern of the call names of each interface.
+_CALLS: Final = {HIP: r"^hip(?:[A-Z]|rtc)", CUDA: r"^cu(?:da)?[A-Z]"}
+
+
+@once_per_process
+def interface(report: Report) -> str:
+    """CUDA, HIP or RUNTIME (:mod:`kanalyze.wording`), by names of calls; without calls by names of GPUs."""
+    names = report.kind("api").get_column("name").unique().cast(pl.String).drop_nulls()
+    for found, pattern in _CALLS.items():
+        if names.str.contains(pattern).any():
+            return found
+    if len(names):
+        return RUNTIME
+    gpus = report.devices.select("name", "threads_per_warp").rows()
+    return HIP if gpus and all(is_amd(name, width) for name, width in gpus) else CUDA

@@ -10,12 +10,12 @@ import polars as pl
 
 from kanalyze.analyses.device import copies
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
-from kanalyze.analyses.device._platform import interface
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import findings, health
 from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.host import api, launch_summary
+from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits, exposure, ledger, utilisation
 from kanalyze.analyses.idle._idle_sums import idle_sums, want_names
 from kanalyze.analyses.launches import graphs, hot_kernels

@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.device._platform import interface
-from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
+from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, interface, is_launch_name
 from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
