@@ -37,11 +37,8 @@ FEW = (
     "sample_reports/streams",
 )
 
-#: Tables that read while they compute: idle attribution reads in one thread what another does not need yet, and tables
-#: of several reports sort these first, by their kernels.
-READ_LATE = {"ledger", "exposure", "culprits", "gaps", "syncs", "utilisation"} | {
-    name for name in homes() if catalog.table(name).together
-}
+#: Tables of several reports, which read while they compute: they sort these first, by their kernels.
+READ_LATE = {name for name in homes() if catalog.table(name).together}
 
 #: What the options of tables are tried with.
 TRIED = {

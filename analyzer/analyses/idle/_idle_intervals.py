@@ -20,10 +20,9 @@ from kanalyze.analyses.shared.workers import at_once, in_threads
 from kanalyze.columns.grouping import of_parts
 from kanalyze.columns.lookup import count_up_to
 from kanalyze.machinery.processors import workers
-from kanalyze.model import DEVICE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from kanalyze.analyses.host._thread_timeline import Thread
     from kanalyze.analyses.shared.cached import Remembered
@@ -39,8 +38,8 @@ FEWEST: Final = 1 << 14
 _SHARED_BATCH: Final = 1 << 16
 BATCH: Final = 1 << 19
 
-#: Cached answers that every batch reads: computed beforehand, in the order in which their tables are read, since
-#: batches would otherwise block on them one after the other.
+#: Cached answers that every batch looks up: computed beforehand, since batches would otherwise block on them one after
+#: the other.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     threads,
     unrecorded_contexts,
@@ -111,29 +110,23 @@ class IdleBatch:
         return clip_phases(with_phases(joined), self.of.begun, self.of.ended)
 
 
-def idle_devices(
-    report: Report, *, reading: Sequence[Remembered[Any]] = (), preparing: Sequence[Remembered[Any]] = ()
-) -> Iterator[IdleDevice]:
+def idle_devices(report: Report, *more: Remembered[Any]) -> Iterator[IdleDevice]:
     """Idle intervals of each device in scope, with all that batches look up computed beforehand.
 
-    `reading` and `preparing` are further cached answers to prefetch: those that read tables of the file, and the rest.
-    The two groups are computed at the same time.
+    `more` are further cached answers that batches look up, computed at the same time.
     """
 
-    def read(report: Report) -> None:
-        # one thread reads while the other computes: SQLite takes the GIL for every row, so more readers gain nothing
-        for kind in DEVICE_KINDS:
-            report.kind(kind)
-        for one in reading:
-            one(report)
-
     def prepare(report: Report) -> None:
-        for one in (*_NEEDED, *preparing):
+        for one in _NEEDED:
             one(report)
         found.extend(_idle_devices(report))
 
+    def prepare_more(report: Report) -> None:
+        for one in more:
+            one(report)
+
     found: list[IdleDevice] = []
-    at_once(report, [prepare, read])
+    at_once(report, [prepare, prepare_more])
     yield from found
 
 

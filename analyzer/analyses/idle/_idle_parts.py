@@ -109,10 +109,8 @@ class Split:
 
 
 def idle_devices_with_names(report: Report) -> Iterator[IdleDevice]:
-    """The :func:`idle_devices` of a report, with all that :func:`idle_parts` looks up prefetched."""
-    return idle_devices(
-        report, reading=[range_lines, range_names], preparing=[ended_last, event_waits, shared_streams, reasons]
-    )
+    """The :func:`idle_devices` of a report, with all that :func:`idle_parts` looks up computed beforehand."""
+    return idle_devices(report, range_lines, range_names, ended_last, event_waits, shared_streams, reasons)
 
 
 def split_idle(batch: IdleBatch, *, by_range: bool = False) -> list[Split]:

@@ -64,7 +64,7 @@ def culprits(report: Report) -> pl.DataFrame:
     Columns:
         device, bucket, culprit, range, ns, share, gaps, longest_ns.
     """
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, TABLE, *DEVICE_KINDS)
     lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
     tables = [
         sums.with_columns(device=pl.lit(device), share=pl.col("ns") / max(lengths[device], 1))

@@ -71,8 +71,8 @@ def exposure(report: Report) -> pl.DataFrame:
     Columns:
         device, category, detail, total_ns, union_ns, exposed_ns, hidden_share.
     """
-    require(report, TABLE.name, *DEVICE_KINDS)
-    ledger(report)  # prefetch: computes in parallel what is needed below
+    require(report, TABLE, *DEVICE_KINDS)
+    ledger(report)  # first, since it computes in parallel what is needed below
     rows: list[tuple[int, str, str | None, int, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
         needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")

@@ -105,7 +105,7 @@ def gaps(
         host_ns, unknown_ns, reason, culprit, ended_by, kind, stream, api, range, process_id, thread_id.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, TABLE, *DEVICE_KINDS)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of gaps", by, TABLE.groupings)
     if by is None:

@@ -74,8 +74,8 @@ def ledger(report: Report) -> pl.DataFrame:
     Columns:
         device, bucket, detail, ns, share.
     """
-    require(report, TABLE.name, *DEVICE_KINDS)
-    idle_sums(report)  # prefetch: computes in parallel what is needed below
+    require(report, TABLE, *DEVICE_KINDS)
+    idle_sums(report)  # first, since it computes in parallel what is needed below
     frames = [_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()]
     if not frames:
         return TABLE.empty()

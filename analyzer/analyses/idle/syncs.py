@@ -110,7 +110,7 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
         after_ns.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, "api")
+    require(report, TABLE, "api")
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of syncs", by, TABLE.groupings)
     rows = _described(report, waited_for(report, in_scope(report)))

@@ -101,7 +101,7 @@ def utilisation(
         kernel_ns, communication_ns, memcpy_ns, memset_ns.
     """
     report = report.narrow(**where)
-    require(report, TABLE.name, *DEVICE_KINDS)
+    require(report, TABLE, *DEVICE_KINDS)
     if not 1 <= chunks <= _MOST_CHUNKS:
         raise UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
     if as_nsys:
