@@ -1,6 +1,7 @@
 """What tables declare that they read: nothing else is used, nothing is read while they compute, nothing is idle."""
 
 from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from weakref import WeakValueDictionary
 import pytest
 from hypothesis import Phase, given, settings
 
-from kanalyze import catalog
+from kanalyze import catalog, read_all
 from kanalyze.analyses import homes
 from kanalyze.analyses.device.gpu import gpu
 from kanalyze.analyses.page.time_page import READS, summarize
@@ -36,9 +37,6 @@ FEW = (
     "sample_reports/launch_bound_graph/torch.json.gz",
     "sample_reports/streams",
 )
-
-#: Tables of several reports, which read while they compute: they sort these first, by their kernels.
-READ_LATE = {name for name in homes() if catalog.table(name).together}
 
 #: What the options of tables are tried with.
 TRIED = {
@@ -85,16 +83,21 @@ def afresh(report):
     return replace(report, _whole=WeakValueDictionary(), _kept=Kept())
 
 
-def used_by(report, name, options, table):
-    """What a table uses of a report, sealed; empty if it cannot tell."""
-    late = name in READ_LATE
-    sealed = ((), (*table.reads, *table.may_read)) if late else (table.reads, table.may_read)
-    with report.sealed(*sealed) as used:
+def used_by(reports, name, options, table):
+    """What a table uses of a report, or of several where it joins them, sealed; empty if it cannot tell."""
+    fresh = [afresh(report) for report in (reports if table.together else reports[:1])]
+    with ExitStack() as seals:
+        used = [seals.enter_context(report.sealed(table.reads, table.may_read)) for report in fresh]
         try:
-            catalog.make(report, name, **options)
+            catalog.make(fresh[0], name, *fresh[1:], **options)
         except KanalyzeError:
             return set()
-    return used
+    return set().union(*used)
+
+
+def opened(path):
+    """The report at a path, and in a capture those of the other tools after it."""
+    return read_all(path, cache=False) if path.is_dir() else [read(path, cache=False)]
 
 
 def walk(paths, *, thorough=True):
@@ -105,18 +108,18 @@ def walk(paths, *, thorough=True):
     used, wrong = defaultdict(set), []
     for number, path in enumerate(paths):
         try:
-            report = read(ROOT / path, cache=False)
+            reports = opened(ROOT / path)
         except KanalyzeError:
             continue
         for name, options, table in forms():
             if options and table is catalog.table(name) and not (thorough or number < len(FEW[:2])):
                 continue
             try:
-                used[name, str(options)] |= used_by(afresh(report), name, options, table)
+                used[name, str(options)] |= used_by(reports, name, options, table)
             except UndeclaredReadError as error:
                 wrong.append(f"{name} {options} of {path}: {error}")
         try:
-            with (view := afresh(report)).sealed(READS) as names:
+            with (view := afresh(reports[0])).sealed(READS) as names:
                 summarize(view)
             used["page", ""] |= names
         except UndeclaredReadError as error:
@@ -157,7 +160,7 @@ def test_the_page_of_a_large_report_uses_what_it_declares(path, monkeypatch):
 def test_any_events_are_used_as_declared(events):
     report = made(events)
     for name, options, table in forms():
-        used_by(afresh(report), name, options, table)
+        used_by([report], name, options, table)
 
 
 @pytest.mark.slow
@@ -166,7 +169,7 @@ def test_any_events_are_used_as_declared(events):
 def test_any_more_events_are_used_as_declared(events):
     report = made(events)
     for name, options, table in forms():
-        used_by(afresh(report), name, options, table)
+        used_by([report], name, options, table)
 
 
 def test_names_are_those_of_the_reader():

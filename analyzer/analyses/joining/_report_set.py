@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze.analyses.joining._deduplicate import different, different_files
 from kanalyze.analyses.joining._merged_report import pooled
+from kanalyze.analyses.shared.requirements import name_of, prefetch
 from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 #: The tools that provide the time, in order of preference.
 _TIMED: Final = ("nsys", "torch.profiler")
+
+#: The tables of a report of ncu that launches and their counters are joined from.
+OF_NCU: Final = ("launch_numbers", "metrics", "rule_results")
 
 REPORT: Final = Column("report", pl.String, "Path of the report that gives the time.")
 
@@ -51,13 +55,13 @@ class Together:
         return [one for one in (self.base, self.torch, self.ncu) if one is not None]
 
 
-def together(table: str, reports: Sequence[Report], where: Where) -> list[Together]:
+def together(table: Table | str, reports: Sequence[Report], where: Where) -> list[Together]:
     """Groups the given reports around each that provides the time; `where` narrows that one.
 
     Several nsys reports, or without any several of torch.profiler, are runs or ranks with a time of their own. All
     others are merged: traces of ranks beside one nsys report, measurements of ncu. If there are as many traces as nsys
     reports, they are paired in the order given. A report in a capture's folder belongs only to the reports of that
-    capture, if one of them provides the time. Duplicates are removed.
+    capture, if one of them provides the time. Duplicates are removed. What `table` declares is read of each.
 
     Raises:
         CannotTellError: No report provides the time.
@@ -66,7 +70,9 @@ def together(table: str, reports: Sequence[Report], where: Where) -> list[Togeth
     by_tool = {tool: [one for one in files if one.meta.tool == tool] for tool in (*_TIMED, "ncu")}
     bases = next((by_tool[tool] for tool in _TIMED if by_tool[tool]), None)
     if bases is None:
-        raise CannotTellError.without_time(table, [one.meta.path for one in reports])
+        raise CannotTellError.without_time(name_of(table), [one.meta.path for one in reports])
+    for one in files:
+        prefetch(one, table)
     traces = by_tool["torch.profiler"] if bases is not by_tool["torch.profiler"] else []
     return [_around(base, at, bases, traces, by_tool["ncu"], where) for at, base in enumerate(bases)]
 

@@ -23,6 +23,7 @@ from kanalyze.analyses.joining._per_step import COUNTS, per_step, shared_steps
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.errors import CannotTellError
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ TABLE: Final = Table(
         Column("why", pl.String, "What in the reports shows that.", nullable=True),
     ),
     together=True,
+    reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "copy_detail", "processes", "devices"),
+    may_read=("symbols", "op", "range", "range_detail", "fault", "compiled_kernels", "launch_numbers", "metrics"),
 )  # fmt: skip
 
 
@@ -99,7 +102,7 @@ def agreement(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         figure, name, grid_x, grid_y, grid_z, block_x, block_y, block_z, first_tool, first, second_tool, second,
         difference, unit, verdict, reason, why.
     """
-    found = together(TABLE.name, reports, where)
+    found = together(TABLE, reports, where)
     if all(len(one.reports) == 1 for one in found):
         raise CannotTellError.without_second(TABLE.name, found[0].base.meta.path)
     return of_each(TABLE, [one for one in found if len(one.reports) > 1], _agreement_of)

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.counters.advice import CAPPED, advice
 from kanalyze.analyses.device._launch_shapes import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.joining.joined import TABLE as JOINED
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column, Table
@@ -47,6 +48,8 @@ TABLE: Final = Table(
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
     together=True,
+    reads=JOINED.reads,
+    may_read=JOINED.may_read,
 )  # fmt: skip
 
 
@@ -73,7 +76,7 @@ def gains(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         exclusive_ns, gain_share, gain_ns, source, rule, scope, speedup_share, roof_share, possible_share,
         possible_from, sentence, remedy, evidence.
     """
-    return of_each(TABLE, together(TABLE.name, reports, where), _gains_of)
+    return of_each(TABLE, together(TABLE, reports, where), _gains_of)
 
 
 def _gains_of(found: Together) -> pl.DataFrame:

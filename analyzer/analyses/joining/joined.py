@@ -16,7 +16,7 @@ from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, kernel_groups, 
 from kanalyze.analyses.joining._match_kernels import QUALITIES, same_kernels
 from kanalyze.analyses.joining._match_launches import same_launches
 from kanalyze.analyses.joining._ncu_per_group import MEASURED, RULES, measured_groups
-from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.joining._report_set import OF_NCU, Together, of_each, several, together
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.decoder.fields import OTHER
 from kanalyze.model import DEVICE_KINDS
@@ -77,8 +77,8 @@ TABLE: Final = Table(
         Column("gain_ns", pl.Int64, "The same as time.", nullable=True),
     ),
     together=True,
-    reads=(*DEVICE_KINDS, "api", "op", "python", "kernel_config", "collective_detail", "processes"),
-    may_read=("range", "overhead", "op_detail", "compiled_kernels"),
+    reads=(*DEVICE_KINDS, "api", "op", "python", "kernel_config", "collective_detail", "processes", *OF_NCU),
+    may_read=("symbols", "devices", "range", "overhead", "op_detail", "compiled_kernels"),
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def joined(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         launch_number, launch_event_id, launch_ns, best_rule, best_source, best_speedup_share, best_from, gain_share,
         gain_ns.
     """
-    return of_each(TABLE, together(TABLE.name, reports, where), joined_of)
+    return of_each(TABLE, together(TABLE, reports, where), joined_of)
 
 
 def joined_of(found: Together) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, groups_with_config
 from kanalyze.analyses.joining._match_kernels import same_kernels
 from kanalyze.analyses.joining._ncu_per_group import measured_groups
-from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.joining._report_set import OF_NCU, Together, of_each, several, together
 from kanalyze.analyses.ranges.range_gpu import range_gpu
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total as total_of
@@ -60,8 +60,8 @@ TABLE: Final = Table(
         *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
     ),
     together=True,
-    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
-    may_read=("kernel_config", "processes"),
+    reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail", *OF_NCU),
+    may_read=("symbols", "devices", "kernel_config", "processes"),
 )  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def variants(*reports: Report, **where: Unpack[Where]) -> pl.DataFrame:
         kernel_share, registers, shared_bytes, ncu_match, ncu_dur_ns, occupancy_share, achieved_occupancy_share,
         limiter, compute_share, memory_share, dram_bytes_per_s, bound, roof_share.
     """
-    return of_each(TABLE, together(TABLE.name, reports, where), _variants_of)
+    return of_each(TABLE, together(TABLE, reports, where), _variants_of)
 
 
 def _variants_of(found: Together) -> pl.DataFrame:

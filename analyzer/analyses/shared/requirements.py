@@ -17,8 +17,8 @@ def require(report: Report, table: Table | str, *kinds: str) -> None:
     Then it reads what the table declares that it is computed from; given a name alone, it only checks.
     """
     if report.meta.timeless:
-        raise CannotTellError.timeless(_name(table), report.meta.path)
-    _require_kinds(report, _name(table), *kinds)
+        raise CannotTellError.timeless(name_of(table), report.meta.path)
+    _require_kinds(report, name_of(table), *kinds)
     prefetch(report, table)
 
 
@@ -39,7 +39,8 @@ def prefetch(report: Report, table: Table | str) -> None:
         report.read_ahead(table.reads)
 
 
-def _name(table: Table | str) -> str:
+def name_of(table: Table | str) -> str:
+    """The name of a table that is given by its declaration, or by its name."""
     return table if isinstance(table, str) else table.name
 
 
