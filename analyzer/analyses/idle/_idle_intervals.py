@@ -22,7 +22,7 @@ from kanalyze.columns.lookup import count_up_to
 from kanalyze.machinery.processors import workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from kanalyze.analyses.host._thread_timeline import Thread
     from kanalyze.analyses.shared.cached import Remembered
@@ -110,23 +110,26 @@ class IdleBatch:
         return clip_phases(with_phases(joined), self.of.begun, self.of.ended)
 
 
-def idle_devices(report: Report, *more: Remembered[Any]) -> Iterator[IdleDevice]:
+def idle_devices(
+    report: Report, *more: Remembered[Any], beside: Sequence[Remembered[Any]] = ()
+) -> Iterator[IdleDevice]:
     """Idle intervals of each device in scope, with all that batches look up computed beforehand.
 
-    `more` are further cached answers that batches look up, computed at the same time.
+    `more` are further cached answers that batches look up; those in `beside` are computed at the same time as all else,
+    so they should need little memory.
     """
 
     def prepare(report: Report) -> None:
-        for one in _NEEDED:
+        for one in (*_NEEDED, *more):
             one(report)
         found.extend(_idle_devices(report))
 
-    def prepare_more(report: Report) -> None:
-        for one in more:
+    def prepare_beside(report: Report) -> None:
+        for one in beside:
             one(report)
 
     found: list[IdleDevice] = []
-    at_once(report, [prepare, prepare_more])
+    at_once(report, [prepare, prepare_beside])
     yield from found
 
 

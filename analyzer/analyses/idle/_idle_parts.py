@@ -110,7 +110,7 @@ class Split:
 
 def idle_devices_with_names(report: Report) -> Iterator[IdleDevice]:
     """The :func:`idle_devices` of a report, with all that :func:`idle_parts` looks up computed beforehand."""
-    return idle_devices(report, range_lines, range_names, ended_last, event_waits, shared_streams, reasons)
+    return idle_devices(report, ended_last, event_waits, shared_streams, reasons, beside=[range_lines, range_names])
 
 
 def split_idle(batch: IdleBatch, *, by_range: bool = False) -> list[Split]:

@@ -148,7 +148,7 @@ def idle_sums(report: Report) -> dict[int, IdleSums]:
     if _names_wanted(report):
         return {device: sums for device, (_, sums) in _sums_by_name(report).items()}
     found = {}
-    for device in idle_devices(report, exclusive_operations, reasons):
+    for device in idle_devices(report, reasons, beside=[exclusive_operations]):
         found[device.device] = _initial(device)
         for part in device.of_batches(_sums_of_batch, device.idle):
             found[device.device].include(part)
