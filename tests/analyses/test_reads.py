@@ -141,8 +141,9 @@ def test_tables_use_what_they_declare_and_declare_what_they_use():
 
 
 @pytest.mark.slow
-def test_of_all_reports_tables_use_what_they_declare():
-    assert walk(every_report())[1] == []
+@pytest.mark.parametrize("first", range(4))
+def test_of_other_reports_tables_use_what_they_declare(first):
+    assert walk(every_report()[first * 4 :: 16])[1] == []
 
 
 @pytest.mark.parametrize("path", ["tests/reports/torch_node.sqlite", "tests/reports/torch/with_modules.json.gz"])
