@@ -13,6 +13,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,8 +27,10 @@ from fuzz.cases import SEEDS, cases  # noqa: E402 - the path comes first
 #: Not from outcomes.py: this process needs neither polars nor kanalyze.
 OUTCOMES = ("error", "same", "word", "silent", "traceback", "hang", "abort")
 
-#: No case takes a second on an idle machine.
+#: No case takes a second of CPU time. A machine may have other work: a worker that waits for its turn is not hung,
+#: unless it has been silent for far longer.
 HANG_S = 60
+SILENT_S = 900
 
 #: What a worker may map, and what each case may not need.
 MEMORY_BYTES = 12 << 30
@@ -75,13 +78,25 @@ def _start(form: str, first: int, count: int) -> subprocess.Popen[bytes]:
 def _told(worker: subprocess.Popen[bytes]) -> tuple[str, str]:
     """What became of the worker's next case; or of the worker, where it ended or says nothing for too long."""
     assert worker.stdout is not None
-    if not select.select([worker.stdout], [], [], HANG_S)[0]:
-        return "hang", f"nothing for {HANG_S} s"
+    begun, used_s = time.monotonic(), _cpu_s(worker.pid)
+    while not select.select([worker.stdout], [], [], HANG_S)[0]:
+        busy_s, silent_s = _cpu_s(worker.pid) - used_s, time.monotonic() - begun
+        if max(busy_s, silent_s * HANG_S / SILENT_S) >= HANG_S:
+            return "hang", f"nothing for {silent_s:.0f} s, {busy_s:.0f} s of them at work"
     line = worker.stdout.readline()
     if not line.endswith(b"\n"):
         return "abort", f"status {worker.wait()}"
     outcome, why = json.loads(line)
     return outcome, why
+
+
+def _cpu_s(process: int) -> float:
+    """CPU time of a process; without /proc, that of the clock."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return time.monotonic()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def work(form: str, first: int, count: int) -> None:
