@@ -89,19 +89,26 @@ def test_an_interrupt_while_it_works(tmp_path, limited):
     )
     trace.write_text(json.dumps({"traceEvents": list(events)}))
     prefix = ["/bin/sh", "-c", f'{"ulimit -v 16000000; " if limited else ""}exec "$@"', "sh"]
-    with subprocess.Popen(  # noqa: S603 - it starts this very package
-        [*prefix, *program("summarize", trace, "--no-cache", "-o", page)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        start_new_session=True,
-    ) as process:
-        time.sleep(0.7)
-        os.killpg(process.pid, signal.SIGINT)
-        said = process.stderr.read()
-        assert process.wait(60) == 130, said
+    command = [*prefix, *program("summarize", trace, "--no-cache", "-o", page)]
+    for tenth in range(7, 12):
+        status, said = interrupted(command, tenth / 10)
+        if b"Exception ignored" not in said:  # Python loses an interrupt that comes while it runs a callback
+            break
+        page.unlink(missing_ok=True)
+    assert status == 130, said
     assert said.strip() in (b"Aborted!", b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace.json"]
+
+
+def interrupted(command, after_s):
+    """The exit status of a command that is interrupted after some time, and what it said."""
+    with subprocess.Popen(  # noqa: S603 - it starts this very package
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
+    ) as process:
+        time.sleep(after_s)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.stderr.read()
+        return process.wait(60), said
 
 
 # Memory

@@ -201,18 +201,17 @@ TABLE: Final = Table(
         "sync",
         "range",
         "op",
-        "python",
         "overhead",
         "fault",
         "memory",
         "osrt",
         "kernel_config",
         "copy_detail",
-        "memory_detail",
         "collective_detail",
         "devices",
         "notes",
     ),
+    may_read=("python", "library", "memory_detail"),
 )
 
 

@@ -42,9 +42,10 @@ def health(report: Report) -> pl.DataFrame:
     Columns:
         check, count, ns, effect, doubt.
     """
-    prefetch(report, TABLE)
     if report.meta.timeless:
+        report.read_ahead((*DEVICE_KINDS, "collective_detail", "notes"))
         return check_table(names(report), report.table("notes"))
+    prefetch(report, TABLE)
     paired, unknown, shapes = side_by_side(report, [pairing, _attribution, _shapes])
     checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
     (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]

@@ -200,7 +200,7 @@ def _described(batch: IdleBatch) -> pl.DataFrame:
     work, calls = operations(report), calls_of(report, rows, "thread_id", "call_start", "call_name")
     ended = rows_at(work.select("name", "kind", "process_id"), rows)
     made = pl.DataFrame([ended.get_column("process_id"), *calls.select("thread_id", at="call_start")])
-    around = ranges_at(report, made)
+    around = ranges_at(report, made).set(made.get_column("thread_id").is_null(), None)
     return TABLE.select(
         found.with_columns(
             pl.lit(batch.of.device).alias("device"),

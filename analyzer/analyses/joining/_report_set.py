@@ -61,7 +61,8 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
     Several nsys reports, or without any several of torch.profiler, are runs or ranks with a time of their own. All
     others are merged: traces of ranks beside one nsys report, measurements of ncu. If there are as many traces as nsys
     reports, they are paired in the order given. A report in a capture's folder belongs only to the reports of that
-    capture, if one of them provides the time. Duplicates are removed. What `table` declares is read of each.
+    capture, if one of them provides the time. Duplicates are removed. What `table` declares is read of
+    the reports beside; of `base` it is read when the table is computed.
 
     Raises:
         CannotTellError: No report provides the time.
@@ -71,17 +72,24 @@ def together(table: Table | str, reports: Sequence[Report], where: Where) -> lis
     bases = next((by_tool[tool] for tool in _TIMED if by_tool[tool]), None)
     if bases is None:
         raise CannotTellError.without_time(name_of(table), [one.meta.path for one in reports])
-    for one in files:
-        prefetch(one, table)
     traces = by_tool["torch.profiler"] if bases is not by_tool["torch.profiler"] else []
-    return [_around(base, at, bases, traces, by_tool["ncu"], where) for at, base in enumerate(bases)]
+    return [_around(table, base, at, bases, traces, by_tool["ncu"], where) for at, base in enumerate(bases)]
 
 
 def _around(  # noqa: PLR0913 - what is given, and which of it
-    base: Report, at: int, bases: Sequence[Report], traces: Sequence[Report], ncu: Sequence[Report], where: Where
+    table: Table | str,
+    base: Report,
+    at: int,
+    bases: Sequence[Report],
+    traces: Sequence[Report],
+    ncu: Sequence[Report],
+    where: Where,
 ) -> Together:
     others = {one.meta.capture for one in bases} - {None, base.meta.capture}
-    traces, ncu = (different([one for one in some if one.meta.capture not in others]) for some in (traces, ncu))
+    beside = [[one for one in some if one.meta.capture not in others] for some in (traces, ncu)]
+    for one in (*beside[0], *beside[1]):
+        prefetch(one, table)
+    traces, ncu = map(different, beside)
     if len(traces) == len(bases) > 1 and all(one.meta.capture is None for one in (*traces, *bases)):
         traces = traces[at : at + 1]
     return Together(base.narrow(**where), pooled(traces), pooled(ncu), (base, *traces, *ncu))

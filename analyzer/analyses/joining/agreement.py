@@ -67,8 +67,11 @@ TABLE: Final = Table(
         Column("why", pl.String, "What in the reports shows that.", nullable=True),
     ),
     together=True,
-    reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "copy_detail", "processes", "devices"),
-    may_read=("symbols", "op", "range", "range_detail", "fault", "compiled_kernels", "launch_numbers", "metrics"),
+    reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes", "devices"),
+    may_read=(
+        *("symbols", "op", "range", "range_detail", "fault", "copy_detail", "compiled_kernels"),
+        *("launch_numbers", "metrics"),
+    ),
 )  # fmt: skip
 
 

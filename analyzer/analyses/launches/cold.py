@@ -84,15 +84,13 @@ TABLE: Final = Table(
     reads=(
         *DEVICE_KINDS,
         "api",
-        "op",
-        "python",
         "overhead",
         "kernel_config",
         "copy_detail",
         "collective_detail",
         "graph_detail",
     ),
-    may_read=("range",),
+    may_read=("range", "op", "python"),
 )
 
 #: The table that ``by="kernel"`` gives.

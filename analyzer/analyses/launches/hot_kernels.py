@@ -55,8 +55,8 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
-    reads=(*DEVICE_KINDS, "api", "op", "python", "overhead", "kernel_config", "collective_detail"),
-    may_read=("range",),
+    reads=(*DEVICE_KINDS, "api", "overhead", "kernel_config", "collective_detail"),
+    may_read=("range", "op", "python"),
 )
 
 

@@ -38,6 +38,16 @@ def loop():
     )
 
 
+def test_a_call_of_an_unknown_thread_is_in_no_range():
+    events = [
+        kernel(0, 2_000),
+        nvtx("r", 4_000, 8_000, thread=None),
+        call("cudaLaunchKernel", 5_000, 7_000, thread=None, correlation=1),
+        kernel(9_000, 9_500, correlation=1),
+    ]
+    assert gaps(report(events)).select("reason", "range").rows() == [("unknown", None)]
+
+
 def test_a_gap_has_its_reasons_and_what_ended_it():
     (row,) = gaps(loop()).rows(named=True)
     assert row == {
