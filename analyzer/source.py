@@ -45,7 +45,7 @@ class UndeclaredReadError(Exception):
 
 
 class _Seal(NamedTuple):
-    """What may be read ahead of an analysis, what while it computes, and what it used."""
+    """Names that may be read ahead of an analysis, those that may be while it computes, and those that it used."""
 
     names: frozenset[str]
     more: frozenset[str]

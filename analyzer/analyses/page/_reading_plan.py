@@ -33,7 +33,7 @@ _FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
 
 
 def reads_of(tables: Iterable[Table], *more: str) -> tuple[str, ...]:
-    """What `tables` declare that they are computed from, always or in some reports, and `more`; in reading order."""
+    """Names of all that `tables` declare as read, always or in some reports, and `more`; in reading order."""
     wanted = {name for table in tables for name in (*table.reads, *table.may_read)} | {*more}
     return tuple(name for name in (*KINDS, *READER_TABLES) if name in wanted)
 
