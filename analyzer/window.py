@@ -23,7 +23,8 @@ class Window:
     """A time window ``[start_ns, end_ns)``; None leaves a side open.
 
     `name` is the range that it is an instance of, where it was asked for by name; `group` is what all windows that were
-    asked for with it are called together, where their names do not say; `process` is the one whose range it is.
+    asked for with it are called together, where their names do not say; `process` is the one whose range it is. Of a
+    window of iterations, `count` is their number, and `each` what one of them is called (a step, the range's name).
     """
 
     start_ns: int | None = None
@@ -31,6 +32,8 @@ class Window:
     name: str | None = None
     group: str | None = field(default=None, compare=False)
     process: int | None = field(default=None, compare=False)
+    count: int | None = field(default=None, compare=False)
+    each: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """The range's name, or the times in user syntax: ``120ms..250ms``."""
