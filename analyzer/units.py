@@ -22,6 +22,8 @@ _LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
 _SIZE_STEPS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _ROUNDS_UP: Final = 999.5
 _PER_MILLE: Final = 0.001
+#: Means from so many on are told without decimals.
+_WHOLE: Final = 100
 
 
 def parse_time_ns(text: str) -> int | None:
@@ -156,13 +158,23 @@ def short_count(number: int) -> str:
     return str(number)
 
 
+def mean(number: int, of: int) -> str:
+    """Formats the mean of a count: ``1,184``, ``12.3``, ``2.5``; decimals tell that it is one, below a hundred."""
+    if number % of == 0 or number >= _WHOLE * of:
+        return count(round(number / of))
+    return f"{number / of:.1f}"
+
+
 def plural(number: int, noun: str) -> str:
     """Formats a count with its noun: ``1 kernel``, ``3,000 kernels``."""
-    if number == 1:
-        return f"1 {noun}"
+    return f"1 {noun}" if number == 1 else f"{count(number)} {plural_of(noun)}"
+
+
+def plural_of(noun: str) -> str:
+    """The plural of a noun: ``kernels``, ``copies``, ``launches``."""
     if noun.endswith("y"):
-        return f"{count(number)} {noun[:-1]}ies"
-    return f"{count(number)} {noun}{'es' if noun.endswith(('s', 'ch', 'sh')) else 's'}"
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith(('s', 'ch', 'sh')) else 's'}"
 
 
 def _digits(value: float) -> str:

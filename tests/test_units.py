@@ -168,6 +168,22 @@ def test_plural(number, noun, text):
 
 
 @pytest.mark.parametrize(
+    ("number", "of", "text"),
+    [
+        (71_040, 60, "1,184"),
+        (71_039, 60, "1,184"),
+        (5999, 60, "100.0"),
+        (150, 60, "2.5"),
+        (121, 60, "2.0"),  # not two in each
+        (120, 60, "2"),
+        (0, 60, "0"),
+    ],
+)
+def test_mean(number, of, text):
+    assert units.mean(number, of) == text
+
+
+@pytest.mark.parametrize(
     ("text", "share"),
     [
         ("50%", 0.5),

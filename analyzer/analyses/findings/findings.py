@@ -71,7 +71,8 @@ def ranked(report: Report) -> list[rules.Finding]:
     """
     require(report, TABLE, *DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
-    modules = [import_module(f"{rules.__name__}.{found.name}") for found in pkgutil.iter_modules(rules.__path__)]
+    names = [found.name for found in pkgutil.iter_modules(rules.__path__) if not found.name.startswith("_")]
+    modules = [import_module(f"{rules.__name__}.{name}") for name in names]
     # by name: what needs most memory (graph_candidate) comes before what keeps most (pageable_copy), 0.3 GB at 1 GB
     every = sorted((rule for module in modules for rule in module.RULES), key=lambda rule: rule.__name__)
     found = [finding for some in side_by_side(report, every) for finding in some]

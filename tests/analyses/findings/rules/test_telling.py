@@ -1,0 +1,75 @@
+"""Times and counts in sentences of findings: per iteration in a window of iterations, else in all."""
+
+import pytest
+
+from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration
+from kanalyze.window import Window
+from support.build import host, kernel, report
+
+STEPS = PerIteration(60, "step")
+OWN = PerIteration(60, "train_step")
+NONE = PerIteration(None, "")
+
+
+@pytest.mark.parametrize(
+    ("told", "time", "part"),
+    [
+        (STEPS, "10.93 ms a step", "10.93 ms of a step"),
+        (PerIteration(60, "iteration"), "10.93 ms an iteration", "10.93 ms of an iteration"),
+        (OWN, "10.93 ms per train_step", "10.93 ms of each train_step"),
+        (NONE, "655.8 ms", "655.8 ms"),
+    ],
+)
+def test_a_time(told, time, part):
+    assert told.time(655_800_000) == time
+    assert told.time_of(655_800_000) == part
+
+
+@pytest.mark.parametrize(
+    ("told", "number", "text"),
+    [
+        (STEPS, 71_040, "1,184 copies a step"),
+        (STEPS, 150, "2.5 copies a step"),
+        (STEPS, 60, "1 copy a step"),
+        (STEPS, 3, "3 copies in 60 steps"),
+        (STEPS, 1, "1 copy in 60 steps"),
+        (OWN, 120, "2 copies per train_step"),
+        (OWN, 3, "3 copies in 60 × train_step"),
+        (PerIteration(1, "step"), 3, "3 copies a step"),
+        (NONE, 71_040, "71,040 copies"),
+        (NONE, 1, "1 copy"),
+    ],
+)
+def test_a_count(told, number, text):
+    assert told.plural(number, "copy") == text
+
+
+@pytest.mark.parametrize(
+    ("window", "told"),
+    [
+        (None, NONE),
+        (Window(0, 10), NONE),
+        (Window(0, 10, count=0, each="step"), NONE),
+        (Window(0, 10, count=4, each="step"), PerIteration(4, "step")),
+        (Window(0, 10, count=4), PerIteration(4, "iteration")),
+        (Window(0, 10, count=4, each="{0}"), PerIteration(4, "{{0}}")),
+        (Window(0, 10, count=4, each="x" * 41), PerIteration(4, "x" * 39 + "…")),
+    ],
+)
+def test_the_window_says_whether_figures_are_per_iteration(window, told):
+    events = [kernel(0, 10)]
+    assert per_iteration(report(events).narrow(window=window)) == told
+
+
+@pytest.mark.parametrize(
+    ("event", "yes"),
+    [
+        (kernel(0, 10, name="void at::native::vectorized_elementwise_kernel<4>(int)"), True),
+        (host("op", "aten::add", 0, 10), True),
+        (host("op", "xla::add", 0, 10), False),
+        (kernel(0, 10, name="void native::add(int)"), False),
+        (kernel(0, 10, name=None), False),
+    ],
+)
+def test_a_program_of_pytorch_is_known_by_its_kernels_or_operators(event, yes):
+    assert in_pytorch(report([event, kernel(20, 30)])) is yes
