@@ -33,9 +33,21 @@ TABLE: Final = Table(
         Column(
             "at_stake_ns",
             pl.Int64,
-            "The time in the window that it takes; where the sentence says so, the most that mending it can gain.",
+            "The time in the window that it takes; of `at_most`, the most that mending it can gain.",
+        ),
+        Column("at_most", pl.Boolean, "Whether no way to mend it can gain more; if not, more may follow."),
+        Column(
+            "per_iteration_ns",
+            pl.Int64,
+            "The mean of that time per iteration, rounded, in a window of iterations.",
+            nullable=True,
         ),
         Column("share", pl.Float64, "That time as a part of the device's window."),
+        Column("headline", pl.String, "What was found, in a line."),
+        Column("action", pl.String, "What to do about it, in a line: as code or a command where that says it."),
+        Column(
+            "where", pl.String, "The range, operator or line of code that it lies in, or most of it.", nullable=True
+        ),
         Column("sentence", pl.String, "What was found, with the evidence."),
         Column("remedy", pl.String, "What to do about it."),
         Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
@@ -81,8 +93,16 @@ def ranked(report: Report) -> list[rules.Finding]:
     enough = [(once if one.rule in ONE_TIME else least)[one.device] for one in found]
     worth = [one for one, ns in zip(found, enough, strict=True) if one.at_stake_ns >= ns]
     words = interface(report)
-    told = [one._replace(text=worded(one.text, words), remedy=worded(one.remedy, words)) for one in worth]
+    told = [_worded(one.brief, words) for one in worth]
     return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+
+
+def _worded(one: rules.Finding, interface: str) -> rules.Finding:
+    """The finding in the terms of the programming interface that the program used."""
+    text, remedy, headline, action = (
+        worded(told, interface) for told in (one.text, one.remedy, one.headline, one.action)
+    )
+    return one._replace(text=text, remedy=remedy, headline=headline, action=action)
 
 
 @analysis
@@ -96,16 +116,23 @@ def findings(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
 
     Columns:
-        rule, device, at_stake_ns, share, sentence, remedy, table, definition.
+        rule, device, at_stake_ns, at_most, per_iteration_ns, share, headline, action, where, sentence, remedy, table,
+        definition.
     """
     every = ranked(report)
     lengths = {device: end - start for device, start, end in windows(report).iter_rows()}
+    iterations = report.scope.window and report.scope.window.count
     rows = [
         (
             found.rule,
             found.device,
             found.at_stake_ns,
+            found.at_most,
+            round(found.at_stake_ns / iterations) if iterations else None,
             found.at_stake_ns / max(lengths[found.device], 1),
+            found.headline.format(*found.names),
+            found.action,
+            found.where.format() or None,
             found.text.format(*found.names),
             found.remedy,
             found.table,

@@ -41,7 +41,12 @@ def test_every_column_of_a_finding():
             "rule": "host-blocks",
             "device": 0,
             "at_stake_ns": 40,
+            "at_most": False,
+            "per_iteration_ns": None,
             "share": 0.4,
+            "headline": "GPU 0 idle while the host is blocked in a synchronizing call",
+            "action": "Launch the next work before waiting, or wait for less",
+            "where": None,
             "sentence": "GPU 0 idle while the host is blocked in a synchronizing call: 40.0 % of the window "
             "(cudaDeviceSynchronize 40 ns).",
             "remedy": "Launch the next work before waiting, or wait for less: an event instead of the device, later "
@@ -93,6 +98,13 @@ def test_a_share_is_of_the_window_that_is_looked_at():
     assert rows(*events) == [("small-grid", 0, 30, 0.3)]
     assert rows(*events, window=Window(20, 60)) == [("small-grid", 0, 15, 0.375)]
     assert rows(*events, window=Window(40, 100)) == []
+
+
+@pytest.mark.parametrize(("count", "each_ns"), [(None, None), (1, 30), (4, 8)])
+def test_in_a_window_of_iterations_the_mean_of_each_is_told(count, each_ns):
+    window = Window(0, 100, count=count, each="step")
+    events = [launch(0, 40), launch(40, 100, 32)]
+    assert rows(*events, window=window, columns=["at_stake_ns", "per_iteration_ns"]) == [(30, each_ns)]
 
 
 def test_nothing_to_say_is_an_empty_table_and_no_record_of_the_devices_is_an_error():

@@ -7,10 +7,21 @@ than the ledger's buckets hold.
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 #: The maximum length of a user-chosen name in a sentence.
 _LONGEST: Final = 400
+
+#: The maximum length of a headline and of an action, kernel names aside: a line of 80 columns beside the time.
+HEADLINE_LONGEST: Final = 60
+ACTION_LONGEST: Final = 76
+
+#: Where a sentence may end, so that what comes before can stand alone.
+_CLAUSE: Final = re.compile(r"(?<=\w)[.:;](?=\s|$)")
+
+#: Parts of a sentence that no cut may divide: escaped braces, placeholders, single characters.
+_PARTS: Final = re.compile(r"\{\{|\}\}|\{\d+\}|.", re.DOTALL)
 
 
 def literal(text: str) -> str:
@@ -34,6 +45,13 @@ class Finding(NamedTuple):
         names: Full kernel names of the sentence; a renderer may shorten them.
         remedy: What to do about it, one sentence.
         table: The table with the rows behind it, for ``kanalyze show``.
+        headline: The trouble in at most :data:`HEADLINE_LONGEST` characters, for a page that has a line for it; with
+            placeholders and escapes as `text`. If empty, :attr:`brief` cuts it from `text`.
+        action: What to do in at most :data:`ACTION_LONGEST` characters, as code or a command where that says it. If
+            empty, :attr:`brief` cuts it from `remedy`.
+        where: The range, operator or line of code that it lies in, or most of it, escaped as `text`; empty if unknown.
+        at_most: Whether no way to mend it can gain more than `at_stake_ns`; if not, that is what the trouble takes as
+            far as the report shows it, and mending it may gain more.
     """
 
     rule: str
@@ -43,8 +61,28 @@ class Finding(NamedTuple):
     remedy: str
     table: str
     names: tuple[str, ...] = ()
+    headline: str = ""
+    action: str = ""
+    where: str = ""
+    at_most: bool = False
 
     @property
     def definition(self) -> str:
         """Link to the documentation that defines the finding and its time at stake."""
         return f"docs/findings.md#{self.rule}"
+
+    @property
+    def brief(self) -> Finding:
+        """The finding with a headline and an action."""
+        headline = self.headline or _cut(self.text, HEADLINE_LONGEST)
+        return self._replace(headline=headline, action=self.action or _cut(self.remedy, ACTION_LONGEST))
+
+
+def _cut(text: str, longest: int) -> str:
+    """The first clause of `text`, cut between words if longer than `longest`."""
+    clause = _CLAUSE.split(text, maxsplit=1)[0]
+    parts = _PARTS.findall(clause)
+    if len(parts) <= longest:
+        return clause
+    start = "".join(parts[: longest - 1])
+    return f"{start.rpartition(' ')[0] or start}…"

@@ -9,7 +9,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.findings.findings import findings
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown, terminal
@@ -42,6 +42,26 @@ def test_a_literal_is_what_a_format_gives_back():
 @pytest.mark.parametrize(("length", "said"), [(400, "{" * 400), (401, "{" * 399 + "…")])
 def test_of_a_long_name_a_sentence_has_the_beginning(length, said):
     assert literal("{" * length).format() == said
+
+
+@pytest.mark.parametrize(
+    ("text", "headline"),
+    [
+        ("Short, and whole.", "Short, and whole"),
+        ("A clause: the rest is evidence.", "A clause"),
+        ("Version 1.5 of a::b:c stays; this goes.", "Version 1.5 of a::b:c stays"),
+        ("{0} " + "long " * 20, "{0} " + "long " * 11 + "…"),
+        ("{{" * 61, "{{" * 59 + "…"),
+        ("x" * 58 + "{0}{{", "x" * 58 + "{0}{{"),
+        ("x" * 58 + "{0}{{x", "x" * 58 + "{0}…"),
+    ],
+)
+def test_a_finding_without_a_headline_has_the_beginning_of_its_sentence(text, headline):
+    found = Finding("rule", 0, 1, text, text, "ledger", ("name",)).brief
+    assert found.headline == headline.replace(" …", "…")
+    assert len(found.headline.format("k")) <= HEADLINE_LONGEST
+    assert len(found.action) <= ACTION_LONGEST + text.count("{{")
+    assert found._replace(headline="own", action="own").brief == found._replace(headline="own", action="own")
 
 
 @pytest.mark.one_in(3)
