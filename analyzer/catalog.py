@@ -24,10 +24,37 @@ _HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NU
 _PARTS: Final = tuple(table.name for table in _HIDDEN)
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
 
+#: Rooms of the analyses by what their tables are about, in the order of the list of tables.
+_COUNTED: Final = "What ncu measured"
+_RAW: Final = "What the report holds"
+_SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
+    "Where the time went": ("iterations", "idle", "findings"),
+    "Work on the GPU": ("device", "occupancy", "streams", "launches"),
+    "Operators, ranges and steps": ("operators", "fusion", "ranges"),
+    "Calls of the host": ("host",),
+    "Memory": ("memory",),
+    _COUNTED: ("counters",),
+    "Several reports together": ("joining",),
+}
+
 
 def names() -> list[str]:
     """Names of all tables: analyses first, then readers' tables."""
     return [*homes(), *_READER_TABLES]
+
+
+def subjects() -> dict[str, list[str]]:
+    """Names of all tables by subject, in the order of the command line; a room that is not placed is a subject."""
+    headings = {room: heading for heading, rooms in _SUBJECTS.items() for room in rooms}
+    found: dict[str, list[str]] = {heading: [] for heading in _SUBJECTS}
+    for name, home in homes().items():
+        package, room, _ = home.rsplit(".", 2)
+        heading = headings.get(room) or (import_module(f"{package}.{room}").__doc__ or room).partition(".")[0]
+        found.setdefault(heading, []).append(name)
+    for name, declared in _READER_TABLES.items():
+        found.setdefault(_COUNTED if declared.counted else _RAW, []).append(name)
+    found[_RAW] = found.pop(_RAW)  # last
+    return {heading: listed for heading, listed in found.items() if listed}
 
 
 def table(name: str) -> Table:

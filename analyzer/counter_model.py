@@ -30,6 +30,7 @@ METRICS = Table(
         Column("text", pl.String, "Its value where that is no number, such as CachePreferNone.", nullable=True),
         Column("unit", pl.String, "Unit in ncu's own words: ns, byte/s, %, cycle…; null for none.", nullable=True),
     ),
+    purpose="every counter, by ncu's own name",
     counted=True,
 )
 
@@ -78,6 +79,7 @@ INSTRUCTIONS = Table(
             nullable=True,
         ),
     ),
+    purpose="every SASS instruction with its counts",
     counted=True,
 )
 

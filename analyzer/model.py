@@ -67,6 +67,8 @@ EVENTS = Table(
             nullable=True,
         ),
     ),
+    purpose="all that has a start and a duration",
+    tools=("nsys", "torch", "ncu"),
 )
 
 LAUNCH_SHAPE: Final = (
@@ -107,6 +109,8 @@ KERNEL_CONFIG = Table(
         Column("local_per_thread_bytes", pl.Int64, "Local memory (spills, arrays) of a thread.", nullable=True),
         *_OF_GRAPH,
     ),
+    purpose="grid, block, registers, memory of each launch",
+    tools=("nsys", "torch", "ncu"),
 )
 
 COPY_DETAIL = Table(
@@ -129,6 +133,7 @@ COPY_DETAIL = Table(
         Column("address", pl.Int64, "Virtual address of the first page that unified memory moved.", nullable=True),
         *_OF_GRAPH,
     ),
+    purpose="bytes and kinds of memory of each copy",
 )
 
 #: Style of a range: push/pop on one thread, or start/end across threads.
@@ -150,6 +155,7 @@ RANGE_DETAIL = Table(
             nullable=True,
         ),
     ),
+    purpose="domain, style and end of each NVTX range",
 )
 
 SYNC_DETAIL = Table(
@@ -162,6 +168,7 @@ SYNC_DETAIL = Table(
         ),
         Column("record_id", pl.Int64, "The recording of that event in `event_records`.", nullable=True),
     ),
+    purpose="the CUDA event that a synchronisation awaited",
 )
 
 EVENT_RECORDS = Table(
@@ -176,6 +183,8 @@ EVENT_RECORDS = Table(
         Column("cuda_event_id", pl.Int64, "The CUDA event.", nullable=True),
         Column("record_id", pl.Int64, "This recording, as in `sync_detail`.", nullable=True),
     ),
+    purpose="CUDA events recorded into streams",
+    tools=("nsys",),
 )
 
 #: Stream types by implicit synchronisation: null and blocking streams of a context wait for each other.
@@ -197,6 +206,8 @@ STREAMS = Table(
         Column("priority", pl.Int64, "Priority; lower numbers go first.", nullable=True),
         Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
     ),
+    purpose="streams, and whether they wait for the default",
+    tools=("nsys",),
 )
 
 FAULT_DETAIL = Table(
@@ -213,6 +224,8 @@ FAULT_DETAIL = Table(
         Column("source_file", pl.Categorical, "Source file of the CPU instruction.", nullable=True),
         Column("source_line", pl.Int64, "Its line there.", nullable=True),
     ),
+    purpose="where each page fault happened",
+    tools=("nsys",),
 )
 
 MEMORY_DETAIL = Table(
@@ -227,6 +240,7 @@ MEMORY_DETAIL = Table(
         Column("pool_size_bytes", pl.Int64, "What the pool holds of the device.", nullable=True),
         Column("pool_used_bytes", pl.Int64, "What of that is in use.", nullable=True),
     ),
+    purpose="bytes and address of each allocation",
 )
 
 OP_DETAIL = Table(
@@ -257,6 +271,8 @@ OP_DETAIL = Table(
         Column("input_types", pl.Categorical, "Types of its inputs, a JSON list as recorded.", nullable=True),
         Column("input_strides", pl.Categorical, "Strides of its inputs, a JSON list as recorded.", nullable=True),
     ),
+    purpose="ids, shapes and types of each operator call",
+    tools=("torch",),
 )
 
 COLLECTIVE_DETAIL = Table(
@@ -273,6 +289,8 @@ COLLECTIVE_DETAIL = Table(
         Column("group_description", pl.Categorical, "What the process group is for.", nullable=True),
         Column("ranks", pl.String, "The ranks that take part, as recorded (long lists are cut there).", nullable=True),
     ),
+    purpose="bytes and ranks of each collective",
+    tools=("torch",),
 )
 
 GRAPH_DETAIL = Table(
@@ -283,6 +301,8 @@ GRAPH_DETAIL = Table(
         Column("graph_id", pl.Int64, "The graph that was instantiated.", nullable=True),
         Column("graph_exec_id", pl.Int64, "The executable graph.", nullable=True),
     ),
+    purpose="the graph of each launch that was traced whole",
+    tools=("nsys",),
 )
 
 GRAPH_NODES = Table(
@@ -295,6 +315,8 @@ GRAPH_NODES = Table(
         Column("graph_id", pl.Int64, "The graph that it was instantiated from.", nullable=True),
         Column("original_node_id", pl.Int64, "The node of that graph.", nullable=True),
     ),
+    purpose="nodes of CUDA graphs, and what made them",
+    tools=("nsys",),
 )
 
 DEVICES = Table(
@@ -322,6 +344,8 @@ DEVICES = Table(
         Column("shared_per_block_bytes", pl.Int64, "Shared memory that a block can opt in to.", nullable=True),
         Column("threads_per_warp", pl.Int64, "Threads of a warp.", nullable=True),
     ),
+    purpose="GPUs and their limits",
+    tools=("nsys", "torch", "ncu"),
 )
 
 PROCESSES = Table(
@@ -333,6 +357,8 @@ PROCESSES = Table(
         Column("cuda_ordinal", pl.Int64, "What the process calls the GPU (CUDA_VISIBLE_DEVICES).", nullable=True),
         Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
     ),
+    purpose="processes and the GPUs that they see",
+    tools=("nsys", "torch", "ncu"),
 )
 
 COMPILED_KERNELS = Table(

@@ -29,6 +29,9 @@ UNITS = {
     "share": "0..1",
 }
 
+#: The tools whose reports are read.
+TOOLS = ("nsys", "torch", "ncu")
+
 #: The heading of the columns in the docstring of a table's function; the source has their names below it.
 COLUMNS = "Columns:"
 
@@ -73,6 +76,8 @@ class Table:
         counted: Whether it is built from counters, and so from the ncu report of a capture.
         reads: Kinds of events and readers' tables that it is computed from; read before it is computed.
         may_read: Further ones that only some reports call for, by what is in `reads`; read when that shows.
+        purpose: What it answers, one clause that fits a line of the list of tables.
+        tools: The tools whose reports can have rows of it; ``capture`` for a folder of ``kanalyze collect``.
     """
 
     name: str
@@ -86,6 +91,14 @@ class Table:
     counted: bool = False
     reads: tuple[str, ...] = ()
     may_read: tuple[str, ...] = ()
+    purpose: str = ""
+    tools: tuple[str, ...] = ("nsys", "torch")
+
+    @property
+    def inputs(self) -> str:
+        """What can have rows of it: tools, ``any`` of them, or ``several`` reports."""
+        tools = ("several",) if self.together else ("ncu",) if self.counted else self.tools
+        return "any" if len(tools) == len(TOOLS) else " ".join(tools)
 
     @property
     def schema(self) -> dict[str, DataType | DataTypeClass]:

@@ -41,7 +41,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 @click.argument("table")
 @reports_argument
 @scope
-@click.option("--by", metavar="GROUPING", help="Group the table differently; `kanalyze tables` says how.")
+@click.option("--by", metavar="GROUPING", help="Group it differently; `kanalyze tables TABLE` says how.")
 @click.option("--trace", is_flag=True, default=None, help="A row per instance (range_gpu).")
 @click.option("--graphs", is_flag=True, default=None, help="Count graphs that were traced whole, too (range_gpu).")
 @click.option("--as-nsys", is_flag=True, default=None, help="Count as nsys itself does (utilisation).")

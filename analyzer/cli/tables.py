@@ -1,4 +1,4 @@
-"""``kanalyze tables``: what tables there are, column by column."""
+"""``kanalyze tables``: what tables there are, and the columns of each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
 def tables(table: str | None, form: str, output: Path | None) -> None:
-    """Every table with its columns, units and meaning; or only TABLE."""
+    """What tables there are, a line each; or the columns of TABLE with units and meaning.
+
+    The other formats have all of that: with TABLE of one, else of every table.
+    """
     from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers.tables import declarations as rendered  # noqa: PLC0415 - as above
 
+    if form == "terminal" and table is None:
+        listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
+        emit(rendered.listing(listed, width()), output)
+        return
     wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.names())]
     if form == "terminal":
         emit(rendered.terminal(wanted, width()), output)

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+import kanalyze
 from kanalyze import catalog
-from support.command import refused, report_with, run
+from kanalyze.errors import CannotTellError
+from kanalyze.schema import TOOLS
+from support.command import REPORTS, refused, report_with, run
 
 
 def printed(*arguments, **keys):
@@ -18,13 +21,64 @@ def declared():
     return {table["table"]: table for table in json.loads(printed("--format", "json"))}
 
 
-def test_every_table_is_listed_once():
-    heads = [line for line in printed().splitlines() if line and not line.startswith(" ")]
-    assert heads == catalog.names() == list(declared())
-    assert {"kernels", "copies", "api", "gpu", "launches", "launch_summary", "ledger", "health", "events"} <= {*heads}
+def listed(**keys):
+    """The lines of tables in the list of all, by name."""
+    lines = printed(**keys).splitlines()
+    return {line.split()[0]: line for line in lines if line.startswith("  ") and line[2] != " "}
 
 
-@pytest.mark.parametrize("form", ["terminal", "markdown", "json"])
+def test_every_table_has_a_line_below_its_subject():
+    assert sorted(listed()) == sorted(catalog.names()) == sorted(declared())
+    subjects = catalog.subjects()
+    assert [line for line in printed().splitlines() if line in subjects] == list(subjects)
+    assert sorted(name for names in subjects.values() for name in names) == sorted(catalog.names())
+
+
+def test_a_line_says_what_has_the_table_and_what_it_is_for():
+    assert listed()["ledger"] == "  ledger             nsys torch  where each GPU's time went, to the nanosecond"
+    assert listed()["joined"].split(maxsplit=2)[1] == "several"
+
+
+def test_every_table_says_its_purpose_in_one_line():
+    """At 80 columns; one that says none would be listed by the sentence that declares its rows."""
+    for name in catalog.names():
+        purpose = catalog.table(name).purpose
+        assert purpose, name
+        assert listed()[name].endswith(f"  {purpose}"), name
+
+
+def test_a_room_without_a_place_is_a_subject_of_its_own(monkeypatch):
+    monkeypatch.setattr(catalog, "_SUBJECTS", {"Several reports together": ("joining",)})
+    assert catalog.subjects()["Allocations, copies and unified memory"][0] == "faults"
+
+
+#: Reports that have, of each tool, what it can record.
+RICH = {
+    "nsys": [f"{name}.sqlite" for name in ("add_um", "nvtx", "libraries", "graph_node", "graph_graph", "two_gpus")]
+    + ["memory.sqlite"],
+    "torch": [f"torch/{name}.json.gz" for name in ("with_modules", "ddp", "cuda_graph", "sync_events", "memory")]
+    + [f"../../sample_reports/{name}/torch.json.gz" for name in ("mlp_train", "gelu")],
+    "ncu": ["ncu/add.details.csv"],
+}
+
+
+@pytest.mark.parametrize("tool", RICH)
+def test_the_tools_of_a_table_are_those_whose_reports_have_rows_of_it(tool):
+    reports = [kanalyze.read(REPORTS / path) for path in RICH[tool]]
+    for name in catalog.names():
+        if catalog.table(name).inputs not in ("several", "capture"):
+            said = tool in catalog.table(name).inputs.replace("any", " ".join(TOOLS)).split()
+            assert any(has_rows(report, name) for report in reports) == said, name
+
+
+def has_rows(report, name):
+    try:
+        return catalog.make(report, name).height > 0
+    except CannotTellError:
+        return False
+
+
+@pytest.mark.parametrize("form", ["markdown", "json"])
 def test_one_table_is_a_part_of_all(form):
     one, every = printed("kernels", "--format", form), printed("--format", form)
     assert "launch-shape" in one
@@ -33,6 +87,12 @@ def test_one_table_is_a_part_of_all(form):
         assert json.loads(one) == [declared()["kernels"]]
     else:
         assert one in every
+
+
+def test_one_table_for_reading_has_all_its_columns():
+    told = printed("kernels")
+    assert all(f"    {column['name']} " in told for column in declared()["kernels"]["columns"])
+    assert "launch-shape" in told
 
 
 @pytest.mark.parametrize("name", catalog.names())

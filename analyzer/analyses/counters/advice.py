@@ -63,6 +63,7 @@ TABLE: Final = Table(
         ),
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
+    purpose="what to do about each kernel, with estimates",
     counted=True,
     reads=("kernel", "kernel_config", "devices", "metrics", "rule_results"),
 )

@@ -177,6 +177,7 @@ TABLE: Final = Table(
         ),
         *_plain(("local_loads", "local_stores", "spill_requests", "spill_share", "tensor_share")),
     ),
+    purpose="speed of light, memory, occupancy per kernel",
     counted=True,
     reads=("kernel", "kernel_config", "metrics"),
 )  # fmt: skip

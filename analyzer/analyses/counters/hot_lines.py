@@ -39,6 +39,7 @@ TABLE: Final = Table(
         Column("live_registers", pl.Int64, "Most registers that are live at one of its instructions.", nullable=True),
         Column("text", pl.String, "The line, where the source was imported.", nullable=True),
     ),
+    purpose="the lines of source that warps were at",
     counted=True,
     reads=("kernel", "instructions", "source_files"),
 )

@@ -114,6 +114,7 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    purpose="work, bytes, and distance to the roof",
     counted=True,
     reads=("kernel", "kernel_config", "devices", "metrics"),
 )  # fmt: skip

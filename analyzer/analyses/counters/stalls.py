@@ -31,6 +31,7 @@ TABLE: Final = Table(
         ),
         Column("meaning", pl.String, "What a warp waits for then."),
     ),
+    purpose="what the warps of each kernel wait for",
     counted=True,
     reads=("kernel", "kernel_config", "metrics"),
 )

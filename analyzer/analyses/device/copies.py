@@ -49,6 +49,7 @@ TABLE: Final = Table(
             "Time in which the device did nothing but this; sums to the ledger's memcpy and memset buckets.",
         ),
     ),
+    purpose="copies and memsets: time, bytes, bandwidth",
     equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
     reads=(*DEVICE_KINDS, "copy_detail", "collective_detail"),
 )

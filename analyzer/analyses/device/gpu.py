@@ -31,6 +31,7 @@ TABLE: Final = Table(
         ),
         *DURATION_COLUMNS,
     ),
+    purpose="kernels and memory operations in one list",
     equals="nsys stats cuda_gpu_sum",
     reads=(*DEVICE_KINDS, "collective_detail"),
 )

@@ -34,6 +34,8 @@ TABLE: Final = Table(
             "the ledger's kernel and communication buckets.",
         ),
     ),
+    purpose="kernels by total time",
+    tools=("nsys", "torch", "ncu"),
     equals="nsys stats cuda_gpu_kern_sum; with --by launch-shape cuda_gpu_kern_gb_sum",
     groupings=("launch-shape", "family", "library", "operation", "dtype", "arch", "tensor-core", "tile"),
     reads=(*DEVICE_KINDS, "collective_detail"),

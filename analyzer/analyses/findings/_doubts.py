@@ -195,6 +195,8 @@ TABLE: Final = Table(
             "Whether the page says so: there are some, and they are not just how the tool works.",
         ),
     ),
+    purpose="how far the report can be trusted",
+    tools=("nsys", "torch", "ncu"),
     reads=(
         *DEVICE_KINDS,
         "api",

@@ -53,6 +53,7 @@ TABLE: Final = Table(
         Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
         Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
     ),
+    purpose="what is worth knowing, ranked, with a remedy",
     reads=(
         *DEVICE_KINDS,
         "api",

@@ -26,6 +26,8 @@ TABLE: Final = Table(
         Column("total_ns", pl.Int64, "Their time on the GPU."),
         Column("avg_ns", pl.Float64, "Their mean; null where there are none.", nullable=True),
     ),
+    purpose="kernels of Triton and inductor, with launches",
+    tools=("capture",),
     reads=("compiled_kernels", "kernel"),
 )
 

@@ -53,6 +53,8 @@ TABLE: Final = Table(
         ),
         Column("saved_ns", pl.Int64, "So much less kernel time: total_ns without fused_ns."),
     ),
+    purpose="chains of kernels that one kernel could do",
+    tools=("torch",),
     reads=(
         *DEVICE_KINDS,
         "api",

@@ -28,6 +28,7 @@ TABLE: Final = Table(
         ),
         *DURATION_COLUMNS,
     ),
+    purpose="CUDA calls by total time",
     equals="nsys stats cuda_api_sum",
     reads=("api",),
 )

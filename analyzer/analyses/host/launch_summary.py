@@ -61,6 +61,7 @@ TABLE: Final = Table(
             "Time in these calls, each counted once also when it launched many kernels.",
         ),
     ),
+    purpose="times from call to kernel, by kernel and call",
     equals="nsys stats cuda_kern_exec_sum",
     reads=(*DEVICE_KINDS, "api", "collective_detail", "processes"),
 )

@@ -58,6 +58,7 @@ TABLE: Final = Table(
             "The call's duration once per call: 0 but for its kernel of the lowest event_id.",
         ),
     ),
+    purpose="each kernel with the call that launched it",
     equals="nsys stats cuda_kern_exec_trace",
     reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes"),
 )

@@ -53,6 +53,7 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    purpose="how much of each kind of work was not hidden",
     reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
     may_read=("range", "op"),
 )

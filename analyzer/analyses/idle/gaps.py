@@ -58,6 +58,7 @@ TABLE: Final = Table(
         Column("process_id", pl.Int64, "Process of that operation.", nullable=True),
         Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
     ),
+    purpose="each idle interval: why, and what ended it",
     groupings=("culprit",),
     options=("threshold_ns",),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),

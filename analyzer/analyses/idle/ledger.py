@@ -51,6 +51,7 @@ TABLE = Table(
         Column("ns", pl.Int64, "Time."),
         Column("share", pl.Float64, "Part of the device's window."),
     ),
+    purpose="where each GPU's time went, to the nanosecond",
     reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
     may_read=("range", "op"),
 )

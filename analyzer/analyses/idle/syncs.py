@@ -67,6 +67,7 @@ TABLE: Final = Table(
         Column("stream", pl.Int64, "CUDA stream of that operation.", nullable=True),
         Column("after_ns", pl.Int64, "From the end of that operation to the call's return.", nullable=True),
     ),
+    purpose="calls that blocked the host, and for what",
     groupings=("api",),
     reads=(
         *DEVICE_KINDS,

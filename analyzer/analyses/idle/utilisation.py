@@ -38,6 +38,7 @@ TABLE: Final = Table(
         Column("memcpy_ns", pl.Int64, "As above."),
         Column("memset_ns", pl.Int64, "As above."),
     ),
+    purpose="how busy each GPU was, slice by slice",
     options=("chunks", "as_nsys", "threshold_share"),
     reads=(*DEVICE_KINDS, "api", "collective_detail"),
     may_read=("overhead", "processes"),

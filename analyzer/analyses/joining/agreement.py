@@ -66,6 +66,7 @@ TABLE: Final = Table(
         Column("reason", pl.String, f"What explains the difference: {', '.join(REASONS)}.", nullable=True),
         Column("why", pl.String, "What in the reports shows that.", nullable=True),
     ),
+    purpose="figures on which two tools agree or do not",
     together=True,
     reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes", "devices"),
     may_read=(

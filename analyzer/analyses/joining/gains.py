@@ -47,6 +47,7 @@ TABLE: Final = Table(
         Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
+    purpose="what advice of ncu saves of the whole program",
     together=True,
     reads=JOINED.reads,
     may_read=JOINED.may_read,

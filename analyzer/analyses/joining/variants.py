@@ -59,6 +59,7 @@ TABLE: Final = Table(
         Column("ncu_match", pl.String, "How sure it is that ncu saw the same kernel, as in `joined`.", nullable=True),
         *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
     ),
+    purpose="implementations of one operation, side by side",
     together=True,
     reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail", *OF_NCU),
     may_read=("symbols", "devices", "kernel_config", "processes"),

@@ -80,6 +80,7 @@ TABLE: Final = Table(
         ),
         Column("evidence", pl.String, "What shows it."),
     ),
+    purpose="costs paid once: contexts, modules, first calls",
     groupings=("kernel",),
     reads=(
         *DEVICE_KINDS,

@@ -69,6 +69,7 @@ TABLE: Final = Table(
         ),
         Column("upload_ns", pl.Int64, "Calls that uploaded it ahead of its launches; null likewise.", nullable=True),
     ),
+    purpose="CUDA graphs: launches, nodes, host and GPU time",
     groupings=("kernel", "candidate"),
     reads=(*DEVICE_KINDS, "api", "kernel_config", "copy_detail", "collective_detail", "graph_detail"),
     may_read=("range", "op", "overhead", "graph_nodes"),

@@ -55,6 +55,7 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    purpose="kernels by the time that is theirs alone",
     reads=(*DEVICE_KINDS, "api", "overhead", "kernel_config", "collective_detail"),
     may_read=("range", "op", "python"),
 )

@@ -52,6 +52,8 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    purpose="page faults by function or kernel",
+    tools=("nsys",),
     equals="nsys stats um_cpu_page_faults_sum (rows of the CPU)",
     reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
     may_read=("copy_detail", "processes"),

@@ -67,6 +67,7 @@ TABLE: Final = Table(
         Column("memory", pl.String, "Device, Pinned, Managed, Device Static…", nullable=True),
         *_TOTALS,
     ),
+    purpose="memory allocated: peak, how often, how much",
     groupings=("device", "call"),
     options=("trace",),
     reads=(*DEVICE_KINDS, "api", "memory", "memory_detail"),

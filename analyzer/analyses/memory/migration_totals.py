@@ -42,6 +42,8 @@ TABLE: Final = Table(
         Column("again_bytes", pl.Int64, "What had moved to the same place before."),
         Column("round_trips", pl.Int64, "How often the page that moved most went there and back."),
     ),
+    purpose="unified memory that moved, in all",
+    tools=("nsys",),
     equals="nsys stats um_total_sum",
     reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),
     may_read=("copy_detail", "processes"),

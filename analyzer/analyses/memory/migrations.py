@@ -55,6 +55,8 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
+    purpose="unified memory that moved, by address",
+    tools=("nsys",),
     equals="nsys stats um_sum, all rows",
     groupings=("cause",),
     reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),

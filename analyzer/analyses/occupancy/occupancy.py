@@ -258,6 +258,8 @@ TABLE: Final = Table(
         *_COSTS,
         Column("unknown", pl.String, "Why the occupancy cannot be told; null where it can.", nullable=True),
     ),
+    purpose="warps that fit, what limits them, waves, tail",
+    tools=("nsys", "torch", "ncu"),
     equals="ncu launch__occupancy_limit_*, sm__maximum_warps_per_active_cycle_pct, launch__waves_per_multiprocessor",
     groupings=("kernel", "device"),
     reads=(*DEVICE_KINDS, "kernel_config", "collective_detail", "devices"),

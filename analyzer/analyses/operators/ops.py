@@ -71,6 +71,8 @@ TABLE: Final = Table(
     "ops",
     "One operator of the framework, or one annotation, by name.",
     (_NAME, *_TORCH, _EXCLUSIVE, _KIND, *_MORE, *_MEMORY),
+    purpose="operators by host and GPU time, as in torch",
+    tools=("torch",),
     equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
     groupings=("shape", "module", "phase", "stack"),
     options=("as_torch",),

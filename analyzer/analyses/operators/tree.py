@@ -145,6 +145,8 @@ TABLE: Final = Table(
         Column("device_share", pl.Float64, "Part of the device time of all nodes."),
         Column("nodes", pl.Int64, "Nodes that it stands for: 1, of a rest more, those inside them not counted."),
     ),
+    purpose="the call tree, from annotations to kernels",
+    tools=("torch",),
     groupings=("device", "host"),
     reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),
 )

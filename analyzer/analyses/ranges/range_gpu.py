@@ -78,6 +78,7 @@ TABLE: Final = Table(
         _WHOLE_GRAPHS,
         *OF_PROCESS,
     ),
+    purpose="NVTX ranges by the GPU time of their work",
     equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
     groupings=(BY_NAME,),
     options=("trace", "graphs"),

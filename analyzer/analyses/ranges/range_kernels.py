@@ -43,6 +43,7 @@ TABLE: Final = Table(
         Column("stddev_ns", pl.Float64, "Sample standard deviation of the durations; 0 for a single one."),
         Column("kernel_ns", pl.Int64, "Sum of its durations, every kernel once."),
     ),
+    purpose="the kernels of each NVTX range",
     equals="nsys stats nvtx_kern_sum",
     reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )

@@ -34,6 +34,7 @@ TABLE: Final = Table(
         Column("cross_thread_count", pl.Int64, "How many another thread ended; these have no place in range_gpu."),
         *OF_PROCESS,
     ),
+    purpose="NVTX ranges by time on the host",
     equals="nsys stats nvtx_sum",
     groupings=(BY_NAME,),
     reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),

@@ -56,6 +56,8 @@ TABLE: Final = Table(
         Column("odd", pl.Boolean, "Whether its length is far from the median of those that do not warm up."),
         Column("cause", pl.String, "Of an odd one: the bucket that differs most from its own median.", nullable=True),
     ),
+    purpose="each step of the profiler, with its ledger",
+    tools=("torch",),
     reads=("range", "op"),
     may_read=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
 )

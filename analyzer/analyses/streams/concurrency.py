@@ -46,6 +46,7 @@ TABLE: Final = Table(
         Column("first_ns", pl.Int64, "Start of its first operation."),
         Column("last_ns", pl.Int64, "End of the operation that ended last."),
     ),
+    purpose="what each stream ran, and beside what",
     groupings=("pair",),
     reads=(*DEVICE_KINDS, "collective_detail", "streams"),
 )

@@ -7,16 +7,36 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kanalyze.schema import Column, Table
 
-_COLUMN_WIDTH: Final = 30
-_UNIT_WIDTH: Final = 8
+_READ: Final = (
+    "The second column says what has it: reports of nsys, torch.profiler or ncu, of any of them, several of one "
+    "program, or a capture of `kanalyze collect`."
+)
+_MORE: Final = "`kanalyze tables NAME` has its columns with units and meaning; `kanalyze show NAME REPORT` its rows."
 
 
 #: A table, and variants of it.
 Described = tuple["Table", "Sequence[Table]"]
+
+
+def listing(subjects: Mapping[str, Sequence[Table]], width: int) -> str:
+    """Renders a line per table below each subject: name, the reports that give it, what it is for."""
+    tables = [table for listed in subjects.values() for table in listed]
+    name, inputs = (max(map(len, texts), default=0) for texts in ([t.name for t in tables], [t.inputs for t in tables]))
+    lines = []
+    for subject, listed in subjects.items():
+        lines += [subject]
+        for table in listed:
+            start = f"  {table.name.ljust(name)}  {table.inputs.ljust(inputs)}  "
+            lines += textwrap.wrap(
+                table.purpose or table.doc, width, initial_indent=start, subsequent_indent=" " * len(start)
+            )
+        lines += [""]
+    lines += textwrap.wrap(_READ, width) + textwrap.wrap(_MORE, width)
+    return "\n".join(lines) + "\n"
 
 
 def terminal(tables: Sequence[Described], width: int) -> str:
@@ -42,8 +62,10 @@ def _table(table: Table, forms: Sequence[Table], width: int) -> str:
 
 def _columns(columns: Sequence[Column], width: int) -> list[str]:
     lines = []
-    for column in columns:
-        start = f"    {column.name.ljust(_COLUMN_WIDTH)} {column.unit.ljust(_UNIT_WIDTH)} "
+    cells = [(column.name, _type(column), column.unit) for column in columns]
+    wide = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    for column, texts in zip(columns, cells, strict=True):
+        start = "    " + "".join(f"{text.ljust(size)}  " for text, size in zip(texts, wide, strict=True))
         lines += textwrap.wrap(_meaning(column), width, initial_indent=start, subsequent_indent=" " * len(start))
     return lines
 
