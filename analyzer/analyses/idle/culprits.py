@@ -80,14 +80,19 @@ def culprits(report: Report) -> pl.DataFrame:
 def context_culprits(report: Report) -> dict[int, pl.DataFrame]:
     """Time of context creation outside any recorded call, by the culprit of :func:`culprits`, for each device.
 
-    Columns: culprit, range, making_ns. Devices without such time are left out.
+    Columns: culprit, range, told_ns. Devices without such time are left out.
     """
-    found = {}
-    for device, sums in idle_sums(report).items():
-        parts = parts_by(pl.concat(sums.unrecorded), THREAD) if sums.unrecorded else {}
-        named = [host_culprits(report, key, threads(report)[key], part.sort("start")) for key, part in parts.items()]
-        if named:
-            lengths = pl.concat(named).with_columns(making_ns=pl.col("end") - pl.col("start"))
-            making = lengths.group_by("culprit", "range").agg(pl.col("making_ns").sum())
-            found[device] = making.with_columns(pl.col("culprit", "range").cast(pl.String))
-    return found
+    parts = {device: sums.unrecorded for device, sums in idle_sums(report).items()}
+    return {device: host_by_culprit(report, pl.concat(own)) for device, own in parts.items() if own}
+
+
+def host_by_culprit(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """Host time outside any call (process_id, thread_id, start, end; disjoint) by the culprit of :func:`culprits`.
+
+    Columns: culprit, range, told_ns.
+    """
+    parts = parts_by(spans, THREAD).items()
+    named = [host_culprits(report, key, threads(report)[key], part.sort("start")) for key, part in parts]
+    lengths = pl.concat(named).with_columns(told_ns=pl.col("end") - pl.col("start"))
+    sums = lengths.group_by("culprit", "range").agg(pl.col("told_ns").sum())
+    return sums.with_columns(pl.col("culprit", "range").cast(pl.String))

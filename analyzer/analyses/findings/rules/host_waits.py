@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._launching_call import launch_rows
@@ -17,19 +19,22 @@ from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
-from kanalyze.analyses.idle.culprits import context_culprits, culprits
+from kanalyze.analyses.idle.culprits import context_culprits, culprits, host_by_culprit
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
 from kanalyze.analyses.memory._unified_moves import faults_seen
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import beside, gathered, of_rows, positions, rows_at
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.named_ranges import located
 from kanalyze.units import count, moment, percent, plural, time
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
 
 
@@ -76,32 +81,56 @@ _NOTABLE: Final = 0.1
 def host_computes(report: Report) -> list[Finding]:
     """At most one finding per device: its time outside CUDA calls, with the longest phases.
 
-    Without the time around contexts created outside of recorded calls, of which ``cold_start`` tells.
+    Without the time of which other rules tell more: around contexts created outside of recorded calls
+    (``cold_start``), and in DataLoader (``data_loading``).
     """
     found = []
     for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
-        stake = ns - idle_sums(report)[device].unrecorded_ns
+        stake = (
+            ns - idle_sums(report)[device].unrecorded_ns - sum(map(intervals.length, _told(report, device).values()))
+        )
         if stake > 0 and stake >= least_worth_saying(report)[device]:
             found.append(_computes(report, device, stake, share * stake / ns))
     return found
 
 
+def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
+    """Host time that more specific rules tell, by thread: span sets, without context creation."""
+    pieces = idle_in_loaders(report, device).filter(pl.col("bucket") == "host")
+    parts = {key: intervals.union(part) for key, part in parts_by(pieces, THREAD).items()}
+    for made in idle_sums(report)[device].unrecorded:
+        for key, making in parts_by(made, THREAD).items():
+            if key in parts:
+                parts[key] = intervals.subtract(parts[key], intervals.union(making))
+    return parts
+
+
 def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
     sums = idle_sums(report)[device]
-    start, length = sums.longest_host
     phases = _phases(report, device)
     notable = phases.drop_nulls("culprit").filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
     named = "; ".join(map(_phase, notable.head(_NAMED_PHASES).iter_rows(named=True)))
-    faulting = _faulting(report, device)
-    most = f"Most {named}. " if named else ""
-    making, since = sums.unrecorded_ns, moment(start, report.zero_ns)
+    most = f"Most {named}." if named else ""
+    sentences = " ".join(filter(None, (most, _longest(report, device), _faulting(report, device))))
+    making = sums.unrecorded_ns
     besides = f", besides {time(making)} around the making of contexts" if making else ""
+    told = sum(map(intervals.length, _told(report, device).values()))
+    besides += f", besides {time(told)} of which other findings tell" if told else ""
     text = (
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "
-        f"window{besides}. {most}The longest stretch is {time(length)}, from {since} on.{faulting}"
+        f"window{besides}. {sentences}"
     )
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return Finding("host-computes", device, stake, text, remedy, "culprits")
+
+
+def _longest(report: Report, device: int) -> str:
+    """The sentence on the longest stretch; empty where other findings tell of a part of it."""
+    start, length = idle_sums(report)[device].longest_host
+    span = pl.DataFrame([(start, start + length)], intervals.SPANS, orient="row")
+    if any(touched(span, told).any() for told in _told(report, device).values()):
+        return ""
+    return f"The longest stretch is {time(length)}, from {moment(start, report.zero_ns)} on."
 
 
 def _faulting(report: Report, device: int) -> str:
@@ -112,24 +141,33 @@ def _faulting(report: Report, device: int) -> str:
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
     _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
     many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
-    return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
+    return f"Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
 
 
 def _phases(report: Report, device: int) -> pl.DataFrame:
-    """The rows of :func:`culprits` on host time, the longest first, less the time of context creation.
+    """The rows of :func:`culprits` on host time, the longest first, less the time of which other findings tell.
 
     Rows that held such time have no longest_ns: how much of their longest gap it was is unknown.
     """
     rows = culprits(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
-    held = context_culprits(report).get(device)
-    if held is None:
+    held = [] if device not in context_culprits(report) else [context_culprits(report)[device]]
+    parts = _told(report, device).items()
+    spans = [told.with_columns(_keys(key)).select(*THREAD, "start", "end") for key, told in parts if told.height]
+    if spans:
+        held.append(host_by_culprit(report, pl.concat(spans)))
+    if not held:
         return rows
-    left = rows.join(held, on=["culprit", "range"], how="left", nulls_equal=True, maintain_order="left")
-    ns = (pl.col("ns") - pl.col("making_ns").fill_null(0)).clip(lower_bound=0)
-    longest = pl.when(pl.col("making_ns").is_null()).then("longest_ns")
+    sums = pl.concat(held).group_by("culprit", "range").agg(pl.col("told_ns").sum())
+    left = rows.join(sums, on=["culprit", "range"], how="left", nulls_equal=True, maintain_order="left")
+    ns = (pl.col("ns") - pl.col("told_ns").fill_null(0)).clip(lower_bound=0)
+    longest = pl.when(pl.col("told_ns").is_null()).then("longest_ns")
     return left.with_columns(ns.alias("ns"), longest.alias("longest_ns")).sort(
         "ns", descending=True, maintain_order=True
     )
+
+
+def _keys(key: ThreadKey) -> list[pl.Expr]:
+    return [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True)]
 
 
 def _phase(row: dict[str, Any]) -> str:

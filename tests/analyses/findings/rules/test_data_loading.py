@@ -1,0 +1,139 @@
+"""Waits for PyTorch's DataLoader: what raises them, which of both kinds, and that nothing else says the same."""
+
+from itertools import chain
+
+import polars as pl
+import pytest
+
+from kanalyze.analyses.findings.findings import findings
+from kanalyze.analyses.findings.rules.data_loading import data_loading
+from kanalyze.analyses.findings.rules.host_waits import host_computes
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.window import Window
+from support.build import call, host, kernel, nvtx, report
+
+LAUNCH = "cudaLaunchKernel_v7000"
+ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+MS = 1_000_000
+
+
+def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):
+    """From its start on, `get` ms in the loader; 1 ms of other code, a launch of 1 ms, and a kernel of 4 ms."""
+    start = 10 * MS * number
+    launched = start + (get + 1) * MS
+    return [
+        mark(name, start, start + get * MS, thread=thread),
+        call(LAUNCH, launched, launched + MS, correlation=number),
+        kernel(launched + MS, launched + 5 * MS, correlation=number),
+    ]
+
+
+def steps(**how):
+    return list(chain.from_iterable(step(number, **how) for number in range(4)))
+
+
+def op(name, start, end, **keys):
+    return host("op", name, start, end, **keys)
+
+
+def python(name, start, end, **keys):
+    return host("python", name, start, end, **keys)
+
+
+def per_step(events):
+    """The report of two whole steps."""
+    return report(events).narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+
+
+def test_a_loader_without_workers():
+    (one,) = data_loading(per_step(steps()))
+    assert (one.rule, one.device, one.at_stake_ns, one.table, one.at_most) == (
+        "data-loading",
+        0,
+        6 * MS,
+        "culprits",
+        False,
+    )
+    assert one.text == (
+        "GPU 0 idles for 3.000 ms a step while the loop that launches its work reads batches itself: its DataLoader "
+        "has no workers (1 batch a step, 3.000 ms in the median, the longest 3.000 ms)."
+    )
+    assert one.action == "DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)"
+
+
+def test_what_takes_the_time_in_the_loader_is_named():
+    events = [*steps(), *(op("aten::stack", at * 10 * MS + MS, at * 10 * MS + 3 * MS) for at in range(4))]
+    (one,) = data_loading(per_step(events))
+    assert one.text.endswith("3.000 ms in the median, the longest 3.000 ms); in it most takes aten::stack 4.000 ms.")
+
+
+def test_workers_that_do_not_keep_up():
+    (one,) = data_loading(per_step(steps(name=WORKERS)))
+    assert one.at_stake_ns == 6 * MS
+    assert one.headline == "The loop waits for DataLoader's workers"
+    assert "waits in DataLoader for a batch of the loader's workers (1 batch a step," in one.text
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "headline"),
+    [
+        ("enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__", nvtx, "reads its batches itself"),
+        (f"{WORKERS}, op_id = 17", nvtx, "DataLoader's workers"),
+        (WORKERS, op, "DataLoader's workers"),
+        ("torch/utils/data/dataloader.py(720): __next__", python, "reads its batches itself"),
+        ("/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py(720): __next__", python, "itself"),
+    ],
+)
+def test_it_is_told_by_ranges_operators_or_python_functions(name, mark, headline):
+    (one,) = data_loading(report(steps(name=name, mark=mark)))
+    assert headline in one.headline
+
+
+def test_python_functions_tell_whether_there_are_workers():
+    events = steps(name="torch/utils/data/dataloader.py(720): __next__", mark=python)
+    (one,) = data_loading(report([*events, python("torch/utils/data/dataloader.py(1278): _try_get_data", 0, MS)]))
+    assert one.headline == "The loop waits for DataLoader's workers"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"name": WORKERS, "get": 0.9},  # workers that keep up
+        {"get": 0.2},
+        {"name": "enumerate(DataLoader)#_MultiProcessingDataLoaderIter"},
+        {"name": "my/dataloader.py(3): __next__", "mark": python},
+        {"thread": 2},  # a thread that the GPU does not wait for
+    ],
+)
+def test_what_does_not_raise_it(how):
+    assert (
+        data_loading(
+            report(steps(**{"get": 3} | {key: int(v * MS) / MS if key == "get" else v for key, v in how.items()}))
+        )
+        == []
+    )
+
+
+def test_time_in_which_the_device_works_does_not_count():
+    busy = [call(LAUNCH, 0, 1, correlation=99), kernel(0, 40 * MS, stream=9, correlation=99)]
+    assert data_loading(report([*steps(), *busy])) == []
+
+
+def test_the_rest_of_the_host_time_is_said_apart():
+    of = per_step(steps())
+    (one,) = data_loading(of)
+    (rest,) = host_computes(of)
+    assert one.at_stake_ns + rest.at_stake_ns == ledger(of).filter(bucket="host").get_column("ns").item()
+    assert rest.text.startswith(
+        "GPU 0 idle while the program runs its own code, in no CUDA call: 20.0 % of the window, besides 6.000 ms of "
+        "which other findings tell. Most between"
+    )
+    assert "DataLoader" not in rest.text.partition("Most")[2].partition(":")[0]
+    assert "longest stretch" not in rest.text
+
+
+def test_findings_of_both_kinds_stand_side_by_side():
+    events = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in range(4, 8))]
+    found = findings(report(events)).filter(pl.col("rule") == "data-loading")
+    assert found.get_column("at_stake_ns").to_list() == [12 * MS, 9 * MS]  # the first wait is before all CUDA calls
