@@ -1,0 +1,97 @@
+"""Kernel time by decoded kernel name, by which rules about wrong kernels tell whether there is anything to say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.columns.grouping import grouped
+from kanalyze.decoder.decode import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.report import Report
+
+
+class DeviceKernels(NamedTuple):
+    """The kernels in scope of one device.
+
+    Attributes:
+        device: The GPU.
+        name: Its name; empty where the report does not say.
+        capability: Its compute capability, such as (9, 0); (0, 0) where the report does not say, or for other makers'.
+        kernel_ns: Exclusive time of all its kernels.
+        rows: Sums by kernel: name (text), count, exclusive_ns.
+    """
+
+    device: int
+    name: str
+    capability: tuple[int, int]
+    kernel_ns: int
+    rows: pl.DataFrame
+
+    def chosen(self, wanted: Callable[[KernelName], bool]) -> Chosen:
+        """The kernels whose decoded names are `wanted`."""
+        rows = self.rows.filter(
+            pl.Series([wanted(decode(name)) for name in self.rows.get_column("name")], dtype=pl.Boolean)
+        )
+        return Chosen(rows, total(rows, "count"), total(rows, "exclusive_ns"), self.kernel_ns)
+
+
+class Chosen(NamedTuple):
+    """Some kernels of a device.
+
+    Attributes:
+        rows: Sums by kernel: name, count, exclusive_ns, the longest time first.
+        launches: How many.
+        ns: Their exclusive time.
+        of_ns: The exclusive time of all kernels of the device.
+    """
+
+    rows: pl.DataFrame
+    launches: int
+    ns: int
+    of_ns: int
+
+    @property
+    def share(self) -> float:
+        """Their part of all kernel time."""
+        return self.ns / max(self.of_ns, 1)
+
+    @property
+    def longest(self) -> str:
+        """The name of the kernel with most time."""
+        return str(self.rows.item(0, "name"))
+
+
+@once_per_report
+def kernel_sums(report: Report) -> list[DeviceKernels]:
+    """The kernels in scope of each device that ran any."""
+    work = exclusive_operations(report).lazy().filter(pl.col("kind") == "kernel")
+    events = work.select("device", "name", "exclusive_ns").drop_nulls("name").collect()
+    sums = grouped(events, ["device", "name"], [pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum()])
+    named = sums.with_columns(pl.col("name").cast(pl.String)).sort(
+        "device", "exclusive_ns", "name", descending=[False, True, False]
+    )
+    known = {device: (name or "", _capability(text)) for device, name, text in _devices(report)}
+    found = []
+    for (device,), rows in named.partition_by("device", as_dict=True, maintain_order=True).items():
+        name, capability = known.get(device, ("", (0, 0)))
+        found.append(DeviceKernels(device, name, capability, total(rows, "exclusive_ns"), rows.drop("device")))
+    return found
+
+
+def _devices(report: Report) -> list[tuple[int, str | None, str | None]]:
+    return report.devices.select("device", "name", "compute_capability").rows()
+
+
+def _capability(text: str | None) -> tuple[int, int]:
+    """The compute capability as numbers; (0, 0) for a text that is none."""
+    major, dot, minor = (text or "").partition(".")
+    return (int(major), int(minor)) if dot and major.isdecimal() and minor.isdecimal() else (0, 0)

@@ -1,0 +1,65 @@
+"""Where a program launched some operations: the line of code, or the range, that most of their time belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._python_frames import roles
+from kanalyze.analyses.host._range_lines import ranges_at
+from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.columns.lookup import gathered
+from kanalyze.named_ranges import ALL_STEPS
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: A place is named if it has at least this share of the time.
+_MOST: Final = 0.5
+
+
+def place_of(report: Report, chosen: pl.Expr) -> str:
+    """The place of most time of the `chosen` rows of ``exclusive_operations``, escaped for a sentence; empty if none.
+
+    That is the function of the program around their launches, where Python's stacks were recorded, or else the
+    innermost range or annotation, profiler steps aside.
+    """
+    if "api" not in report.kinds:
+        return ""
+    work = exclusive_operations(report).filter(chosen).select("row", "exclusive_ns")
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
+    processes = gathered(operations(report).get_column("process_id"), work.get_column("row"))
+    points = calls.with_columns(processes.alias("process_id"))
+    for names in (_functions, _ranges):
+        times = work.with_columns(place=names(report, points)).group_by("place").agg(pl.col("exclusive_ns").sum())
+        most = _MOST * total(times, "exclusive_ns")
+        found = times.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
+        if found.height:
+            return literal(str(found.item(-1, "place")))
+    return ""
+
+
+def _functions(report: Report, points: pl.DataFrame) -> pl.Series:
+    """The innermost function of the program around each point."""
+    if "python" not in report.kinds:
+        return pl.Series("place", [None] * points.height, dtype=pl.String)
+    rows = host_tree(report).rows
+    told = roles(rows.filter(pl.col("kind") == "python").get_column("name").unique().drop_nulls())
+    own = told.filter(pl.col("role") == "program").get_column("name")
+    wanted = rows.select((pl.col("kind") == "python") & pl.col("name").is_in(own.implode())).to_series()
+    found = host_tree(report).innermost(points, wanted.fill_null(value=False))
+    return gathered(rows.get_column("name"), found).cast(pl.String)
+
+
+def _ranges(report: Report, points: pl.DataFrame) -> pl.Series:
+    """The innermost range around each point, without the profiler's steps."""
+    if "range" not in report.kinds:
+        return pl.Series("place", [None] * points.height, dtype=pl.String)
+    names = gathered(range_names(report), ranges_at(report, points)).cast(pl.String)
+    return names.set((names == ALL_STEPS).fill_null(value=False), None)

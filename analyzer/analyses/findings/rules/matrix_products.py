@@ -1,0 +1,318 @@
+"""Matrix products and convolutions by the wrong kernels: unaligned, older ones, full float32, without tensor cores."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._places import place_of
+from kanalyze.analyses.findings.rules._product_shapes import products
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.decoder.decode import decode
+from kanalyze.decoder.elements import TENSOR_TYPES
+from kanalyze.units import percent
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules._kernel_sums import Chosen, DeviceKernels
+    from kanalyze.analyses.findings.rules._product_shapes import Product
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.report import Report
+
+#: Bytes of an element, by its type in a kernel's name.
+_BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
+
+#: What a thread loads at once of aligned data, in bytes.
+_VECTOR_BYTES: Final = 16
+
+#: Dimensions are best padded to a multiple of this, whatever the type.
+_PAD: Final = 64
+
+#: Products with a smaller part of the kernel time are left out: a few of them are in well-made programs, too.
+_WORTH: Final = 0.01
+
+
+def unaligned_gemm(report: Report) -> list[Finding]:
+    """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
+    found = []
+    for device in kernel_sums(report):
+        chosen = device.chosen(_is_unaligned)
+        if chosen.ns and chosen.share >= _WORTH:
+            found.append(_unaligned(report, device, chosen))
+    return found
+
+
+def _is_unaligned(said: KernelName) -> bool:
+    if said.family != "gemm" or not said.tensor_core or said.alignment is None or not said.input_types:
+        return False
+    return said.alignment * _BYTES.get(said.input_types[0], _VECTOR_BYTES) < _VECTOR_BYTES
+
+
+def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told, shapes = per_iteration(report), _shapes(report, device, chosen)
+    least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
+    text = (
+        f"{told.plural(chosen.launches, 'matrix product')} by kernels for unaligned data (align{least}, most {{0}}): "
+        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time.{shapes.text} What works on the same rows "
+        f"may gain, too."
+    )
+    sides = " and ".join(map(str, shapes.odd))
+    pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
+    images = device.chosen(lambda said: said.family == "conv").launches
+    layout = " Convolutions run as such products where images are not in channels_last." if images else ""
+    return Finding(
+        "unaligned-gemm",
+        device.device,
+        max(chosen.ns - shapes.aligned_ns, 0),
+        text,
+        f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes.{layout}",
+        "kernels",
+        (chosen.longest,),
+        headline=f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
+        action=pad,
+        where=place_of(report, _operations(device, chosen)),
+    )
+
+
+class _Shapes(NamedTuple):
+    """What shapes say of unaligned products.
+
+    Attributes:
+        odd: Dimensions of the products that no aligned kernel takes, those with most time first.
+        aligned_ns: What the same products would take at the best rate of the report's aligned ones; 0 if not known.
+        text: Both in sentences, after a space.
+    """
+
+    odd: list[int]
+    aligned_ns: int
+    text: str
+
+
+#: The number of dimensions that are named.
+_NAMED: Final = 2
+
+
+def _shapes(report: Report, device: DeviceKernels, chosen: Chosen) -> _Shapes:
+    """The shapes of the chosen products, where operators with shapes were recorded."""
+    names = set(chosen.rows.get_column("name"))
+    every = products(report, device.device)
+    own = [product for product in every if product.kernel in names]
+    if not own:
+        return _Shapes([], 0, "")
+    odd = list(dict.fromkeys(side for product in own if (side := product.odd(_multiple(product)))))[:_NAMED]
+    side, multiple = own[0].odd(_multiple(own[0])), _multiple(own[0])
+    text = f" Most for {own[0]}" + (f": {side} is no multiple of {multiple}." if side else ".")
+    rate = max((product.flop / product.ns for product in every if _is_aligned(product) and product.ns), default=0.0)
+    known = sum(product.ns for product in own)
+    if not rate or known < chosen.ns // 2:
+        return _Shapes(odd, 0, text)
+    aligned = sum(min(product.ns, int(product.flop / rate)) for product in own)
+    text += f" At the best rate of the aligned products here they would take {per_iteration(report).time(aligned)}."
+    return _Shapes(odd, aligned, text)
+
+
+def _multiple(product: Product) -> int:
+    """The number of elements that a thread loads at once of aligned data."""
+    return _VECTOR_BYTES // _BYTES[decode(product.kernel).input_types[0]]
+
+
+def _is_aligned(product: Product) -> bool:
+    said = decode(product.kernel)
+    return bool(said.tensor_core) and not _is_unaligned(said) and said.family == "gemm"
+
+
+def _operations(device: DeviceKernels, chosen: Chosen) -> pl.Expr:
+    """Which device operations the chosen kernels are."""
+    names = chosen.rows.get_column("name").cast(pl.Categorical)
+    return (pl.col("device") == device.device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
+
+
+#: Older kernels with a smaller part of the kernel time are left out: cuBLAS picks some where they are as fast.
+_SIZABLE: Final = 0.25
+
+#: How much longer products take by older tensor-core instructions: on Hopper those of Ampere reach about 60 % of the
+#: peak, on Ampere those of Turing half of it.
+_OLDER: Final = 2
+
+#: Generations of tensor-core instructions by compute capability: consumer GPUs after Ampere keep its instructions.
+_GENERATIONS: Final = {70: 1, 72: 1, 75: 2, 80: 3, 86: 3, 87: 3, 89: 3, 90: 4, 100: 5, 101: 5, 103: 5, 110: 5}
+_ARCHITECTURES: Final = {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
+_NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
+
+
+def old_architecture_gemm(report: Report) -> list[Finding]:
+    """One finding per device whose products and convolutions are made for tensor cores older than its own."""
+    found = []
+    for device in kernel_sums(report):
+        own = _GENERATIONS.get(10 * device.capability[0] + device.capability[1], 0)
+        chosen = device.chosen(partial(_is_older, own=own))
+        if chosen.ns and chosen.share >= _SIZABLE:
+            found.append(_older(report, device, chosen))
+    return found
+
+
+def _generation(said: KernelName) -> int:
+    """The generation of tensor-core instructions of a kernel; 0 if its name does not tell."""
+    arch = (said.arch or "").removeprefix("sm").rstrip("abcdefghijklmnopqrstuvwxyz")
+    number = int(arch) if arch.isdecimal() else _ARCHITECTURES.get(said.arch or "", 0)
+    return _GENERATIONS.get(number, 0)
+
+
+def _is_older(said: KernelName, own: int) -> bool:
+    typed = bool(set(said.input_types) & set(TENSOR_TYPES))
+    wanted = said.family in {"gemm", "conv"} and said.tensor_core and typed and not _is_unaligned(said)
+    return bool(wanted) and 0 < _generation(said) < own
+
+
+def _older(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told, said = per_iteration(report), decode(chosen.longest)
+    made_for, types = _NAMES[_generation(said)], "/".join(dict.fromkeys(said.input_types))
+    what = "convolution" if said.family == "conv" else "matrix product"
+    gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
+    text = (
+        f"{told.plural(chosen.launches, what)} by kernels made for {made_for}'s tensor cores ({said.arch}, {types}; "
+        f"most {{0}}) on {gpu}: {told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. Small ones may be "
+        f"right so; large ones may take half as long by kernels made for this GPU."
+    )
+    layout = ", and convolutions in channels_last" if what == "convolution" else ""
+    libraries = "PyTorch for a newer CUDA" if in_pytorch(report) else "newer cuBLAS and cuDNN"
+    remedy = f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}."
+    return Finding(
+        "old-architecture-gemm",
+        device.device,
+        chosen.ns // _OLDER,
+        text,
+        remedy,
+        "kernels --by arch",
+        (chosen.longest,),
+        headline=f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
+        action=f"{libraries}; dimensions in multiples of {_PAD}",
+        where=place_of(report, _operations(device, chosen)),
+    )
+
+
+#: The first compute capabilities whose tensor cores take these types.
+_TF32: Final = (8, 0)
+_SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
+
+
+def no_tf32(report: Report) -> list[Finding]:
+    """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
+    found = []
+    for device in kernel_sums(report):
+        if device.capability < _TF32:
+            continue
+        chosen = device.chosen(partial(_is_float32, family="gemm"))
+        if chosen.ns and chosen.share >= _WORTH:
+            found.append(_float32(report, device, chosen))
+        images = device.chosen(partial(_is_float32, family="conv"))
+        # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it was not told, and has no kernel for
+        # the others
+        if (
+            images.ns
+            and images.share >= _WORTH
+            and not device.chosen(lambda said: said.family == "conv" and "tf32" in said.input_types).launches
+        ):
+            found.append(_float32_images(report, device, images))
+    return found
+
+
+def _is_float32(said: KernelName, family: str) -> bool:
+    return said.family == family and said.tensor_core is False and set(said.input_types) == {"f32"}
+
+
+def _float32(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told = per_iteration(report)
+    text = (
+        f"{told.plural(chosen.launches, 'matrix product')} in full float32, not on tensor cores, most {{0}}: "
+        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. TF32 (10 bits of mantissa; up to 8 times the "
+        f"rate on A100 and H100, less on others) saves at most that."
+    )
+    remedy = (
+        'Allow TF32 where its precision suffices: torch.set_float32_matmul_precision("high"), or use bfloat16.'
+        if in_pytorch(report)
+        else "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)."
+    )
+    return Finding(
+        "no-tf32",
+        device.device,
+        chosen.ns,
+        text,
+        remedy,
+        "kernels --by dtype",
+        (chosen.longest,),
+        headline=f"float32 products without TF32: {percent(chosen.share)} of kernel time",
+        action='torch.set_float32_matmul_precision("high")' if in_pytorch(report) else "CUBLAS_TF32_TENSOR_OP_MATH",
+        where=place_of(report, _operations(device, chosen)),
+        at_most=True,
+    )
+
+
+def _float32_images(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told = per_iteration(report)
+    text = (
+        f"{told.plural(chosen.launches, 'convolution kernel')} in full float32, not on tensor cores, most {{0}}: "
+        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time, and no convolution in TF32. PyTorch allows "
+        f"it by default: it was turned off, or cuDNN has no such kernel for these (depthwise ones, few channels)."
+    )
+    remedy = "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast)."
+    return Finding(
+        "no-tf32",
+        device.device,
+        chosen.ns,
+        text,
+        remedy,
+        "kernels --by dtype",
+        (chosen.longest,),
+        headline=f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
+        action="torch.backends.cudnn.allow_tf32 = True",
+        where=place_of(report, _operations(device, chosen)),
+    )
+
+
+def no_tensor_cores(report: Report) -> list[Finding]:
+    """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
+    found = []
+    for device in kernel_sums(report):
+        chosen = device.chosen(partial(_is_plain, capability=device.capability))
+        if chosen.ns and chosen.share >= _WORTH:
+            found.append(_plain(report, device, chosen))
+    return found
+
+
+def _is_plain(said: KernelName, capability: tuple[int, int]) -> bool:
+    if said.family not in {"gemm", "conv"} or said.tensor_core is not False or not said.input_types:
+        return False
+    since = [_SINCE.get(one) for one in said.input_types]
+    return all(one is not None and capability >= one for one in since)
+
+
+def _plain(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told, types = per_iteration(report), "/".join(dict.fromkeys(decode(chosen.longest).input_types))
+    text = (
+        f"{told.plural(chosen.launches, 'product')} of {types} by kernels that do not use tensor cores, most {{0}}: "
+        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time, which is the most that such as do can save."
+    )
+    remedy = (
+        "Make dimensions multiples of 8 and rows begin at multiples of 16 bytes, and allow tensor cores (no pedantic "
+        "math mode)."
+    )
+    return Finding(
+        "no-tensor-cores",
+        device.device,
+        chosen.ns,
+        text,
+        remedy,
+        "kernels --by tensor-core",
+        (chosen.longest,),
+        headline=f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
+        action="make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
+        where=place_of(report, _operations(device, chosen)),
+        at_most=True,
+    )
+
+
+RULES: Final = (unaligned_gemm, old_architecture_gemm, no_tf32, no_tensor_cores)
