@@ -9,8 +9,10 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations, used_devices
-from kanalyze.analyses.device._windows import busy_spans, windows
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
+from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
@@ -28,7 +30,7 @@ from kanalyze.analyses.shared.cut import touched
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
-from kanalyze.columns.lookup import beside, gathered, of_rows, positions, rows_at
+from kanalyze.columns.lookup import beside, gathered, of_rows
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.named_ranges import located
 from kanalyze.units import count, moment, percent, plural, time
@@ -39,38 +41,45 @@ if TYPE_CHECKING:
 
 
 def host_blocks(report: Report) -> list[Finding]:
-    """At most one finding per device, on blocking calls other than those of :func:`unneeded_sync`."""
+    """At most one finding per device, on blocking calls other than those of :func:`unneeded_sync` and of reads."""
+    every = ledger(report).filter(pl.col("bucket") == "sync")
     found = []
-    for (device,), rows in (
-        ledger(report)
-        .filter(pl.col("bucket") == "sync")
-        .partition_by("device", as_dict=True, maintain_order=True)
-        .items()
-    ):
-        found += _blocks(int(device), rows, unneeded(report).get(int(device)))
+    for (device,), rows in every.partition_by("device", as_dict=True, maintain_order=True).items():
+        found += _blocks(int(device), rows, unneeded(report).get(int(device)), idle_after_reads(report, int(device)))
     return found
 
 
-def _blocks(device: int, rows: pl.DataFrame, told: pl.DataFrame | None) -> list[Finding]:
-    """The finding on `rows` of the ledger's bucket, less the calls reported elsewhere (`told`)."""
+def _blocks(device: int, rows: pl.DataFrame, told: pl.DataFrame | None, read: pl.DataFrame) -> list[Finding]:
+    """The finding on `rows` of the ledger's bucket, less what is reported elsewhere: unneeded calls, and reads."""
     window = float(rows.get_column("ns").item(0)) / float(rows.get_column("share").item(0))
+    besides, ns = "", pl.col("end") - pl.col("start")
     if told is not None:
-        own = told.group_by(shown(pl.col("name")).alias("detail")).agg(pl.col("sync_ns").sum())
-        left = rows.join(own, on="detail", how="left", maintain_order="left")
-        rows = left.with_columns((pl.col("ns") - pl.col("sync_ns").fill_null(0)).clip(lower_bound=0).alias("ns"))
+        rows = _less(rows, told.select(shown(pl.col("name")).alias("detail"), told_ns="sync_ns"))
+        besides = ", besides the calls that look unneeded"
+    if (pl.Series(["sync"]).is_in(read.get_column("bucket").cast(pl.String).implode())).any():
+        rows = _less(rows, read.filter(pl.col("bucket") == "sync").select("detail", told_ns=ns))
+        besides = f"{besides or ', besides the'}{' and' if besides else ''} reads of results"
     stake = total(rows, "ns")
     calls = ", ".join(
         f"{literal(name)} {time(ns)}"
         for name, ns in rows.sort("ns", "detail", descending=[True, False]).select("detail", "ns").head(3).iter_rows()
         if ns
     )
-    besides = "" if told is None else ", besides the calls that look unneeded"
     where = f"{percent(stake / window)} of the window ({calls}){besides}"
     text = f"GPU {device} idle while the host is blocked in a synchronizing call: {where}."
     remedy = (
         "Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now."
     )
     return [Finding("host-blocks", device, stake, text, remedy, "syncs --by api")] if stake else []
+
+
+def _less(rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+    """`rows` of the ledger without the time `told_ns` of each detail."""
+    own = told.group_by("detail").agg(pl.col("told_ns").sum())
+    left = rows.join(own, on="detail", how="left", nulls_equal=True, maintain_order="left")
+    return left.with_columns((pl.col("ns") - pl.col("told_ns").fill_null(0)).clip(lower_bound=0).alias("ns")).drop(
+        "told_ns"
+    )
 
 
 #: Maximum number of phases named; the next ones only if not much shorter than the first.
@@ -82,7 +91,7 @@ def host_computes(report: Report) -> list[Finding]:
     """At most one finding per device: its time outside CUDA calls, with the longest phases.
 
     Without the time of which other rules tell more: around contexts created outside of recorded calls
-    (``cold_start``), and in DataLoader (``data_loading``).
+    (``cold_start``), in DataLoader (``data_loading``) and after reads (``blocking_reads``).
     """
     found = []
     for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
@@ -96,7 +105,8 @@ def host_computes(report: Report) -> list[Finding]:
 
 def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
     """Host time that more specific rules tell, by thread: span sets, without context creation."""
-    pieces = idle_in_loaders(report, device).filter(pl.col("bucket") == "host")
+    pieces = pl.concat([idle_in_loaders(report, device), idle_after_reads(report, device)])
+    pieces = pieces.filter(pl.col("bucket") == "host")
     parts = {key: intervals.union(part) for key, part in parts_by(pieces, THREAD).items()}
     for made in idle_sums(report)[device].unrecorded:
         for key, making in parts_by(made, THREAD).items():
@@ -257,8 +267,8 @@ def avoidable(report: Report) -> pl.DataFrame:
     if waiting.is_empty():
         return _with_gains(report, waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear())
     needed = _needed(report, waiting)
-    followed = _followed(report, waiting.with_columns(needed.alias("needed")))
-    free = followed.filter(~pl.col("needed").any().over("row"))
+    following = followed(report, waiting.with_columns(needed.alias("needed")))
+    free = following.filter(~pl.col("needed").any().over("row"))
     return _with_gains(report, free)
 
 
@@ -321,35 +331,18 @@ def _sharing(report: Report) -> pl.Series:
     return pl.concat([made, moved]).get_column("process_id").unique()
 
 
-def _followed(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
-    """`waiting` with the `row` of what its thread launched next on the device; calls without one are dropped."""
-    work = operations(report).select("row", "device", call=launch_rows(report)).drop_nulls("call")
-    calls = rows_at(report.kind("api").select(*THREAD, at="start_ns"), work.get_column("call"))
-    launches = pl.concat([work.select("row", "device"), calls], how="horizontal")
-    found = [waiting.with_columns(row=pl.lit(None, dtype=pl.UInt32)).clear()]
-    for key, part in waiting.partition_by([*THREAD, "device"], as_dict=True).items():
-        own = launches.filter(pl.col(name) == value for name, value in zip([*THREAD, "device"], key, strict=True))
-        own = own if own.get_column("at").is_sorted() else own.sort("at", maintain_order=True)
-        place = own.get_column("at").search_sorted(part.get_column("end"), side="left")
-        row = gathered(own.get_column("row"), place.set(place == own.height, None))
-        found.append(part.with_columns(row.alias("row")).drop_nulls("row"))
-    return pl.concat(found)
-
-
 def _with_gains(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """The `calls` in the windows with the gain of each; calls without a gain are dropped."""
     times = {"sync_ns": pl.Int64, "gain_ns": pl.Int64}
     found = [calls.with_columns(pl.lit(0, dtype=dtype).alias(name) for name, dtype in times.items()).clear()]
-    starts, waits = operations(report).get_column("start"), launch_waits(report)
+    waits = launch_waits(report)
     for device, low, high in windows(report).iter_rows():
         own = calls.filter(pl.col("device") == device)
         if own.is_empty():
             continue
-        spans = busy_spans(report)[device]
-        at = positions(spans.get_column("start"), starts.gather(own.get_column("row")))
-        begun = spans.get_column("end").shift(1).gather(at)
+        begun = idle_since(report, device, own.get_column("row"))
         gap = own.select(
-            pl.max_horizontal("start", begun.alias("idle")).clip(low, high).alias("start"),
+            pl.max_horizontal("start", begun).clip(low, high).alias("start"),
             pl.col("end").clip(low, high),
             idle=begun,
         )

@@ -1,0 +1,197 @@
+"""Reads of results for which the host waits, and the idle time of the device that follows from each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
+from kanalyze.analyses.findings.rules._sites import site_text, sites
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.idle._blocking_calls import WAITING, in_scope
+from kanalyze.analyses.idle._idle_within import PIECES, idle_within
+from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import longest, median_of, total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.units import size
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+_TO_HOST: Final = "Device-to-Host"
+
+#: A few reads between phases are normal; from so many on there is a finding.
+_FEWEST: Final = 3
+
+#: In a window of iterations, a read in so many of them at least is one of the loop.
+_OFTEN: Final = 0.5
+
+#: The size of the largest number that PyTorch reads as one.
+_SCALAR_BYTES: Final = 16
+
+#: Maximum number of places named in the sentence.
+_NAMED: Final = 3
+
+
+def blocking_read(report: Report) -> list[Finding]:
+    """At most one finding per device, on all such reads together."""
+    return [_finding(report, device, intervals.length(pieces)) for device, pieces in _idle(report).items()]
+
+
+def idle_after_reads(report: Report, device: int) -> pl.DataFrame:
+    """The idle time of a device that :func:`blocking_read` tells of: columns of `idle_within`."""
+    return _idle(report).get(device, pl.DataFrame(schema=PIECES))
+
+
+@once_per_report
+def _idle(report: Report) -> dict[int, pl.DataFrame]:
+    """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
+    known = reads(report)
+    found: dict[int, pl.DataFrame] = {}
+    for (device,), own in known.partition_by("device", as_dict=True, maintain_order=True).items():
+        number, least = int(str(device)), _least_reads(report)
+        if own.height >= least and number in least_worth_saying(report):
+            spans = own.select(*THREAD, start="since", end="until")
+            pieces = idle_within(report, spans)[number]
+            if intervals.length(pieces) >= max(least_worth_saying(report)[number], 1):
+                found[number] = pieces
+    return found
+
+
+def _least_reads(report: Report) -> float:
+    window = report.scope.window
+    return max(_OFTEN * window.count, 1) if window is not None and window.count else _FEWEST
+
+
+@once_per_report
+def reads(report: Report) -> pl.DataFrame:
+    """The reads in scope after which the device idled.
+
+    Columns: process_id, thread_id, device, call_row (its first call), size_bytes (of its last copy), start, end, since
+    and until.
+
+    A read is a copy to the host and the calls in which its thread waits before it launches more, from `start` to `end`.
+    From `since` to `until` the device was idle because of it: from the end of the device's work, or from when the call
+    began if that was later, until the thread's next launch, but no longer than the read took: without it, the host
+    would have come to that launch sooner by as much, and by no more.
+    """
+    waits = _waits(report)
+    grouped = waits.group_by(*THREAD, "device", "launch", maintain_order=True).agg(
+        pl.col("call_row", "size_bytes").first(), pl.col("start").min(), pl.col("end").max()
+    )
+    columns = (*THREAD, "device", "call_row", "size_bytes", "start", "end")
+    found = [grouped.select(*columns, since="start", until="end").clear()]
+    next_launches = followed(report, grouped)
+    for (device,), own in next_launches.partition_by("device", as_dict=True, maintain_order=True).items():
+        row = own.get_column("row")
+        idle = idle_since(report, int(str(device)), row)
+        begins = operations(report).get_column("start").gather(row).alias("begins")
+        line = own.with_columns(idle, begins).drop_nulls("idle")
+        line = line.with_columns(since=pl.max_horizontal("idle", "start"))
+        until = pl.min_horizontal("begins", pl.col("since") + pl.col("end") - pl.col("start"))
+        line = line.with_columns(until=until).filter(pl.col("until") > pl.col("since"))
+        found.append(line.select(found[0].columns))
+    return pl.concat(found)
+
+
+def _waits(report: Report) -> pl.DataFrame:
+    """Blocking calls in scope whose thread had launched a copy to the host last.
+
+    Adds `launch`, when that was, and size_bytes of the copy (null where it is not known).
+    """
+    waiting = in_scope(report).filter(pl.col("scope").is_in([*WAITING, "copy"])).drop_nulls(["device", *THREAD])
+    work = operations(report).select("event_id", "kind", "detail", call=launch_rows(report)).drop_nulls("call")
+    read = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_HOST)
+    told = work.group_by("call").agg(pl.col("event_id").filter(read.fill_null(value=False)).first())
+    sized = beside(told, report.copy_detail, "size_bytes")
+    at = rows_at(report.kind("api").select(*THREAD, launch="start_ns"), told.get_column("call"))
+    launches = pl.concat([sized, at], how="horizontal").drop_nulls([*THREAD, "launch"]).sort("launch")
+    last = waiting.sort("start").join_asof(
+        launches, left_on="start", right_on="launch", by=[*THREAD], check_sortedness=False
+    )
+    return last.drop_nulls("event_id")
+
+
+def _finding(report: Report, device: int, stake: int) -> Finding:
+    per, own = per_iteration(report), reads(report).filter(pl.col("device") == device)
+    places, where = _places(report, own)
+    sizes = own.drop_nulls("size_bytes")
+    each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
+    text = (
+        f"The host waits for results of GPU {device}: {places}{each}. "
+        f"It is blocked for {per.time(intervals.length(own))}, in which the GPU may be at work; of the GPU's idle time "
+        f"from then until the host has launched more, {per.time(stake)} come of the wait."
+    )
+    torch = in_pytorch(report)
+    small = torch and sizes.height and longest(sizes, "size_bytes") <= _SCALAR_BYTES
+    told = _TOLD["scalar" if small else "tensor" if torch else "copy"]
+    return Finding(
+        "blocking-read",
+        device,
+        stake,
+        text,
+        told.remedy,
+        "syncs --by api",
+        headline=told.headline,
+        action=told.action,
+        where=where,
+    )
+
+
+class _Told(NamedTuple):
+    """What a finding says that depends on what is read: a number or a tensor of PyTorch, or any copy."""
+
+    headline: str
+    action: str
+    remedy: str
+
+
+_IN_TORCH: Final = (
+    "Keep results on the GPU and read them every so many steps, or copy them with non_blocking=True into pinned "
+    "memory and read them a step later. Shapes that depend on data (nonzero, boolean masks) are waited for, too: "
+    "torch.where has none."
+)
+_TOLD: Final = {
+    "scalar": _Told(
+        "A number read by the host (.item(), print) stalls the GPU",
+        "loss.detach() instead of .item(); read it every N steps",
+        _IN_TORCH,
+    ),
+    "tensor": _Told(
+        "Results read by the host (.cpu() and others) stall the GPU",
+        ".to('cpu', non_blocking=True) into pinned memory; read it a step later",
+        _IN_TORCH,
+    ),
+    "copy": _Told(
+        "Results that the host waits for stall the GPU",
+        "Launch the next work first; wait for an event behind the copy later",
+        "Launch the next work before waiting for a result: copy it asynchronously into pinned memory, record an event "
+        "behind the copy, and wait for that an iteration later.",
+    ),
+}
+
+
+def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
+    """Where most reads are, with their number; and the first of these places."""
+    calls = rows_at(report.kind("api").select("name"), own.get_column("call_row"))
+    at = sites(report, own.select(*THREAD, at="start"))
+    named = pl.concat([own, at, calls.select(api=shown(pl.col("name")))], how="horizontal")
+    place = pl.coalesce(site_text(), "api").fill_null("a call without a name")
+    sums = named.group_by(place=place).agg(count=pl.len(), ns=(pl.col("until") - pl.col("since")).sum())
+    top = sums.sort("ns", "place", descending=[True, False]).head(_NAMED)
+    per = per_iteration(report)
+    listed = [f"{literal(name)} ({per.plural(int(number), 'time')})" for name, number, _ in top.iter_rows()]
+    rest = total(sums, "count") - total(top, "count")
+    more = f", and {rest:,} elsewhere" if rest else ""
+    return ", ".join(listed) + more, literal(str(top.item(0, "place")))
+
+
+RULES: Final = (blocking_read,)
