@@ -122,10 +122,12 @@ def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
     named = "; ".join(map(_phase, notable.head(_NAMED_PHASES).iter_rows(named=True)))
     most = f"Most {named}." if named else ""
     sentences = " ".join(filter(None, (most, _longest(report, device), _faulting(report, device))))
-    making = sums.unrecorded_ns
-    besides = f", besides {time(making)} around the making of contexts" if making else ""
-    told = sum(map(intervals.length, _told(report, device).values()))
-    besides += f", besides {time(told)} of which other findings tell" if told else ""
+    making, told = sums.unrecorded_ns, sum(map(intervals.length, _told(report, device).values()))
+    others = [
+        *([f"{time(making)} around the making of contexts"] if making else []),
+        *([f"{time(told)} of which other findings tell"] if told else []),
+    ]
+    besides = f", besides {' and '.join(others)}" if others else ""
     text = (
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "
         f"window{besides}. {sentences}"
