@@ -12,6 +12,8 @@ from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
 from kanalyze.schema import Table, flag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from kanalyze.report import Report
@@ -23,6 +25,9 @@ WHERE: Final = ("window", "device", "process")
 _HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
 _PARTS: Final = tuple(table.name for table in _HIDDEN)
 _READER_TABLES: Final = {name: table for name, table in READER_TABLES.items() if name not in _PARTS}
+
+#: The column that says which window a row is of, where a table is made of several.
+INSTANCE: Final = "instance"
 
 #: Rooms of the analyses by what their tables are about, in the order of the list of tables.
 _COUNTED: Final = "What ncu measured"
@@ -78,6 +83,12 @@ def forms(name: str) -> list[Table]:
     module = import_module(homes()[name])
     declared = (value for value in vars(module).values() if isinstance(value, Table) and value.name == name)
     return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
+
+
+def telling(name: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """The most telling columns of the form of table `name` that has these `columns`; else of the table itself."""
+    found = (form.telling for form in forms(name) if form.telling and {*form.schema} == {*columns} - {INSTANCE})
+    return next(found, table(name).telling)
 
 
 def make(report: Report, name: str, *others: Report, **options: object) -> pl.DataFrame:

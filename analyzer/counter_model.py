@@ -80,6 +80,7 @@ INSTRUCTIONS = Table(
         ),
     ),
     purpose="every SASS instruction with its counts",
+    telling=("number", "sass", "samples", "stalled_samples", "file", "line"),
     counted=True,
 )
 

@@ -110,6 +110,7 @@ KERNEL_CONFIG = Table(
         *_OF_GRAPH,
     ),
     purpose="grid, block, registers, memory of each launch",
+    telling=("event_id", "grid_x", "block_x", "registers_per_thread", "dynamic_shared_bytes"),
     tools=("nsys", "torch", "ncu"),
 )
 

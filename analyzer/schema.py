@@ -77,6 +77,7 @@ class Table:
         reads: Kinds of events and readers' tables that it is computed from; read before it is computed.
         may_read: Further ones that only some reports call for, by what is in `reads`; read when that shows.
         purpose: What it answers, one clause that fits a line of the list of tables.
+        telling: Columns that a terminal shows first where not all fit, the most telling one first.
         tools: The tools whose reports can have rows of it; ``capture`` for a folder of ``kanalyze collect``.
     """
 
@@ -92,6 +93,7 @@ class Table:
     reads: tuple[str, ...] = ()
     may_read: tuple[str, ...] = ()
     purpose: str = ""
+    telling: tuple[str, ...] = ()
     tools: tuple[str, ...] = ("nsys", "torch")
 
     @property

@@ -29,8 +29,9 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     """Work, bytes and the distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
     with sparing_memory():
         from kanalyze.analyses.joining._roof_points import counted_of, roof_points  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE  # noqa: PLC0415 - as above
     from kanalyze.analyses.counters.roofline import roofline as table_of  # noqa: PLC0415 - as above
-    from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables.roofline_plot import FORMATS, render  # noqa: PLC0415 - as above
 
     for report in reports:
@@ -41,4 +42,5 @@ def roofline(reports: Sequence[Path], plot: Path | None) -> None:
     if plot is not None:
         emit(render(roof_points(found), plot.suffix.removeprefix(".")), plot)
         return
-    emit(rendered.terminal(table_of(counted_of(found)), width()), None)
+    rows = table_of(counted_of(found))
+    emit(terminal(rows, width(), Choice(ROOFLINE.telling, how="kanalyze show roofline has --columns")), None)

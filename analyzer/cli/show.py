@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: The table that says what is in doubt.
 _SAYS_ITSELF = "health"
 
+#: How to see the columns that do not fit.
+_HOW = "--columns all, or a,b,…"
+
 #: What is passed on to the table's function as it stands.
 _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 
@@ -48,6 +51,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 @click.option("--as-torch", is_flag=True, default=None, help="Every row of torch's own table (ops).")
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="So many parts of the window (utilisation).")
 @click.option("--threshold", metavar="LEAST", help="A time such as 10us (gaps), or a share such as 50% (utilisation).")
+@click.option("--columns", metavar="A,B|all", help="These columns, in this order; all: also those that do not fit.")
 @click.option("--sort", metavar="COLUMN", help="Sort by a column; -COLUMN is descending. Missing values come last.")
 @top(None, "Only the first N rows.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
@@ -57,6 +61,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str,
     reports: Sequence[Path],
+    columns: str | None,
     sort: str | None,
     top: int | None,
     form: str,
@@ -64,7 +69,9 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     threshold: str | None,
     **options: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
-    """TABLE of REPORTS, all rows and columns. `kanalyze tables` lists the tables.
+    """TABLE of REPORTS, all rows. `kanalyze tables` lists the tables.
+
+    A terminal shows the columns that fit its width; other formats have all.
 
     Most tables are of one report: of a folder that `kanalyze collect` wrote that of nsys, or of ncu for its counters.
     Some, `joined` first of all, join reports of one program by different tools, or all of such a folder.
@@ -72,6 +79,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     with sparing_memory():
         from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
     from kanalyze.renderers.tables import frame as rendered  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables.fitted import Choice, terminal  # noqa: PLC0415 - as above
 
     if form == "parquet" and output is None:
         raise OutputError.needs_file(form)
@@ -92,8 +100,11 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
             drop_registered()
         rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
     rows = rendered.arranged(rows, sort, top)
+    rows = rendered.chosen(rows, columns)
     if form == "terminal":
-        emit(rendered.terminal(rows, width()), output)
+        every = columns is not None and columns.strip() == rendered.ALL
+        first = catalog.telling(table, rows.columns)
+        emit(terminal(rows, width(), Choice(first, _HOW, every, columns is not None and not every)), output)
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)

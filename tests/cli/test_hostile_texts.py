@@ -22,6 +22,7 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers.formats import html, markdown, terminal
 from kanalyze.renderers.page import of_any_kind as pages
+from kanalyze.renderers.tables import fitted
 from kanalyze.renderers.tables import frame as frames
 from kanalyze.renderers.text.grid import Advice, Chapter
 from support.command import ADD, REPORTS, run
@@ -156,8 +157,10 @@ def test_every_table_in_every_format(path):
     count = 0
     for name, table in tables(path):
         count += 1
-        assert obeyed_by_terminal(frames.terminal(table, 100)) == "", name
-        assert len(frames.terminal(table, 100).splitlines()) == max(table.height, 1) + 1, name
+        for choice in (fitted.Choice(), fitted.Choice(every=True)):
+            assert obeyed_by_terminal(text := fitted.terminal(table, 100, choice)) == "", name
+            if not {*table.columns} & {*fitted.PROSE}:
+                assert len(text.splitlines()) - (" hidden: " in text.splitlines()[-1]) == max(table.height, 1) + 1, name
         assert obeyed_by_terminal(made := frames.json(table).decode()) == "", name
         assert len(json.loads(made)) == table.height, name
         held_by_html(html.table(table))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 
 import polars as pl
@@ -12,6 +13,7 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
+from kanalyze.renderers.tables.fitted import PROSE
 from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, run
 from support.exports import only
 
@@ -124,7 +126,7 @@ def test_output_is_written_as_it_would_be_printed(tmp_path, form):
 
 
 def test_a_table_for_reading_has_units_and_the_name_last():
-    head, line = shown("kernels", ADD).splitlines()
+    head, line = shown("kernels", ADD, columns=140).splitlines()
     assert head.split() == [*(name for name in HEADERS["kernels"].split(",") if name != "name"), "name"]
     assert line.split("  ")[-1] == "add(int, float *, float *)"
     assert "4.576 µs" in line
@@ -147,6 +149,9 @@ OPTIONAL = {
     "variants": "range",
 }
 
+
+#: The line that says which columns do not fit.
+HIDDEN = re.compile(r"(\d+) columns? hidden \(--columns all, or a,b,…\)")
 
 #: What only ncu measures.
 COUNTERS = ("advice", "counters", "gains", "hot_lines", "roofline", "stalls")
@@ -172,8 +177,72 @@ def test_every_table_can_be_read(name, path):
     else:
         assert (ran.status, ran.error) == (0, "")
         found = rows(name, path)
-        assert len(ran.lines) == 1 + max(len(found), 1)
-        assert found or ran.lines[1] == "(no rows)"
+        assert [line for line in ran.lines if len(line) > 80] == []
+        lines = ran.lines[: -1 if HIDDEN.match(ran.lines[-1]) else None]
+        assert len(lines) == 1 + max(len(found), 1) or {*PROSE} & {*found[0]}
+        assert found or lines[1] == "(no rows)"
+
+
+# Columns
+
+
+def test_the_columns_that_fit_are_shown_and_the_others_told():
+    every = kanalyze.kernels(kanalyze.read(TORCH)).columns
+    for columns in (60, 80, 110, 140, 200):
+        head, *lines = shown("kernels", TORCH, columns=columns).splitlines()
+        assert [line for line in lines if len(line) > columns] == []
+        hidden = HIDDEN.match(lines[-1])
+        assert len(head.split()) + (int(hidden[1]) if hidden else 0) == len(every)
+        assert head.split()[-1] == "name"
+    assert not hidden
+
+
+def test_all_columns_can_be_asked_for():
+    head = shown("launches", TORCH, "--columns", "all").splitlines()[0]
+    assert {*head.split()} == {*kanalyze.launches(kanalyze.read(TORCH)).columns}
+    assert head.split()[-1] == "kernel"
+
+
+@pytest.mark.parametrize("form", ["terminal", "csv", "json"])
+def test_columns_are_shown_as_they_are_named(form):
+    text = shown("kernels", TORCH, "--columns", "name, max_ns,count", "--format", form)
+    if form == "json":
+        assert [*json.loads(text)[0]] == ["name", "max_ns", "count"]
+    else:
+        assert re.split("[ ,]+", text.splitlines()[0]) == ["name", "max_ns", "count"]
+
+
+def test_columns_are_chosen_in_parquet_too(tmp_path):
+    shown("kernels", TORCH, "--columns", "count", "--format", "parquet", "-o", tmp_path / "table.parquet")
+    assert pl.read_parquet(tmp_path / "table.parquet").columns == ["count"]
+
+
+def test_a_column_may_be_sorted_by_that_is_not_shown():
+    assert shown("kernels", TORCH, "--columns", "count", "--sort", "-total_ns", "--format", "csv").split()[
+        1:
+    ] == column("count", "kernels", TORCH, "--sort", "-total_ns")
+
+
+@pytest.mark.parametrize("columns", ["totl_ns", "name,totl_ns", ",", ""])
+def test_a_column_that_is_not_there_is_told_with_the_nearest(columns):
+    told, remedy = message("kernels", TORCH, "--columns", columns)
+    assert told.startswith("no column ")
+    assert remedy.startswith("Did you mean total_ns? There are: " if "totl" in columns else "There are: name, count, ")
+
+
+def test_rows_by_launch_shape_show_the_shape():
+    head = shown("kernels", TORCH, "--by", "launch-shape").splitlines()[0].split()
+    assert {"grid_x", "block_x"} <= {*head}
+
+
+def test_findings_are_wrapped_and_whole():
+    frame = kanalyze.findings(kanalyze.read(TORCH))
+    text = shown("findings", TORCH)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    told = "".join(text.split())  # what is longer than a line is broken
+    for sentence, remedy in frame.select("sentence", "remedy").rows():
+        assert "".join(sentence.split()) in told
+        assert "".join(f"remedy: {remedy}".split()) in told
 
 
 # Order and choice of rows

@@ -64,6 +64,7 @@ TABLE: Final = Table(
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
     purpose="what to do about each kernel, with estimates",
+    telling=("rule", "speedup_share", "at_stake_ns"),
     counted=True,
     reads=("kernel", "kernel_config", "devices", "metrics", "rule_results"),
 )

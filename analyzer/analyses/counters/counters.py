@@ -178,6 +178,7 @@ TABLE: Final = Table(
         *_plain(("local_loads", "local_stores", "spill_requests", "spill_share", "tensor_share")),
     ),
     purpose="speed of light, memory, occupancy per kernel",
+    telling=("dur_ns", "compute_share", "memory_share", "achieved_occupancy_share", "limiter", "top_stall"),
     counted=True,
     reads=("kernel", "kernel_config", "metrics"),
 )  # fmt: skip

@@ -40,6 +40,7 @@ TABLE: Final = Table(
         Column("text", pl.String, "The line, where the source was imported.", nullable=True),
     ),
     purpose="the lines of source that warps were at",
+    telling=("samples", "share", "file", "line", "text"),
     counted=True,
     reads=("kernel", "instructions", "source_files"),
 )

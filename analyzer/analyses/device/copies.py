@@ -50,6 +50,7 @@ TABLE: Final = Table(
         ),
     ),
     purpose="copies and memsets: time, bytes, bandwidth",
+    telling=("total_ns", "total_bytes", "bandwidth_bytes_per_s", "count"),
     equals="nsys stats cuda_gpu_mem_time_sum and cuda_gpu_mem_size_sum",
     reads=(*DEVICE_KINDS, "copy_detail", "collective_detail"),
 )

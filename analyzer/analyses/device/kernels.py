@@ -49,6 +49,7 @@ BY_LAUNCH_SHAPE: Final = Table(
     (*TABLE.columns, *LAUNCH_SHAPE),
     equals="nsys stats cuda_gpu_kern_gb_sum",
     when="--by launch-shape",
+    telling=("total_ns", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "count"),
     reads=(*DEVICE_KINDS, "kernel_config", "collective_detail"),
 )
 

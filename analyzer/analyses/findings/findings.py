@@ -54,6 +54,7 @@ TABLE: Final = Table(
         Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
     ),
     purpose="what is worth knowing, ranked, with a remedy",
+    telling=("rule", "at_stake_ns", "per_iteration_ns", "share", "where"),
     reads=(
         *DEVICE_KINDS,
         "api",

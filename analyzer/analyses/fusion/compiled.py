@@ -27,6 +27,7 @@ TABLE: Final = Table(
         Column("avg_ns", pl.Float64, "Their mean; null where there are none.", nullable=True),
     ),
     purpose="kernels of Triton and inductor, with launches",
+    telling=("count", "total_ns", "registers", "spills", "shared_memory_bytes"),
     tools=("capture",),
     reads=("compiled_kernels", "kernel"),
 )

@@ -54,6 +54,7 @@ TABLE: Final = Table(
         Column("saved_ns", pl.Int64, "So much less kernel time: total_ns without fused_ns."),
     ),
     purpose="chains of kernels that one kernel could do",
+    telling=("chain", "count", "launches", "total_ns", "saved_ns"),
     tools=("torch",),
     reads=(
         *DEVICE_KINDS,

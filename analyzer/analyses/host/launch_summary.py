@@ -62,6 +62,7 @@ TABLE: Final = Table(
         ),
     ),
     purpose="times from call to kernel, by kernel and call",
+    telling=("count", "total_avg_ns", "api_avg_ns", "queue_avg_ns", "kernel_avg_ns"),
     equals="nsys stats cuda_kern_exec_sum",
     reads=(*DEVICE_KINDS, "api", "collective_detail", "processes"),
 )

@@ -59,6 +59,7 @@ TABLE: Final = Table(
         ),
     ),
     purpose="each kernel with the call that launched it",
+    telling=("kernel_start_ns", "kernel_ns", "api_ns", "queue_ns", "stream"),
     equals="nsys stats cuda_kern_exec_trace",
     reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes"),
 )

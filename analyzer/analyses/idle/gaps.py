@@ -59,6 +59,7 @@ TABLE: Final = Table(
         Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
     ),
     purpose="each idle interval: why, and what ended it",
+    telling=("start_ns", "dur_ns", "reason", "ended_by", "range"),
     groupings=("culprit",),
     options=("threshold_ns",),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),

@@ -67,6 +67,7 @@ TABLE: Final = Table(
         Column("why", pl.String, "What in the reports shows that.", nullable=True),
     ),
     purpose="figures on which two tools agree or do not",
+    telling=("figure", "first_tool", "first", "second_tool", "second", "verdict", "reason"),
     together=True,
     reads=(*DEVICE_KINDS, "api", "kernel_config", "collective_detail", "processes", "devices"),
     may_read=(

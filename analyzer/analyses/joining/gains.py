@@ -48,6 +48,7 @@ TABLE: Final = Table(
         Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
     ),
     purpose="what advice of ncu saves of the whole program",
+    telling=("gain_share", "gain_ns", "rule"),
     together=True,
     reads=JOINED.reads,
     may_read=JOINED.may_read,

@@ -77,6 +77,7 @@ TABLE: Final = Table(
         Column("gain_ns", pl.Int64, "The same as time.", nullable=True),
     ),
     purpose="each kernel as nsys, torch and ncu saw it",
+    telling=("count", "exclusive_ns", "window_share", "operator", "bound", "gain_ns"),
     together=True,
     reads=(*DEVICE_KINDS, "api", "op", "python", "kernel_config", "collective_detail", "processes", *OF_NCU),
     may_read=("symbols", "devices", "range", "overhead", "op_detail", "compiled_kernels"),

@@ -60,6 +60,7 @@ TABLE: Final = Table(
         *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
     ),
     purpose="implementations of one operation, side by side",
+    telling=("variant", "avg_span_ns", "avg_kernel_ns", "slower", "launches"),
     together=True,
     reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail", *OF_NCU),
     may_read=("symbols", "devices", "kernel_config", "processes"),

@@ -86,6 +86,7 @@ CANDIDATES: Final = Table(
         ),
     ),
     when="--by candidate",
+    telling=("operations", "repetitions", "launch_ns", "saved_ns", "first"),
     reads=(
         *DEVICE_KINDS,
         "api",

@@ -115,6 +115,7 @@ BY_KERNEL: Final = Table(
         Column("launch_ns", pl.Int64, "What the device waited for its first launch.", nullable=True),
     ),
     when="--by kernel",
+    telling=("count", "first_api_ns", "warm_api_ns", "first_kernel_ns", "warm_kernel_ns"),
     reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
     may_read=("range", "op"),
 )

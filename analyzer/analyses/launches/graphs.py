@@ -70,6 +70,7 @@ TABLE: Final = Table(
         Column("upload_ns", pl.Int64, "Calls that uploaded it ahead of its launches; null likewise.", nullable=True),
     ),
     purpose="CUDA graphs: launches, nodes, host and GPU time",
+    telling=("graph", "launches", "nodes", "api_avg_ns", "span_avg_ns", "busy_ns", "idle_ns"),
     groupings=("kernel", "candidate"),
     reads=(*DEVICE_KINDS, "api", "kernel_config", "copy_detail", "collective_detail", "graph_detail"),
     may_read=("range", "op", "overhead", "graph_nodes"),
@@ -86,6 +87,7 @@ BY_KERNEL: Final = Table(
         Column("exclusive_ns", pl.Int64, "Time of the ledger that these kernels have; additive."),
     ),
     when="--by kernel",
+    telling=("graph", "count", "total_ns"),
 )
 
 #: The table that ``by="candidate"`` gives.

@@ -56,6 +56,7 @@ TABLE: Final = Table(
         ),
     ),
     purpose="kernels by the time that is theirs alone",
+    telling=("exclusive_ns", "window_share", "count", "avg_ns", "launch_bound"),
     reads=(*DEVICE_KINDS, "api", "overhead", "kernel_config", "collective_detail"),
     may_read=("range", "op", "python"),
 )

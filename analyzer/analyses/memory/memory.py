@@ -68,6 +68,7 @@ TABLE: Final = Table(
         *_TOTALS,
     ),
     purpose="memory allocated: peak, how often, how much",
+    telling=("memory", "allocations", "frees", "allocated_bytes", "peak_bytes", "held_bytes"),
     groupings=("device", "call"),
     options=("trace",),
     reads=(*DEVICE_KINDS, "api", "memory", "memory_detail"),
@@ -112,6 +113,7 @@ TRACE: Final = Table(
         Column("pool_used_bytes", pl.Int64, "What of that is in use.", nullable=True),
     ),
     when="--trace",
+    telling=("t_ns", "event", "memory", "size_bytes", "in_use_bytes"),
 )
 
 #: The table that ``by="call"`` gives; it needs no memory events.

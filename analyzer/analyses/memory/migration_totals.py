@@ -43,6 +43,7 @@ TABLE: Final = Table(
         Column("round_trips", pl.Int64, "How often the page that moved most went there and back."),
     ),
     purpose="unified memory that moved, in all",
+    telling=("h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves", "total_ns"),
     tools=("nsys",),
     equals="nsys stats um_total_sum",
     reads=(*DEVICE_KINDS, "fault", "fault_detail", "collective_detail"),

@@ -56,6 +56,7 @@ TABLE: Final = Table(
         ),
     ),
     purpose="unified memory that moved, by address",
+    telling=("address", "h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves"),
     tools=("nsys",),
     equals="nsys stats um_sum, all rows",
     groupings=("cause",),

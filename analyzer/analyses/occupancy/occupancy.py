@@ -259,6 +259,7 @@ TABLE: Final = Table(
         Column("unknown", pl.String, "Why the occupancy cannot be told; null where it can.", nullable=True),
     ),
     purpose="warps that fit, what limits them, waves, tail",
+    telling=("count", "exclusive_ns", "occupancy_share", "limiter", "waves", "tail_share"),
     tools=("nsys", "torch", "ncu"),
     equals="ncu launch__occupancy_limit_*, sm__maximum_warps_per_active_cycle_pct, launch__waves_per_multiprocessor",
     groupings=("kernel", "device"),

@@ -53,6 +53,7 @@ TABLE: Final = Table(
         Column("forward_path", pl.String, "The operators around the forward one, and itself.", nullable=True),
     ),
     purpose="which operator launched which kernel",
+    telling=("name", "count", "total_ns", "share", "path"),
     tools=("torch",),
     reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),
 )

@@ -72,6 +72,7 @@ TABLE: Final = Table(
     "One operator of the framework, or one annotation, by name.",
     (_NAME, *_TORCH, _EXCLUSIVE, _KIND, *_MORE, *_MEMORY),
     purpose="operators by host and GPU time, as in torch",
+    telling=("count", "self_cpu_ns", "self_device_ns", "device_ns"),
     tools=("torch",),
     equals=f"{_KEY_AVERAGES}, for operators and annotations; with --as-torch all its rows",
     groupings=("shape", "module", "phase", "stack"),
@@ -102,6 +103,7 @@ BY_SHAPE: Final = Table(
     ),
     equals=f"{_KEY_AVERAGES} with group_by_input_shape=True",
     when="--by shape",
+    telling=("input_shapes", "count", "self_cpu_ns", "self_device_ns", "device_ns"),
 )
 
 BY_STACK: Final = Table(
@@ -115,6 +117,7 @@ BY_STACK: Final = Table(
         *TABLE.columns[1:],
     ),
     when="--by stack",
+    telling=("stack", "count", "self_cpu_ns", "self_device_ns", "device_ns"),
 )
 
 _OF_ALL: Final = (

@@ -146,6 +146,7 @@ TABLE: Final = Table(
         Column("nodes", pl.Int64, "Nodes that it stands for: 1, of a rest more, those inside them not counted."),
     ),
     purpose="the call tree, from annotations to kernels",
+    telling=("node", "parent", "depth", "kind", "count", "device_ns", "host_ns"),
     tools=("torch",),
     groupings=("device", "host"),
     reads=(*DEVICE_KINDS, "api", "range", "op", "python", "overhead", "op_detail", "collective_detail"),

@@ -79,6 +79,7 @@ TABLE: Final = Table(
         *OF_PROCESS,
     ),
     purpose="NVTX ranges by the GPU time of their work",
+    telling=("range", "count", "projected_ns", "busy_ns", "operations"),
     equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
     groupings=(BY_NAME,),
     options=("trace", "graphs"),
@@ -110,6 +111,7 @@ TRACE: Final = Table(
     ),
     equals="nsys stats nvtx_gpu_proj_trace",
     when="--trace",
+    telling=("range", "projected_start_ns", "projected_ns", "busy_ns"),
 )
 
 

@@ -44,6 +44,7 @@ TABLE: Final = Table(
         Column("kernel_ns", pl.Int64, "Sum of its durations, every kernel once."),
     ),
     purpose="the kernels of each NVTX range",
+    telling=("range", "count", "total_ns", "avg_ns"),
     equals="nsys stats nvtx_kern_sum",
     reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),
 )

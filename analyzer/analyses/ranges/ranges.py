@@ -35,6 +35,7 @@ TABLE: Final = Table(
         *OF_PROCESS,
     ),
     purpose="NVTX ranges by time on the host",
+    telling=("range", "count", "total_ns", "share", "avg_ns"),
     equals="nsys stats nvtx_sum",
     groupings=(BY_NAME,),
     reads=(*DEVICE_KINDS, "api", "range", "range_detail", "collective_detail"),

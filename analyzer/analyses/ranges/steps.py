@@ -57,6 +57,7 @@ TABLE: Final = Table(
         Column("cause", pl.String, "Of an odd one: the bucket that differs most from its own median.", nullable=True),
     ),
     purpose="each step of the profiler, with its ledger",
+    telling=("step", "dur_ns", "busy_share", "kernel_ns", "launch_ns", "sync_ns", "host_ns", "warm_up", "odd"),
     tools=("torch",),
     reads=("range", "op"),
     may_read=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),

@@ -47,6 +47,7 @@ TABLE: Final = Table(
         Column("last_ns", pl.Int64, "End of the operation that ended last."),
     ),
     purpose="what each stream ran, and beside what",
+    telling=("stream", "type", "operations", "busy_ns", "alone_ns", "overlap_kernel_ns", "overlap_memcpy_ns"),
     groupings=("pair",),
     reads=(*DEVICE_KINDS, "collective_detail", "streams"),
 )

@@ -1,4 +1,4 @@
-"""Renders one table in full, for the terminal or as CSV, JSON or Parquet."""
+"""Renders one table in full: its cells as text with units, and the table as CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+#: All columns, as a choice of columns.
+ALL: Final = "all"
 
 #: Column printed last, since it may be long: the first of these in the table.
 _LAST: Final = ("sentence", "effect", "evidence", "kernel", "name", "operation", "culprit", "waited_for")
 
 #: Columns that may hold kernel names: the last column is fitted to the remaining space, others to this width.
-_KERNELS: Final = ("kernel", "name", "operation", "what", "ended_by", "culprit", "waited_for")
+KERNELS: Final = ("kernel", "name", "operation", "function", "what", "ended_by", "culprit", "waited_for")
 _SHORT: Final = 48
 
 #: Those of them that hold phrases, too.
-_PHRASES: Final = ("culprit", "waited_for")
+PHRASES: Final = ("culprit", "waited_for")
 
 #: A kernel name within a phrase: "after gemm on stream 7".
 _PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
 _BETWEEN: Final = "between "
-
-_NAME_LEAST: Final = 60
 
 _TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
 
@@ -74,38 +75,56 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None) -> pl.DataF
     return frame if top is None else frame.head(top)
 
 
-def terminal(frame: pl.DataFrame, width: int) -> str:
-    """Renders a table for the terminal: with units, kernel names last and fitted to the width."""
-    grid = laid_out(frame)
-    names = list(dict.fromkeys(grid.names()))
-    room = max(grid.room_for_names(width), _NAME_LEAST) if grid.named else 0
-    head, lines = grid.lines(width, dict(zip(names, shorten(names, room), strict=True)))
-    return "\n".join([head, *(lines or ["(no rows)"])]) + "\n"
+def chosen(frame: pl.DataFrame, columns: str | None) -> pl.DataFrame:
+    """The columns that a comma-separated list names, in its order; the whole frame for None and ``all``.
+
+    Raises:
+        UnknownNameError: There is no such column.
+    """
+    if columns is None or columns.strip() == ALL:
+        return frame
+    names = list(dict.fromkeys(name.strip() for name in columns.split(",") if name.strip()))
+    for name in names or [columns]:
+        if name not in frame.columns:
+            raise UnknownNameError.of("column", name, frame.columns)
+    return frame.select(names)
 
 
 def laid_out(frame: pl.DataFrame) -> Grid:
     """Formats a table's cells with units, the column of names last."""
-    last = next((name for name in _LAST if name in frame.columns), None)
+    last = last_of(frame.columns)
     order = [name for name in frame.columns if name != last] + ([last] if last else [])
-    heads = tuple(Head(name, left=frame.schema[name] in _TEXT) for name in order)
-    cells = [[_text(name, value) for value in frame.get_column(name)] for name in order]
-    named = last in _KERNELS and last not in _PHRASES
+    heads = tuple(Head(name, left=is_text(frame.schema[name])) for name in order)
+    cells = [[text_of(name, value) for value in frame.get_column(name)] for name in order]
+    named = last in KERNELS and last not in PHRASES
     cells = [
-        texts if named and name == last else [*map(outlets.short, _shortened(texts) if name in _KERNELS else texts)]
+        texts
+        if named and name == last
+        else [*map(outlets.short, on_phrases(texts, _SHORT) if name in KERNELS else texts)]
         for name, texts in zip(order, cells, strict=True)
     ]
     return Grid(heads, list(zip(*cells, strict=True)), named=named)
 
 
-def _shortened(texts: list[str]) -> list[str]:
-    """Shortens kernel names, alone or within phrases, to fit between other columns."""
+def last_of(names: Sequence[str]) -> str | None:
+    """The column that is printed last, since it may be long; None if there is none."""
+    return next((name for name in _LAST if name in names), None)
+
+
+def is_text(kind: pl.DataType) -> bool:
+    """Whether a column's values are texts, which are left-aligned."""
+    return kind in _TEXT
+
+
+def on_phrases(texts: Sequence[str], width: int) -> list[str]:
+    """Shortens kernel names to `width`, alone or within phrases."""
     parts = [match.groups(default="") for text in texts if (match := _PHRASE.fullmatch(text))]
     names = list(dict.fromkeys(name for _, name, _ in parts if not name.startswith(_BETWEEN)))
-    short = dict(zip(names, shorten(names, _SHORT), strict=True))
+    short = dict(zip(names, shorten(names, width), strict=True))
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
-def _text(name: str, value: object) -> str:
+def text_of(name: str, value: object) -> str:
     """Formats a value in the unit in its column's name."""
     if value is None:
         return ""

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from kanalyze.renderers.tables.frame import joined, laid_out, terminal
+from kanalyze.renderers.tables.frame import joined, laid_out
 
 LONG = "void at::native::elementwise_kernel<128, 4, at::native::BinaryFunctor<float, float, MulFunctor<float>>>(int)"
 
@@ -90,12 +90,6 @@ def test_quantities_are_in_the_unit_that_suits_them():
             "",
         )
     ]
-
-
-def test_a_table_without_rows_says_so():
-    assert terminal(pl.DataFrame({"count": [], "name": []}, schema={"count": pl.Int64, "name": pl.String}), 80) == (
-        "count  name\n(no rows)\n"
-    )
 
 
 def test_the_tables_of_several_windows_are_one():
