@@ -12,7 +12,7 @@ import pytest
 
 import kanalyze
 import kanalyze.collectors.base.errors  # its kinds are known once it is imported
-from kanalyze import catalog
+from kanalyze import catalog, explanations
 from kanalyze.analyses.host._call_kinds import bucket_of
 from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.page.time_page import TABLES, WINDOWS
@@ -31,7 +31,7 @@ README = (ROOT / "README.md").read_text()
 COMMANDS = (ROOT / "docs/cli.md").read_text()
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 ERRORS = (ROOT / "docs/errors.md").read_text()
-FINDINGS = (ROOT / "docs/findings.md").read_text().partition("\n# ")[0]  # the second part measures, it defines none
+FINDINGS = examples.FINDINGS.read_text().partition(examples.SECOND_PART)[0]  # the second part defines none
 DEFINITIONS = (ROOT / "docs/definitions.md").read_text()
 SUMMARY_JSON = (ROOT / "docs/summary-json.md").read_text()
 
@@ -209,7 +209,7 @@ def test_every_module_has_its_layer():
 
 def test_every_kind_of_addition_names_a_folder_that_exists():
     folders = set(re.findall(r"`(analyzer/[\w/]+)/\w*<", ARCHITECTURE))
-    assert len(folders) == 5
+    assert len(folders) == 6
     assert all((ROOT / folder).is_dir() for folder in folders)
 
 
@@ -245,21 +245,22 @@ def test_every_check_of_health_is_defined():
 # docs/findings.md
 
 
-def test_every_rule_is_defined_and_no_other():
+def test_every_rule_is_explained_and_no_other():
     made = {rule for path in (ROOT / "analyzer/analyses/findings/rules").glob("*.py") for rule in rule_names(path)}
-    assert made == set(sections(FINDINGS))
+    assert sorted(made) == explanations.names() == list(sections(FINDINGS))
 
 
-def test_a_rule_says_when_it_is_found_and_what_is_at_stake():
-    for rule, text in sections(FINDINGS).items():
-        assert re.fullmatch(r"\s*Found when: .+?\.\n\nAt stake: .+?\.\s*", text, flags=re.DOTALL), rule
+@pytest.mark.usefixtures("folder")
+def test_findings_page_is_what_the_command_prints():
+    page = examples.FINDINGS.read_text()
+    assert page == examples.findings_page(page), REFRESH
 
 
-def test_a_finding_points_to_its_definition(summaries):
+def test_a_finding_leads_to_its_explanation(summaries):
     for finding in (finding for summary in summaries for finding in summary["findings"]):
-        page, _, rule = finding["definition"].partition("#")
-        assert rule == finding["rule"]
-        assert (ROOT / page).read_text().count(f"\n## {rule}\n") == 1
+        command, rule = finding["definition"].split()
+        assert (command, rule) == ("explain", finding["rule"])
+        assert explanations.explanation(rule).name == rule
 
 
 def test_the_table_of_a_finding_can_be_shown(summaries):

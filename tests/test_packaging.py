@@ -81,6 +81,15 @@ def test_every_file_of_the_reference_workloads_is_installed():
     assert there == installed
 
 
+def test_every_file_of_data_in_a_package_is_installed():
+    """A file beside the modules of a package that no pattern matches would be missing in the wheel."""
+    for name, folder in every_package().items():
+        data = {file for file in folder.iterdir() if file.is_file() and file.suffix not in (".py", ".pyc")}
+        listed = SETUP["package-data"].get(name, [])
+        lacking = {file.name for file in data if not any(file.match(pattern) for pattern in listed)}
+        assert lacking == (set() if name != DATA else lacking), name
+
+
 def test_types_are_installed():
     assert (Path(kanalyze.__file__).parent / "py.typed").exists()
 

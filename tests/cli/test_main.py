@@ -20,6 +20,7 @@ from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, environme
 COMMANDS = (
     "collect",
     "doctor",
+    "explain",
     "name",
     "redact",
     "roofline",

@@ -30,6 +30,11 @@ FILES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 TABLES = ROOT / "docs" / "tables.md"
 TABLES_COMMAND = "kanalyze tables --format markdown"
 
+#: The first part of docs/findings.md is its introduction and this command's output.
+FINDINGS = ROOT / "docs" / "findings.md"
+SECOND_PART = "\n# Seen in the reference workloads\n"
+FINDINGS_COMMAND = "kanalyze explain --format markdown"
+
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROMPT = "$ "
 
@@ -74,6 +79,12 @@ def _commands(block: str) -> list[str]:
     return [line.removeprefix(_PROMPT) for line in block.splitlines() if line.startswith(_PROMPT)]
 
 
+def findings_page(text: str) -> str:
+    """docs/findings.md with the explanations that `text`, the page, has between its two parts."""
+    before, _, rest = text.partition("\n## ")
+    return f"{before}\n{printed(FINDINGS_COMMAND)}{SECOND_PART}{rest.partition(SECOND_PART)[2]}"
+
+
 def tables_page() -> str:
     """What docs/tables.md has to be."""
     return f"# Tables\n\n{printed(TABLES_COMMAND)}"
@@ -90,5 +101,6 @@ if __name__ == "__main__":
     columns.write()
     with tempfile.TemporaryDirectory() as place, chdir(folder(Path(place))):
         TABLES.write_text(tables_page())
+        FINDINGS.write_text(findings_page(FINDINGS.read_text()))
         for path in FILES:
             path.write_text(refreshed(path.read_text()))

@@ -50,7 +50,7 @@ _ACTIVE = (
     re.compile(r":[\w+-]+:"),
 )
 #: What of our own Markdown stands there.
-_OURS = re.compile(r"\*\*(?=\S)|(?<=\S)\*\*|docs/findings\.md#[\w-]+|\\(?=[-+=.)])")
+_OURS = re.compile(r"\*\*(?=\S)|(?<=\S)\*\*|\\(?=[-+=.)])")
 
 
 def obeyed_by_terminal(text: str) -> str:

@@ -28,7 +28,7 @@ TABLE: Final = Table(
     "findings",
     "One finding: a sentence with its evidence and the nanoseconds at stake.",
     (
-        Column("rule", pl.String, "Stable name of the kind of finding."),
+        Column("rule", pl.String, "Stable name of the kind of finding, which `kanalyze explain` takes."),
         Column("device", pl.Int64, "The GPU whose window the time is part of."),
         Column(
             "at_stake_ns",
@@ -51,7 +51,7 @@ TABLE: Final = Table(
         Column("sentence", pl.String, "What was found, with the evidence."),
         Column("remedy", pl.String, "What to do about it."),
         Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
-        Column("definition", pl.String, "Where it is written when this is found, and what the time is."),
+        Column("definition", pl.String, "What to give `kanalyze` to read what it means and what to do."),
     ),
     purpose="what is worth knowing, ranked, with a remedy",
     telling=("rule", "at_stake_ns", "per_iteration_ns", "share", "where"),

@@ -52,7 +52,7 @@ def test_every_column_of_a_finding():
             "remedy": "Launch the next work before waiting, or wait for less: an event instead of the device, later "
             "instead of now.",
             "table": "syncs --by api",
-            "definition": "docs/findings.md#host-blocks",
+            "definition": "explain host-blocks",
         }
     ]
 

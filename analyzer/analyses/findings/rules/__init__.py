@@ -68,8 +68,8 @@ class Finding(NamedTuple):
 
     @property
     def definition(self) -> str:
-        """Link to the documentation that defines the finding and its time at stake."""
-        return f"docs/findings.md#{self.rule}"
+        """The command of kanalyze that says what the finding means, how it is told, and what to do."""
+        return f"explain {self.rule}"
 
     @property
     def brief(self) -> Finding:

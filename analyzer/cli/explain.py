@@ -1,0 +1,29 @@
+"""``kanalyze explain``: what a finding means, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kanalyze.cli._options import output
+from kanalyze.cli._output import emit, width
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--format", "form", type=click.Choice(["terminal", "markdown"]), default="terminal")
+@output
+def explain(name: str | None, form: str, output: Path | None) -> None:
+    """What the finding NAME means, how it is told, and what to do; or all findings, a line each."""
+    from kanalyze.explanations import explanation, names  # noqa: PLC0415 - --help need not import errors
+    from kanalyze.renderers.tables import explanations as rendered  # noqa: PLC0415 - as above
+
+    wanted = [explanation(one) for one in ([name] if name else names())]
+    if form == "markdown":
+        emit(rendered.markdown(wanted).encode(), output)
+    else:
+        emit(rendered.terminal(wanted[0], width()) if name else rendered.headlines(wanted, width()), output)

@@ -1,0 +1,45 @@
+"""What each finding means and what to do about it: a text per rule, in Markdown, beside this module.
+
+The texts are the one source of `kanalyze explain` and of docs/findings.md. Each has a heading (the rule's name), a
+headline, and paragraphs that begin with "Found when:", "At stake:" and "What to do:", with code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kanalyze.errors import UnknownNameError
+
+_FOLDER: Final = Path(__file__).parent
+
+
+class Explanation(NamedTuple):
+    """What a finding means.
+
+    Attributes:
+        name: The rule of the finding.
+        headline: What it is, one sentence.
+        text: The rest, in Markdown.
+    """
+
+    name: str
+    headline: str
+    text: str
+
+
+def names() -> list[str]:
+    """The names of all findings, sorted."""
+    return sorted(file.stem for file in _FOLDER.glob("*.md"))
+
+
+def explanation(name: str) -> Explanation:
+    """The explanation of the finding `name`.
+
+    Raises:
+        UnknownNameError: There is no such finding.
+    """
+    if name not in names():
+        raise UnknownNameError.of("finding", name, names())
+    _, headline, text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", maxsplit=2)
+    return Explanation(name, headline, text)
