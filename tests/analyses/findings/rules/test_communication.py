@@ -1,0 +1,72 @@
+"""Communication that nothing hides: by collective, per step, and not where kernels run beside it."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kanalyze.analyses.findings.rules.communication import exposed_communication
+from kanalyze.analyses.idle.exposure import exposure
+from kanalyze.window import Window
+from support.build import kernel, report
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[3] / "reports"
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def step(at, *, hidden=20, **keys):
+    """A kernel of 50, of which the last `hidden` are beside an all-reduce of 40; then an all-gather of 10."""
+    start = at + 50 - hidden
+    return [
+        kernel(at, at + 50, **keys),
+        kernel(start, start + 40, name=REDUCE, stream=8),
+        kernel(at + 90, at + 100, name=GATHER, stream=8),
+    ]
+
+
+def test_what_is_exposed_of_each_collective():
+    of = report([*step(0), *step(100)]).narrow(window=Window(0, 200, count=2, each="step"))
+    (one,) = exposed_communication(of)
+    assert (one.rule, one.device, one.at_stake_ns, one.table) == ("exposed-communication", 0, 2 * 30, "exposure")
+    assert one.text == (
+        "GPU 0 does nothing but communicate for 30 ns a step, 60.0 % of the time of its collectives: allreduce 20 ns a "
+        "step (1 kernel a step), allgather 10 ns a step (1 kernel a step). A collective lasts until the slowest of its "
+        "ranks has come to it."
+    )
+    assert (one.headline, one.where) == ("The GPU does nothing beside allreduce", "allreduce")
+
+
+def test_the_collective_goes_by_the_trace_where_it_is_recorded():
+    events = step(0, name="void at::native::add()")
+    rows = [{"event_id": 1, "collective": "reduce{scatter}"}]
+    (one,) = exposed_communication(report(events, collective_detail=rows))
+    assert (
+        one.text.format().partition("collectives: ")[2].startswith("reduce{scatter} 20 ns (1 kernel), allgather 10 ns")
+    )
+    assert one.headline.format() == "The GPU does nothing beside reduce{scatter}"
+    assert "DDP buckets" in one.action
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [kernel(0, 100)],
+        [kernel(0, 100), kernel(10, 90, name=REDUCE, stream=8)],  # all of it hidden
+        [kernel(0, 1_000), kernel(980, 1_010, name=REDUCE, stream=8)],  # less than a hundredth is not
+    ],
+)
+def test_what_does_not_raise_it(events):
+    assert exposed_communication(report(events)) == []
+
+
+@pytest.mark.parametrize("name", ["nccl.sqlite", "torch/ddp.json.gz", "torch/fsdp.json.gz"])
+def test_real_programs_of_several_ranks_raise_it(name):
+    of = real_report(REPORTS / name)
+    if name == "nccl.sqlite":  # most of which is not steady
+        of = of.narrow(window="exposed#2")
+    rows = exposure(of).filter(pl.col("category") == "communication")
+    exposed = dict(rows.select("device", "exposed_ns").iter_rows())
+    assert {one.device: one.at_stake_ns for one in exposed_communication(of)} == exposed
+    assert all("reduce" in one.text for one in exposed_communication(of))
