@@ -1,0 +1,1 @@
+"""What a program repeats: its iterations, their steady part, and what came before, between and after."""

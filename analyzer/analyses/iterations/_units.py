@@ -1,0 +1,153 @@
+"""Units that repeat in a line of launches: what lies between two occurrences of one launch, again and again.
+
+A launch that occurs once in every iteration (an anchor) cuts the line into segments, and those of one program are alike
+whichever anchor cuts them. What a segment holds is compared as a sum of hashes, regardless of the order in it: threads
+and streams may swap launches within an iteration. Sums of segments are differences of running sums, so that all
+launches are tried as anchors in one pass.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.columns.lookup import gathered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Fewest segments that are alike, and fewest launches in all of them.
+LEAST_ALIKE: Final = 2
+_LEAST_LAUNCHES: Final = 12
+
+#: Most occurrences of an anchor that are looked at to find units.
+_SAMPLED: Final = 1 << 12
+
+#: Most units that are examined closely.
+_EXAMINED: Final = 12
+
+#: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row.
+_WAYS: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 1))
+_LONGER: Final = tuple((column, column, size) for size, column in product((2, 8), ("exact", "alike")))
+
+#: Units found with single launches as anchors suffice if one of them covers as much of the line.
+_ENOUGH: Final = 0.9
+
+#: Mixes the codes of several launches in a row.
+_MULTIPLIER: Final = 6364136223846793005
+
+
+class Unit(NamedTuple):
+    """A segment that recurs.
+
+    Attributes:
+        column: Column of the line whose codes are alike in all of its repetitions.
+        length: Number of launches.
+        word: Sum of their codes.
+        at: Places of its anchor in the line.
+        alike: Whether the segment from each anchor to the next one is this unit.
+        share: Share of the line's weight in such segments.
+    """
+
+    column: str
+    length: int
+    word: int
+    at: pl.Series
+    alike: pl.Series
+    share: float
+
+
+class Sums(NamedTuple):
+    """Running sums over a line, from 0 before its first launch: of its codes, its weights and its barriers."""
+
+    codes: dict[str, pl.Series]
+    weight: pl.Series
+    barriers: pl.Series
+
+
+def sums_of(line: pl.DataFrame) -> Sums:
+    """The running sums of `line`."""
+    codes = {name: _running(line.get_column(name)) for name in ("exact", "alike")}
+    return Sums(codes, *(_running(line.get_column(name)) for name in ("weight", "barrier")))
+
+
+def units(line: pl.DataFrame, sums: Sums) -> list[Unit]:
+    """The units of `line` that may be iterations, the shortest first; of equal length, that of names and shapes."""
+    found: dict[tuple[str, int], Unit] = {}
+    for ways in (_WAYS, _LONGER):
+        for column, of, size in ways:
+            found.update({key: unit for key, unit in _found(line, sums, column, of, size) if key not in found})
+        if any(unit.share >= _ENOUGH for unit in found.values()):
+            break
+    return sorted(found.values(), key=lambda unit: (unit.length, unit.column == "alike"))
+
+
+def between(running: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series:
+    """The sum of what lies from each of `start` up to `end`, from running sums."""
+    return gathered(running, end) - gathered(running, start)
+
+
+def _running(values: pl.Series) -> pl.Series:
+    sums = values.cum_sum()
+    return pl.concat([pl.zeros(1, dtype=sums.dtype, eager=True), sums], rechunk=True)
+
+
+def needed_share(length: pl.Expr) -> pl.Expr:
+    """Least share of an anchor's segments that are alike: chance makes short ones alike, and hardly ever long ones."""
+    return 0.5 + 0.45 * pl.lit(0.9).pow(length - 1)
+
+
+def _found(line: pl.DataFrame, sums: Sums, column: str, of: str, size: int) -> Iterator[tuple[tuple[str, int], Unit]]:
+    """Units for one way of anchors, by what must be alike and the sum of their codes."""
+    codes = _grams(line.get_column(of), size)
+    segments = _segments(codes, sums, column)
+    counted = segments.with_columns(segments=pl.len().over("code")).group_by("code", "word")
+    alike = counted.agg(pl.len().alias("count"), pl.col("length", "segments").first(), pl.col("weight").sum())
+    alike = alike.filter(
+        pl.col("count") >= LEAST_ALIKE,
+        pl.col("count") * pl.col("length") >= _LEAST_LAUNCHES,
+        pl.col("count") >= pl.col("segments") * needed_share(pl.col("length")),
+    )
+    best = alike.sort("count", "code", descending=[True, False]).unique("word", keep="first", maintain_order=True)
+    for code, word in best.sort("weight", "word", descending=True).head(_EXAMINED).select("code", "word").iter_rows():
+        yield (column, word), _examined(codes, sums, column, code, word)
+
+
+def _grams(codes: pl.Series, size: int) -> pl.Series:
+    """One number for each launch and those before it, `size` in a row."""
+    while size > 1:
+        size //= 2
+        codes = (codes.shift(size) * _MULTIPLIER + codes).fill_null(0)
+    return codes
+
+
+def _segments(codes: pl.Series, sums: Sums, column: str) -> pl.DataFrame:
+    """Segments between occurrences of each code (of many, those in the middle): code, word, length and weight."""
+    places = codes.alias("code").to_frame().with_row_index("at").group_by("code", maintain_order=True).agg("at")
+    often = pl.col("at").list.len()
+    places = places.filter(often > LEAST_ALIKE)
+    first = (often.cast(pl.Int64) - _SAMPLED).clip(lower_bound=0) // 2
+    places = places.with_columns(pl.col("at").list.slice(first, _SAMPLED)).explode("at")
+    start, code = places.get_column("at"), places.get_column("code")
+    inside = (code == code.shift(-1)).fill_null(value=False)
+    end, start = start.shift(-1).filter(inside), start.filter(inside)
+    return pl.DataFrame(
+        {
+            "code": code.filter(inside),
+            "word": between(sums.codes[column], start, end),
+            "length": end - start,
+            "weight": between(sums.weight, start, end),
+        }
+    )
+
+
+def _examined(codes: pl.Series, sums: Sums, column: str, code: int, word: int) -> Unit:
+    """The unit of one anchor in the whole line."""
+    at = (codes == code).arg_true()
+    start, end = at.slice(0, len(at) - 1), at.slice(1)
+    alike = between(sums.codes[column], start, end) == word
+    weight = between(sums.weight, start, end).filter(alike).sum()
+    length = int((end - start).filter(alike).item(0))
+    return Unit(column, length, word, at, alike, weight / sums.weight.item(-1))

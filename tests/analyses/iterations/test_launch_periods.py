@@ -1,0 +1,240 @@
+"""Iterations without marks: what was planted is found where it begins, and what is random repeats nothing."""
+
+from pathlib import Path
+from random import Random
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kanalyze import read
+from kanalyze.analyses.host._rounds import rounds
+from kanalyze.analyses.iterations._launch_periods import launch_periods
+from support.build import kernel, report
+from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of, training_step
+
+BOOT = [Launch(f"init {number}") for number in range(20)]
+EVALUATION = [copy_in(pause=60_000), Launch("embedding", pause=40_000), *layer(6, "forward"), Launch("hits")]
+ROOT = Path(__file__).parents[3]
+
+
+def found(*programs, name="repetition"):
+    """Starts of the repetitions of that name."""
+    return launch_periods(report_of(*programs)).filter(pl.col("name") == name).get_column("start").to_list()
+
+
+def frame(*programs):
+    return launch_periods(report_of(*programs))
+
+
+def test_a_step_is_an_iteration_and_its_layers_are_not():
+    program = Program().then(BOOT).iterations(*[training_step(layers=12)] * 10)
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert rows.select("name", "found_by", "sequence", "phase", "usual").unique().rows() == [
+        ("repetition", "launches", 0, None, True)
+    ]
+
+
+def test_a_step_without_any_copy():
+    program = Program().then(BOOT).iterations(*[training_step(layers=12, data=False)] * 10)
+    assert found(program) == program.begun
+
+
+def test_a_token_of_identical_layers_and_little_else():
+    token = [Launch("embedding", pause=40_000), *layer(12), Launch("head"), Launch("argmax")]
+    program = Program().then(BOOT).iterations(*[token] * 10)
+    assert found(program) == program.begun
+
+
+def test_repetitions_adjoin_and_the_last_one_is_as_long_as_the_others():
+    program = Program().then(BOOT).iterations(*[training_step()] * 10).then([Launch("export", pause=5_000_000)])
+    rows = frame(program)
+    assert rows.get_column("end").to_list()[:-1] == rows.get_column("start").to_list()[1:]
+    assert (rows.get_column("end") - rows.get_column("start")).n_unique() == 1
+
+
+def test_the_last_one_ends_where_another_launch_follows_at_once():
+    program = Program().then(BOOT).iterations(*[training_step()] * 10).then([Launch("export", pause=10)])
+    rows, calls = frame(program), report_of(program).kind("api").get_column("start_ns")
+    assert rows.item(-1, "end") == calls.max()
+
+
+@pytest.mark.parametrize("number", [4, 5, 60])
+def test_four_iterations_are_enough(number):
+    program = Program().then(BOOT).iterations(*[training_step()] * number)
+    assert found(program) == program.begun
+
+
+def test_three_iterations_are_not():
+    assert frame(Program().then(BOOT).iterations(*[training_step()] * 3)).is_empty()
+
+
+def test_what_repeats_for_less_than_half_of_the_device_time_is_no_iteration():
+    program = Program().then([Launch("other", ns=10**8), *BOOT]).iterations(*[training_step()] * 10)
+    assert frame(program).is_empty()
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_every_tenth_step_logs(data):
+    logged = [Launch("norm"), copy_out()] if data else [Launch("norm")]
+    steps = [training_step(data=data) + (logged if number % 10 == 9 else []) for number in range(60)]
+    program = Program().then(BOOT).iterations(*steps)
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert (~rows.get_column("usual")).arg_true().to_list() == [9, 19, 29, 39, 49]  # not what follows the last
+
+
+@given(st.integers(3, 56), st.integers(1, 98), st.sampled_from(["more", "less"]))
+def test_one_odd_step_of_sixty(which, place, change):
+    steps = [training_step() for _ in range(60)]
+    if change == "more":
+        steps[which].insert(place, Launch("extra"))
+    else:
+        del steps[which][place]
+    program = Program().then(BOOT).iterations(*steps)
+    assert found(program) == program.begun
+
+
+@given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
+@settings(max_examples=20)
+def test_steps_and_not_epochs(epochs, steps, evaluated, data):
+    program, evaluation = Program().then(BOOT), EVALUATION if data else EVALUATION[1:]
+    for _ in range(epochs):
+        program.iterations(*[training_step(data=data)] * steps).then(evaluation * evaluated)
+    rows = frame(program)
+    assert rows.filter(name="repetition").get_column("start").to_list() == program.begun
+    assert rows.filter(pl.col("name") != "repetition").get_column("usual").all()
+
+
+def test_the_launches_of_threads_swap_places():
+    for seed in range(5):
+        random, steps = Random(seed), []  # noqa: S311 - no secret depends on it
+        for _ in range(30):
+            step = [one._replace(thread=2) if "backward" in one.name else one for one in training_step()]
+            for _ in range(3):
+                place = random.randrange(5, len(step) - 6)
+                step[place : place + 2] = step[place + 1], step[place]
+            step.insert(random.randrange(1, len(step)), copy_in()._replace(thread=3, blocks=77))
+            steps.append(step)
+        program = Program(jitter=random).then(BOOT).iterations(*steps)
+        assert found(program) == program.begun
+
+
+def test_shapes_differ_from_step_to_step():
+    steps = [[one._replace(blocks=7 * number % 5 + 1) for one in training_step()] for number in range(40)]
+    program = Program().then(BOOT).iterations(*steps)
+    assert found(program) == program.begun
+
+
+def test_each_process_has_its_own():
+    programs = [Program(process=rank, device=rank).then(BOOT) for rank in range(3)]
+    for program in programs:
+        program.iterations(*[training_step(layers=4 + program.process)] * 12)
+    rows = frame(*programs)
+    for program in programs:
+        own = rows.filter(process_id=program.process)
+        assert own.get_column("start").to_list() == program.begun
+        assert own.get_column("name").unique().to_list() == ["repetition"]
+    assert rows.get_column("sequence").n_unique() == 3
+
+
+def test_a_recording_that_begins_and_ends_within_a_step():
+    steps = [training_step()] * 10
+    program = Program().iterations(steps[0][50:], *steps, steps[0][:70])
+    rows = frame(program)
+    assert rows.filter("usual").get_column("start").to_list() == program.begun[1:11]
+
+
+def test_a_loop_of_one_kernel_is_most_of_the_work():
+    program = Program().iterations(*[[Launch("only")]] * 1000)
+    assert found(program) == program.begun
+
+
+def test_a_loop_of_one_kernel_that_is_not_most_of_the_work():
+    assert frame(Program().then([Launch("large", ns=10**8)]).then([Launch("only")] * 1000)).is_empty()
+
+
+def test_launches_that_occur_twice_in_an_iteration():
+    program = Program().iterations(*[[Launch("a", pause=9_000), Launch("a"), Launch("b"), Launch("b")]] * 50)
+    assert found(program) == program.begun
+
+
+def test_a_graph_is_one_launch():
+    step = [copy_in(pause=50_000), Launch("[CUDA graph 1]", ns=100_000), Launch("sample"), copy_out()]
+    program = Program().then(BOOT).iterations(*[step] * 40)
+    assert found(program) == program.begun
+
+
+def test_two_loops_one_after_the_other():
+    program = Program().iterations(*[training_step(layers=6)] * 20).then(BOOT).iterations(*[layer(1, "solver", 9)] * 60)
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert rows.group_by("name", maintain_order=True).len().rows() == [("repetition", 20), ("repetition 2", 60)]
+
+
+def test_operations_without_any_calls():
+    line = [kernel(100 * at, 100 * at + 50, name=name) for at, name in enumerate("abcdefgh" * 30)]
+    rows = launch_periods(report(line))
+    assert rows.get_column("start").to_list() == list(range(0, 24_000, 800))
+
+
+def test_nothing_was_launched():
+    assert launch_periods(report([])).is_empty()
+    assert frame(Program().then(BOOT)).is_empty()
+    assert frame(Program().then(BOOT * 3)).is_empty()
+
+
+def independent(random, number):
+    """Launches drawn one by one from kernels of which none is drawn more often than 8 times in 10."""
+    weights = [random.random() ** random.choice([1, 3, 8]) + 1e-3 for _ in range(random.randrange(2, 60))]
+    most = 0.8 * sum(weights)
+    names = [f"kernel {at}" for at in range(len(weights))]
+    return random_launches(random, names, [min(weight, most) for weight in weights], number)
+
+
+def chained(random, number):
+    """Launches of which each depends on the one before, which it follows at most 8 times in 10."""
+    kernels = random.randrange(2, 30)
+    rows = []
+    for _ in range(kernels):
+        weights = [random.random() ** random.choice([1, 6, 20]) + 1e-6 for _ in range(kernels)]
+        total = sum(weights)
+        most = max(weights) / total
+        scale = 0.2 / (1 - most) if most > 0.8 else 1.0
+        rows.append([0.8 if scale < 1 and weight == max(weights) else scale * weight / total for weight in weights])
+    at, line = 0, []
+    for _ in range(number):
+        at = random.choices(range(kernels), rows[at])[0]
+        line.append(Launch(f"kernel {at}", ns=1_000 * (at % 7 + 1)))
+    return line
+
+
+@given(st.integers(0, 1 << 40), st.sampled_from([30, 100, 600]), st.sampled_from([independent, chained]))
+def test_random_launches_repeat_nothing(seed, number, drawn):
+    drawn_ones = drawn(Random(seed), number)  # noqa: S311 - no secret depends on it
+    assert frame(Program().then(drawn_ones)).is_empty()
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "number"),
+    [
+        ("sample_reports/mlp_train/nsys.sqlite", "step", 42),
+        ("tests/reports/emit_nvtx.sqlite", "step #", 5),
+        ("tests/reports/findings_clean.sqlite", "step", 40),
+        ("tests/reports/torch.sqlite", "train", 10),
+        ("tests/reports/torch/ddp.json.gz", "step", 4),
+        ("tests/reports/torch_node.sqlite", "step #", 20),
+    ],
+)
+def test_real_programs_have_as_many_as_their_marks_say(path, name, number):
+    with read(ROOT / path) as real:
+        assert rounds(real).filter(name=name).height == number
+        marks = rounds(real).filter(name=name).select("start", "end")
+        rows = launch_periods(real).filter(pl.col("start") < marks.get_column("end").max())
+        assert rows.height == number
+        if name != "train":  # which is the last part of that program's loop
+            middle = rows.get_column("start") + (rows.get_column("end") - rows.get_column("start")) // 2
+            inside = [((marks["start"] <= at) & (at < marks["end"].cum_max())).sum() for at in middle]
+            assert max(inside) >= 1

@@ -1,0 +1,112 @@
+"""Programs made of launches, with known iterations: what each iteration launches, and when its calls are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from support.build import call, graph, kernel, memcpy, memset, report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from random import Random
+
+    from kanalyze.report import Report
+    from support.build import Event
+
+CALL_NS = 4_000
+PAUSE_NS = 3_000
+
+
+class Launch(NamedTuple):
+    """One launch; `pause` is the host's time before its call."""
+
+    name: str
+    blocks: int = 1
+    ns: int = 10_000
+    pause: int = PAUSE_NS
+    thread: int = 1
+
+
+def copy_in(pause: int = PAUSE_NS) -> Launch:
+    """A copy to the device."""
+    return Launch("Host-to-Device", pause=pause)
+
+
+def copy_out(pause: int = PAUSE_NS) -> Launch:
+    """A copy of a result to the host."""
+    return Launch("Device-to-Host", pause=pause)
+
+
+@dataclass
+class Program:
+    """Launches in the order of their calls, and the call times at which iterations begin."""
+
+    process: int = 1
+    device: int = 0
+    jitter: Random | None = None
+    now: int = 1_000
+    events: list[Event] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    correlation: int = 0
+
+    def iterations(self, *each: Iterable[Launch]) -> Program:
+        """Iterations that are to be found, and what each of them launches."""
+        for launches in each:
+            before = len(self.events)
+            self.then(launches)
+            self.begun.append(self.events[before].start)
+        return self
+
+    def then(self, launches: Iterable[Launch]) -> Program:
+        """Launches of no iteration."""
+        for one in launches:
+            self._launch(one)
+        return self
+
+    def waits(self, ns: int = 20_000) -> Program:
+        """The host waits for the device."""
+        self.events.append(call("cudaStreamSynchronize", self.now, self.now + ns, process=self.process))
+        self.now += ns
+        return self
+
+    def _launch(self, one: Launch) -> None:
+        pause = one.pause if self.jitter is None else int(one.pause * self.jitter.uniform(0.7, 1.4))
+        start, self.correlation = self.now + pause, self.correlation + 1
+        keys = {"process": self.process, "correlation": self.correlation}
+        name = "cudaMemcpyAsync" if "Host" in one.name else "cudaLaunchKernel"
+        self.now = start + CALL_NS
+        ran = (self.now + 1_000, self.now + 1_000 + one.ns)
+        self.events.append(call(name, start, self.now, thread=one.thread, **keys))
+        keys["device"] = self.device
+        if "Host" in one.name:
+            self.events.append(memcpy(*ran, direction=one.name, size_bytes=one.blocks, **keys))
+        elif one.name == "memset":
+            self.events.append(memset(*ran, **keys))
+        elif one.name.startswith("[CUDA graph"):
+            self.events.append(graph(*ran, name=one.name, **keys))
+        else:
+            self.events.append(kernel(*ran, name=one.name, grid=(one.blocks, 1, 1), **keys))
+
+
+def report_of(*programs: Program) -> Report:
+    """The report of several processes."""
+    return report([event for program in programs for event in program.events])
+
+
+def layer(number_of: int, name: str = "layer", size: int = 6, ns: int = 10_000) -> list[Launch]:
+    """So many identical layers."""
+    return [Launch(f"{name} {part}", ns=ns) for part in range(size)] * number_of
+
+
+def training_step(layers: int = 6, *, data: bool = True, optimizer: str = "update") -> list[Launch]:
+    """Forward, backward, and an update of the parameters."""
+    start = [copy_in(pause=60_000)] if data else []
+    forward = [Launch("embedding", pause=40_000), *layer(layers, "forward"), Launch("head"), Launch("loss")]
+    backward = [Launch("loss backward"), *layer(layers, "backward", 9), Launch("embedding backward")]
+    return [*start, *forward, *backward, *[Launch(f"{optimizer} {part}") for part in range(3)]]
+
+
+def random_launches(random: Random, names: Sequence[str], weights: Sequence[float], number: int) -> list[Launch]:
+    """Launches that are drawn one by one."""
+    return [Launch(name) for name in random.choices(names, weights, k=number)]
