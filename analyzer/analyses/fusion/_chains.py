@@ -133,14 +133,14 @@ def _fusible(work: pl.DataFrame) -> pl.DataFrame:
     """Whether each operation is an elementwise kernel of an operator, and its element size by the kernel's name."""
     names = work.filter(pl.col("kind") == "kernel").get_column("name").unique().drop_nulls()
     said = [decode(name) for name in names.cast(pl.String)]
-    elementwise = pl.Series([_is_elementwise(one) for one in said], dtype=pl.Boolean)
+    elementwise = pl.Series([is_elementwise(one) for one in said], dtype=pl.Boolean)
     size = pl.Series([_BYTES.get(one.dtype or "") for one in said], dtype=pl.Int64)
     at = first_rows(names.to_physical(), work.get_column("name").to_physical())
     chosen = (pl.col("kind") == "kernel") & pl.col("operator").is_not_null() & gathered(elementwise, at)
     return work.select(chosen.fill_null(value=False).alias("fusible"), gathered(size, at).alias("element_bytes"))
 
 
-def _is_elementwise(said: KernelName) -> bool:
+def is_elementwise(said: KernelName) -> bool:
     """Whether a kernel computes each element of its result only from the elements at the same place."""
     if said.library != "aten":
         return False

@@ -1,0 +1,338 @@
+"""Optimizers that run kernel by kernel where one would do, and gradients that are filled with zeros."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, recorded
+from kanalyze.analyses.device._windows import idle_spans, windows
+from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._places import place_of
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.fusion._chains import is_elementwise
+from kanalyze.analyses.host._launching_call import calls_of, launching_rows
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.decoder.decode import decode
+from kanalyze.units import mean, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.report import Report
+
+#: The ranges that torch's optimizers record: Optimizer.step#AdamW.step, Optimizer.zero_grad#AdamW.zero_grad.
+_RANGE: Final = r"^Optimizer\.(step|zero_grad)#(\w+)\."
+
+#: Classes of torch.optim that take fused=True.
+_FUSED: Final = ("Adam", "AdamW", "SGD", "Adagrad")
+
+#: Operations of single tensors that optimizers of Adam's kind end with, and that little else uses.
+_UPDATES: Final = ("addcmul", "addcdiv", "lerp")
+
+#: So many updates of weights in a row are an optimizer's: one for each tensor.
+_FEWEST_UPDATES: Final = 4
+
+#: A step of this many operators or more could be one.
+_BOTH: Final = 2
+
+#: Operations of lists of tensors that do not update weights: norms are for clipping.
+_NO_UPDATES: Final = ("norm", "copy", "zero", "non_finite_check_and_unscale")
+
+
+def unfused_optimizer(report: Report) -> list[Finding]:
+    """One finding per device and optimizer that updates weights by an operation at a time."""
+    found = []
+    for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
+        rows = steps.kernels.filter(_is(steps.kernels, _is_update) if steps.optimizer else pl.lit(value=True))
+        if not rows.is_empty() and not _is(steps.kernels, _is_fused).any():
+            found += _unfused(report, steps._replace(kernels=rows))
+    return found
+
+
+class _Steps(NamedTuple):
+    """What steps of one optimizer launched on one device.
+
+    Attributes:
+        device: The GPU.
+        optimizer: The class of the optimizer; empty where only the launches tell that it is one.
+        kernels: The operations: row, kind, name (text), exclusive_ns, step (a number).
+        spans: When the host was in each step: start, end, sorted.
+    """
+
+    device: int
+    optimizer: str
+    kernels: pl.DataFrame
+    spans: pl.DataFrame
+
+
+def _is(kernels: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
+    """Whether each kernel's decoded name is `wanted`."""
+    names = kernels.get_column("name")
+    known = [name for name in names.unique().drop_nulls() if wanted(decode(name))]
+    return names.is_in(known).fill_null(value=False)
+
+
+def _is_update(said: KernelName) -> bool:
+    """Whether it updates each element on its own, as an optimizer's operators do."""
+    return is_elementwise(said) and said.operation not in _NO_UPDATES
+
+
+def _is_fused(said: KernelName) -> bool:
+    return said.family == "optimizer" and (said.library != "aten" or "Fused" in (said.functor or ""))
+
+
+def _unfused(report: Report, steps: _Steps) -> list[Finding]:
+    told, number = per_iteration(report), steps.kernels.get_column("step").n_unique()
+    sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
+    # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
+    fewest = sums.get_column("launches").sort().item(0)
+    lists = _is(steps.kernels, lambda said: said.family == "optimizer").any()
+    known = steps.optimizer in {*_FUSED, ""}
+    if steps.kernels.height < _BOTH * fewest or (lists and not known):
+        return []
+    ran = total(steps.kernels, "exclusive_ns")
+    # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
+    kernels = ran - sums.get_column("exclusive_ns").sort().item(0)
+    host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
+    waited = _waits(report, steps)
+    way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
+    who = literal(steps.optimizer) or "An optimizer of Adam's kind"
+    each = f"{mean(steps.kernels.height, number)} kernels in each of {plural(number, 'step')}"
+    text = (
+        f"{who} works {way}, operation by operation: {each}, {told.time(ran)}; the host was in it for "
+        f"{told.time(host)}. One pass over the tensors saves at most {told.time(kernels)} of kernels, and "
+        f"{told.time(waited)} of the GPU's idle time."
+    )
+    how = "fused=True" if known else "foreach=True"
+    action = f"{literal(steps.optimizer[:40]) or 'AdamW'}(…, {how})"
+    remedy = f"Give the optimizer {how}: {action}. torch.compile of its step fuses it, too."
+    found = Finding(
+        "unfused-optimizer",
+        steps.device,
+        kernels + waited,
+        text,
+        remedy,
+        "ops --by phase" if "op" in report.kinds else "kernels --by family",
+        headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each.partition(' in ')[0]} a step",
+        action=action,
+        where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
+        at_most=True,
+    )
+    return [found]
+
+
+def _waits(report: Report, steps: _Steps) -> int:
+    """Idle time of the device that a shorter host time of each step can save, in ns.
+
+    Of each step it is no more than the host was in it, and no more than the device idles from then until the next one.
+    """
+    idle = idle_spans(report)[steps.device]
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == steps.device)
+    start, end = (steps.spans.get_column(name).clip(low, high) for name in ("start", "end"))
+    after = intervals.overlap(start, start.shift(-1, fill_value=high), idle)
+    return int(pl.select(pl.min_horizontal(end - start, after).sum()).item() or 0)
+
+
+# Steps by the ranges that torch's optimizers record, in traces of torch.profiler and under emit_nvtx.
+
+
+def _in_ranges(report: Report, method: str) -> list[_Steps]:
+    """What each optimizer launched in its ranges, by device and class."""
+    ranges = _ranges(report, method)
+    if ranges.is_empty() or "api" not in report.kinds:
+        return []
+    work = exclusive_operations(report).select("row", "kind", "name", "exclusive_ns", "device", "process_id")
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
+    placed = work.with_columns(calls.get_columns()).drop_nulls("at").sort("at", maintain_order=True)
+    joined = placed.join_asof(ranges, left_on="at", right_on="start", by=THREAD, check_sortedness=False)
+    inside = joined.filter(pl.col("at") < pl.col("end")).with_columns(pl.col("name").cast(pl.String))
+    found = []
+    for (device, optimizer), rows in inside.partition_by("device", "optimizer", as_dict=True).items():
+        spans = rows.select("start", "end").unique().sort("start", "end")
+        kernels = rows.select("row", "kind", "name", "exclusive_ns", "step")
+        found.append(_Steps(int(device), str(optimizer), kernels, spans))
+    return sorted(found, key=lambda steps: (steps.device, steps.optimizer))
+
+
+def _ranges(report: Report, method: str) -> pl.DataFrame:
+    """The ranges of one method of torch's optimizers, by start: step, start, end, process_id, thread_id, optimizer."""
+    schema = {"step": pl.UInt32, "start": pl.Int64, "end": pl.Int64, **dict.fromkeys(THREAD, pl.Int64)}
+    if "range" not in report.kinds:
+        return pl.DataFrame(schema={**schema, "optimizer": pl.String})
+    events = report.kind("range")
+    names = events.get_column("name").unique().drop_nulls()
+    texts = {name: re.match(_RANGE, name) for name in names.cast(pl.String)}
+    known = {name: found[2] for name, found in texts.items() if found and found[1] == method}
+    own = events.filter(pl.col("name").cast(pl.String).is_in(list(known))) if known else events.clear()
+    start, end = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    optimizer = pl.col("name").cast(pl.String).replace_strict(known, default=None, return_dtype=pl.String)
+    rows = own.select(start.alias("start"), end.alias("end"), *THREAD, optimizer.alias("optimizer"))
+    return rows.drop_nulls().sort("start").with_row_index("step")
+
+
+# Steps by their launches, where there are no such ranges: runs of elementwise kernels on a stream with updates of
+# lists of tensors, or of many tensors one by one.
+
+
+def _by_launches(report: Report) -> list[_Steps]:
+    """What looks like steps of an optimizer of Adam's kind, by device; none where a fused one runs, or has ranges."""
+    devices = [one for one in kernel_sums(report) if _may_be_unfused(one.rows)]
+    if not devices or _ranges(report, "step").height:
+        return []
+    found = _update_runs(_lines(report, [one.device for one in devices]))
+    return _steps(report, found)
+
+
+def _lines(report: Report, devices: list[int]) -> pl.DataFrame:
+    """The operations in scope of some devices, stream by stream, with their names as text."""
+    streams = recorded(report, "stream").with_row_index("row").select("row", "stream")
+    columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id")
+    work = exclusive_operations(report).select(columns)
+    work = work.filter(pl.col("device").is_in(devices)).with_columns(pl.col("name").cast(pl.String))
+    placed = work.join(streams, on="row", how="left", maintain_order="left")
+    return placed.sort("device", "process_id", "stream", "start", maintain_order=True)
+
+
+def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
+    """The operations of `lines` that are `alike`; `step` numbers those that follow each other on a stream."""
+    known = lines.with_columns(alike=alike)
+    return known.with_columns(step=pl.struct("device", "process_id", "stream", "alike").rle_id()).filter("alike")
+
+
+def _may_be_unfused(rows: pl.DataFrame) -> bool:
+    said = [decode(name) for name in rows.get_column("name")]
+    return any(map(_marks, said)) and not any(map(_is_fused, said))
+
+
+def _marks(said: KernelName) -> bool:
+    """Whether it is the update that ends a step of Adam's kind: w += a · m / v, of lists or of one tensor."""
+    pointwise = said.family == "optimizer" and (said.functor or "").startswith("PointwiseOp")
+    return said.library == "aten" and (pointwise or (said.family == "elementwise" and said.operation == "addcdiv"))
+
+
+def _belongs(said: KernelName) -> bool:
+    """Whether only optimizers, or what works on their tensors, run it."""
+    single = said.family == "elementwise" and said.operation in _UPDATES
+    return said.library == "aten" and (single or (said.family == "optimizer" and said.operation not in _NO_UPDATES))
+
+
+def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
+    """The kernels of each run from its first to its last update: the columns of `lines`, and step."""
+    known = _numbered(lines, _is(lines, is_elementwise))
+    known = known.with_columns(
+        _is(known, lambda said: said.family == "optimizer").alias("lists"),
+        own=_is(known, _belongs),
+        marks=_is(known, _marks),
+    )
+    weight = pl.when(pl.col("lists") & pl.col("marks")).then(_FEWEST_UPDATES).otherwise(pl.col("marks").cast(pl.Int32))
+    known = known.filter(weight.sum().over("step") >= _FEWEST_UPDATES).with_columns(place=pl.int_range(pl.len()))
+    own = pl.when("own").then("place")
+    return known.filter(pl.col("place").is_between(own.min().over("step"), own.max().over("step")))
+
+
+def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
+    """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
+    calls = calls_of(report, rows.get_column("row"), "call_start", "call_end")
+    known = rows.select("device", "process_id", "step").hstack(calls.get_columns()).drop_nulls("call_start")
+    begun = known.group_by("device", "process_id", "step").agg(
+        at=pl.col("call_start").min() - 1, end=pl.col("call_end").max()
+    )
+    returned = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).alias("returned")
+    launches = rows_at(report.kind("api").select("process_id", "start_ns", "dur_ns"), launching_rows(report))
+    every = launches.select("process_id", returned, at="start_ns").sort("at")
+    spans = begun.sort("at").join_asof(every, on="at", by="process_id", check_sortedness=False)
+    start = pl.min_horizontal(pl.coalesce("returned", "at"), pl.col("at") + 1)
+    spans = spans.select("device", start.alias("start"), "end").sort("start", "end")
+    found = []
+    for (device,), own in rows.partition_by("device", as_dict=True).items():
+        kernels = own.select("row", "kind", "name", "exclusive_ns", "step")
+        here = spans.filter(pl.col("device") == device).select("start", "end")
+        found.append(_Steps(int(device), "", kernels, here))
+    return sorted(found, key=lambda steps: steps.device)
+
+
+# Gradients that are filled with zeros.
+
+#: So many fills in a row are one for each tensor.
+_FEWEST_FILLS: Final = 16
+
+#: Tensors of a model have so many sizes; what fills one and the same tensor is no zero_grad.
+_FEWEST_SIZES: Final = 3
+
+#: Rows of fills of one length that occur so often recur.
+_RECURRING: Final = 2
+
+
+def zero_grad_fills(report: Report) -> list[Finding]:
+    """One finding per device and optimizer whose gradients are filled with zeros."""
+    found = []
+    for steps in _in_ranges(report, "zero_grad") or _by_fills(report):
+        kernels = steps.kernels.filter(_fills(steps.kernels))
+        if kernels.height:
+            found.append(_zeroed(report, steps._replace(kernels=kernels)))
+    return found
+
+
+def _fills(work: pl.DataFrame) -> pl.Series:
+    """Whether each operation fills memory: a kernel that does, or a memset."""
+    return _is(work, _is_fill) | (work.get_column("kind").cast(pl.String) == "memset")
+
+
+def _is_fill(said: KernelName) -> bool:
+    return said.library == "aten" and (said.operation == "fill" or _is_list_fill(said))
+
+
+def _is_list_fill(said: KernelName) -> bool:
+    return said.family == "optimizer" and said.operation == "zero"
+
+
+def _by_fills(report: Report) -> list[_Steps]:
+    """Fills of lists of tensors, and of many tensors in a row, again and again, where no ranges tell whose they are."""
+    devices = []
+    for one in kernel_sums(report):
+        lists, fills = one.chosen(_is_list_fill).launches, one.chosen(_is_fill).launches
+        devices += [one.device] if lists or fills >= _RECURRING * _FEWEST_FILLS else []
+    if not devices or not in_pytorch(report):
+        return []
+    lines = _lines(report, devices)
+    known = _numbered(lines, _fills(lines))
+    known = beside(beside(known, report.kernel_config, "grid_x"), report.copy_detail, "size_bytes")
+    sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
+    known = known.with_columns(lists=_is(known, _is_list_fill), many=pl.len().over("step"), sizes=sizes)
+    alike = pl.col("step").n_unique().over("device", "many")
+    row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (pl.col("sizes") >= _FEWEST_SIZES)
+    return _steps(report, known.filter(row | pl.col("lists")))
+
+
+def _zeroed(report: Report, steps: _Steps) -> Finding:
+    told, number = per_iteration(report), steps.kernels.get_column("step").n_unique()
+    ran, waited = total(steps.kernels, "exclusive_ns"), _waits(report, steps)
+    fills = f"{mean(steps.kernels.height, number)} fills"
+    who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
+    text = (
+        f"{who} fills gradients with zeros: {fills} in each of {plural(number, 'step')}, {told.time(ran)} of the GPU, "
+        f"which idled for up to {told.time(waited)} meanwhile. Backward then adds to the zeros, by more kernels, where "
+        f"it could keep what it computes."
+    )
+    return Finding(
+        "zero-grad-fills",
+        steps.device,
+        ran + waited,
+        text,
+        "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch 2.0.",
+        "kernels --by operation",
+        headline=f"zero_grad fills memory: {fills} a step",
+        action="optimizer.zero_grad(set_to_none=True)",
+        where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
+    )
+
+
+RULES: Final = (unfused_optimizer, zero_grad_fills)

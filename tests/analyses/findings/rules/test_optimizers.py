@@ -1,0 +1,155 @@
+"""Findings about optimizers that run kernel by kernel, and about gradients filled with zeros."""
+
+from pathlib import Path
+
+import pytest
+
+from kanalyze.analyses.findings.rules.optimizers import unfused_optimizer, zero_grad_fills
+from kanalyze.window import Window
+from support.build import call, kernel, memset, nvtx, report
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[3] / "reports"
+SAMPLES = Path(__file__).parents[4] / "sample_reports"
+
+LIST = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::X, {}>(int)"
+)
+MUL = LIST.format("at::native::(anonymous namespace)::BinaryOpScalarFunctor<float, 1, 1, 0>, std::multiplies<float>")
+LERP = LIST.format("at::native::(anonymous namespace)::TernaryOpScalarFunctor<float, 2, 2, 0>, at::native::LerpFunctor")
+DIVIDE = LIST.format("at::native::(anonymous namespace)::PointwiseOpScalarListFunctor<float, 3, 3, 0>, std::divides<f>")
+NORM = LIST.format("at::native::LpNormFunctor<float, (at::native::NormType)2, float, 1, 1, 0>, float*, int")
+ZERO = LIST.format("at::native::ZeroFunctor<float, 1, 1, 0>")
+FUSED = LIST.format("at::native::(anonymous namespace)::FusedAdamMathFunctor<float, 4, (at::native::ADAM_MODE)1>")
+ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 3ul> >(int)"
+ADDCDIV = ONE.format("addcdiv_cuda_kernel(at::TensorIteratorBase&, c10::Scalar const&)::{lambda(float, float)#1}")
+ADDCMUL = ONE.format("addcmul_cuda_kernel(at::TensorIteratorBase&, c10::Scalar const&)::{lambda(float, float)#1}")
+FILL = ONE.format("FillFunctor<float>")
+ADD = ONE.format("CUDAFunctor_add<float>")
+GEMM = "ampere_sgemm_128x64_tn"
+
+
+def launched(*names, at=0, host=10, run=100, thread=1):
+    """Launches one after the other, `host` ns each, and their kernels, which begin when the first call returns."""
+    return [
+        event
+        for number, name in enumerate(names)
+        for event in (
+            call(
+                "cudaLaunchKernel", at + host * number, at + host * number + 8, correlation=at + number, thread=thread
+            ),
+            kernel(at + 8 + run * number, at + 8 + run * (number + 1), name=name, correlation=at + number),
+        )
+    ]
+
+
+def stakes(rule, *events, **tables):
+    return [found.at_stake_ns for found in rule(report(events, **tables))]
+
+
+def test_a_step_in_torchs_range_is_named_by_its_class_and_costs_all_kernels_but_the_shortest():
+    """While the host is in it, from 0 to 50, the GPU idles for 8."""
+    events = [nvtx("Optimizer.step#AdamW.step", 0, 50), *launched(MUL, LERP, DIVIDE)]
+    (found,) = unfused_optimizer(report(events))
+    assert (found.at_stake_ns, found.at_most) == (200 + 8, True)
+    assert found.text.startswith(
+        "AdamW works on lists of tensors (foreach), operation by operation: 3 kernels in each of 1 step, 300 ns; the "
+        "host was in it for 50 ns."
+    )
+    assert (found.headline, found.action) == ("AdamW runs 3 kernels a step", "AdamW(…, fused=True)")
+    assert found.where == "Optimizer.step#AdamW.step"
+
+
+def test_of_each_step_no_more_is_waited_for_than_the_host_is_in_it_and_the_gpu_idles_until_the_next():
+    """The first step: in it for 50, idle for 8 and then 92; the second: in it for 50, idle for 8 until the end."""
+    first = [nvtx("Optimizer.step#SGD.step", 0, 50), *launched(MUL, LERP)]
+    second = [nvtx("Optimizer.step#SGD.step", 300, 350), *launched(MUL, LERP, at=300)]
+    assert stakes(unfused_optimizer, *first, *second) == [2 * 100 + 50 + 8]
+
+
+def test_without_ranges_updates_of_lists_tell_a_step():
+    """The host was in it from the end of the launch before it."""
+    (found,) = unfused_optimizer(report(launched(GEMM, ADD, MUL, LERP, DIVIDE, GEMM)))
+    assert "3 kernels in each of 1 step, 300 ns; the host was in it for 30 ns" in found.text
+    assert found.headline == "The optimizer runs 3 kernels a step"
+
+
+@pytest.mark.parametrize(("many", "told"), [(3, 0), (4, 1)])
+def test_updates_of_single_tensors_tell_a_step_where_there_are_enough(many, told):
+    found = unfused_optimizer(report(launched(GEMM, ADD, *([ADDCMUL, ADD, ADDCDIV] * many), ADD, GEMM)))
+    assert [one.text.partition(":")[0] for one in found] == [
+        "An optimizer of Adam's kind works tensor by tensor, operation by operation"
+    ] * told
+    assert all(f"{3 * many} kernels" in one.text for one in found)
+
+
+@pytest.mark.parametrize(
+    "names", [[FUSED], [FUSED, MUL, LERP, DIVIDE], [NORM, MUL], [MUL, LERP], [ADD, ADD], [ADDCDIV], [GEMM]]
+)
+def test_fused_optimizers_clipping_and_other_elementwise_work_are_none(names):
+    assert unfused_optimizer(report(launched(GEMM, *names, GEMM))) == []
+
+
+@pytest.mark.parametrize("names", [[FUSED], [FUSED, MUL], [MUL], [MUL, MUL], ["triton_for_fused_0"], []])
+def test_a_step_that_is_fused_or_has_but_one_operator_is_right(names):
+    events = [nvtx("Optimizer.step#AdamW.step", 0, 50), *launched(*names), *launched(GEMM, at=1000)]
+    assert unfused_optimizer(report(events)) == []
+
+
+def test_other_optimizers_have_lists_at_least():
+    events = [nvtx("Optimizer.step#RMSprop.step", 0, 50), *launched(ADDCMUL, ADDCDIV)]
+    (found,) = unfused_optimizer(report(events))
+    assert found.action == "RMSprop(…, foreach=True)"
+    assert unfused_optimizer(report([events[0], *launched(MUL, DIVIDE)])) == []
+
+
+def test_another_threads_launches_are_not_the_optimizers():
+    events = [nvtx("Optimizer.step#AdamW.step", 0, 50), *launched(MUL, LERP, DIVIDE, thread=2)]
+    assert unfused_optimizer(report(events)) == []
+
+
+def test_a_window_has_its_own_steps():
+    """The kernels of the second step alone, and the 8 ns that the GPU waits for it."""
+    steps = [event for at in (0, 1000) for event in launched(MUL, LERP, DIVIDE, at=at)]
+    whole = report([*steps, *(nvtx("Optimizer.step#AdamW.step", at, at + 50) for at in (0, 1000))])
+    (found,) = unfused_optimizer(whole.narrow(window=Window(1000, 1308, count=1, each="step")))
+    assert found.at_stake_ns == 200 + 8
+    assert "3 kernels in each of 1 step, 300 ns a step" in found.text
+
+
+def test_fills_in_torchs_range():
+    events = [nvtx("Optimizer.zero_grad#SGD.zero_grad", 0, 50), *launched(FILL, FILL), *launched(GEMM, at=1000)]
+    (found,) = zero_grad_fills(report(events))
+    assert (found.at_stake_ns, found.at_most) == (200 + 50, False)
+    assert found.headline == "zero_grad fills memory: 2 fills a step"
+    assert zero_grad_fills(report([events[0], *launched(ADD), *launched(FILL, at=1000)])) == []
+
+
+@pytest.mark.parametrize(("sizes", "times", "told"), [(range(1, 17), 2, 1), ([1] * 16, 2, 0), (range(1, 17), 1, 0)])
+def test_many_fills_of_tensors_of_several_sizes_in_a_row_again_and_again_are_zero_grads(sizes, times, told):
+    work = [kernel(0, 10, name=GEMM)]
+    for again in range(times):
+        at = 1000 * again
+        work += [kernel(at + 10 * n, at + 10 * n + 5, name=FILL, grid=(size, 1, 1)) for n, size in enumerate(sizes, 1)]
+        work += [kernel(at + 900, at + 950, name=GEMM)]
+    assert len(zero_grad_fills(report(work))) == told
+
+
+def test_memsets_and_fills_of_lists_count():
+    assert stakes(zero_grad_fills, *launched(ZERO, GEMM)) != []
+    assert zero_grad_fills(report([memset(0, 10), *launched(FILL, GEMM)])) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [("torch.sqlite", 30), ("torch/memory.json.gz", 3), ("torch/fsdp.json.gz", 4)]
+)
+def test_foreach_optimizers_of_real_programs(name, steps):
+    (found,) = unfused_optimizer(real_report(REPORTS / name))
+    assert f"8 kernels in each of {steps} steps" in found.text
+
+
+@pytest.mark.parametrize("name", ["mlp_train/nsys.sqlite", "mlp_train/torch.json.gz", "gelu/torch.json.gz"])
+def test_real_programs_with_nothing_to_fuse(name):
+    """The loop's SGD has one operator; the benchmark fills one buffer again and again."""
+    assert unfused_optimizer(real_report(SAMPLES / name)) == []
+    assert zero_grad_fills(real_report(SAMPLES / name)) == []
