@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: compressed ones, ten times as much is made.
 _SMALL_BYTES: Final = 1 << 21
 
+#: Key of whether doubts about a report are looked for in all of it, in the command's context.
+_EVERYTHING: Final = "kanalyze.everything"
+
 #: No report that is small consists of so many files.
 _MANY_FILES: Final = 1 << 12
 
@@ -78,6 +81,7 @@ def in_one_thread_if_small(command: F) -> F:
     def chosen(*arguments: object, **options: object) -> object:
         paths = cast("Sequence[Path]", options.get("reports") or [options["report"]])
         small = sum(map(_bytes, paths)) < _SMALL_BYTES
+        click.get_current_context().meta[_EVERYTHING] = small
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
         if not small:
             return work()
@@ -97,6 +101,11 @@ def _with_doubts(work: Callable[[], object], *, everything: bool) -> object:
         raise
     print_doubts(everything=everything)
     return found
+
+
+def print_doubts_early() -> None:
+    """Prints doubts about the reports so far and releases them, for commands that go through many."""
+    print_doubts(everything=click.get_current_context().meta.get(_EVERYTHING, False))
 
 
 def _bytes(report: Path) -> int:
@@ -142,7 +151,7 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
         from kanalyze.readers.capture.reports import counters_at  # noqa: PLC0415 - --help need not import polars
         from kanalyze.window import Window  # noqa: PLC0415 - as above
 
-    found = closed_at_end(counters_at(report, _progress(), cache=not where["no_cache"]))
+    found = closed_at_end(counters_at(report, progress_shown(), cache=not where["no_cache"]))
     if found.meta.timeless and where["window"] is not None:
         # whatever it is, no table is of a part of that
         return {None: found.narrow(window=Window(), device=where["device"], process=where["process"])}
@@ -158,12 +167,17 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
         from kanalyze.readers.capture.reports import every_report  # noqa: PLC0415 - --help need not import polars
 
     cache = not where["no_cache"]
+    opened = partial(every_report, progress=progress_shown(), cache=cache, runs=runs, left_out=print_left_out)
+    found = map(opened, different(reports))
+    return [closed_at_end(one) for some in found for one in some]
+
+
+def different(reports: Sequence[Path]) -> list[Path]:
+    """The paths without those that lead to the same file or folder as one before."""
     paths: dict[str, Path] = {}  # by os.path, which raises nothing of a link to itself
     for path in reports:
         paths.setdefault(os.path.realpath(path), path)
-    opened = partial(every_report, progress=_progress(), cache=cache, runs=runs, left_out=print_left_out)
-    found = map(opened, paths.values())
-    return [closed_at_end(one) for some in found for one in some]
+    return [*paths.values()]
 
 
 def closed_at_end(report: Report) -> Report:
@@ -192,7 +206,8 @@ def part(where: Where) -> Part:
     return {"window": where["window"], "device": where["device"], "process": where["process"]}
 
 
-def _progress() -> Progress | None:
+def progress_shown() -> Progress | None:
+    """Shows the progress of opening a report, where standard error is a terminal."""
     return _print_progress if stderr_is_terminal() else None
 
 
@@ -209,7 +224,7 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
     with sparing_memory():
-        whole = closed_at_end(read(report, _progress(), cache=not where["no_cache"]))
+        whole = closed_at_end(read(report, progress_shown(), cache=not where["no_cache"]))
     return parts_of(whole, where)
 
 

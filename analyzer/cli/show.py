@@ -7,28 +7,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kanalyze import outlets
+from kanalyze.cli._answers import answered, expanded, of_each
 from kanalyze.cli._options import (
     Where,
+    different,
     in_one_thread_if_small,
     no_formulas,
-    opened_counters,
-    opened_parts,
     opened_together,
     output,
     part,
+    print_doubts_early,
     reports_argument,
     scope,
     top,
 )
 from kanalyze.cli._output import drop_registered, emit, refuse_overwriting, width
-from kanalyze.errors import BadThresholdError, OutputError
+from kanalyze.errors import BadThresholdError, CannotTellError, OutputError
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    import polars as pl
+
     from kanalyze.report import Report
+    from kanalyze.schema import Table
 
 #: The table that says what is in doubt.
 _SAYS_ITSELF = "health"
@@ -73,8 +77,9 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
 
     A terminal shows the columns that fit its width; other formats have all.
 
-    Most tables are of one report: of a folder that `kanalyze collect` wrote that of nsys, or of ncu for its counters.
-    Some, `joined` first of all, join reports of one program by different tools, or all of such a folder.
+    Of several reports, or a folder of them, most tables have a first column that names the report; of a folder that
+    `kanalyze collect` wrote they are of the first of its reports that has them. Some, `joined` first of all, join
+    reports of one program by different tools.
     """
     with sparing_memory():
         from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
@@ -93,21 +98,35 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if declared.together:
         rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
     else:
-        if len(reports) > 1:
-            raise click.UsageError(f"{table} is of one report; `kanalyze show joined` puts several together.")
-        parts = opened_counters(reports[0], where) if declared.counted else opened_parts(reports[0], where)
-        if table == _SAYS_ITSELF:
-            drop_registered()
-        rows = rendered.joined({name: catalog.make(one, table, **keywords) for name, one in parts.items()})
-    rows = rendered.arranged(rows, sort, top)
-    rows = rendered.chosen(rows, columns)
+        rows = _of_each(reports, declared, where, lambda report: catalog.make(report, table, **keywords))
+    first = catalog.telling(table, rows.columns)
+    rows = rendered.chosen(rendered.arranged(rows, sort, top), columns)
     if form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL
-        first = catalog.telling(table, rows.columns)
         emit(terminal(rows, width(), Choice(first, _HOW, every, columns is not None and not every)), output)
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _of_each(
+    reports: Sequence[Path], table: Table, where: Where, make: Callable[[Report], pl.DataFrame]
+) -> pl.DataFrame:
+    """The table of each report, one after the other; of several with a first column that names the report."""
+    from kanalyze.renderers.tables.frame import joined, of_reports  # noqa: PLC0415 - as above
+
+    paths = different(expanded(reports))
+
+    def rows(report: Path) -> tuple[str, pl.DataFrame]:
+        found = answered(report, table, where, make)
+        if table.name == _SAYS_ITSELF:
+            drop_registered()
+        if len(paths) > 1:
+            print_doubts_early()  # lest all of them are held
+        return str(report), joined(found)
+
+    found = of_each(paths, rows, tolerated=(CannotTellError,))
+    return found[0][1] if len(paths) == 1 else of_reports(found)
 
 
 def _first(reports: Sequence[Report], table: str) -> tuple[Report, str, *tuple[Report, ...]]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kanalyze.cli._answers import expanded, of_each
 from kanalyze.cli._options import (
     Where,
+    different,
     in_one_thread_if_small,
     opened_parts,
     opened_together,
@@ -54,7 +56,7 @@ _TOP = 8
 @output
 @in_one_thread_if_small
 def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None, **where: Unpack[Where]) -> None:
-    """One page that says where the time of each REPORT went."""
+    """One page that says where the time of each REPORT went, or each report in a folder of them."""
     for report in reports:
         refuse_overwriting(report, output)
     pages = _pages(reports, where)
@@ -75,14 +77,17 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
 
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
+    reports = expanded(reports)
     if not _several(reports) or _instances_asked(where["window"]):
-        return [_page(report, where) for report in reports]
-    given = opened_together(reports, where, runs=False)
+        return of_each(reports, lambda report: _page(report, where))
+    opened = of_each(different(reports), lambda report: opened_together([report], where, runs=False))
+    given = [one for some in opened for one in some]
+    opened.clear()
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
         known = {one.meta.path: one for one in given if not os.path.isdir(one.meta.path)}  # noqa: PTH112 - as below
         drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
-        return [_page(report, where, known.pop(report, None)) for report in reports]
+        return of_each(reports, lambda report: _page(report, where, known.pop(report, None)))
     from kanalyze.analyses.page.joint_page import summarize_together  # noqa: PLC0415 - as in _page
 
     return [_with_runs(page, where) for page in summarize_together(*given, **part(where))]

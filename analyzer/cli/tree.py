@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from kanalyze.cli._answers import answered
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
-    opened_parts,
     output,
     report_argument,
     scope,
@@ -42,9 +42,10 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     output: Path | None,
     **where: Unpack[Where],
 ) -> None:
-    """Which calls of REPORT, a trace of torch.profiler, led to which kernels, and what they took."""
+    """Which calls of REPORT, a trace of torch.profiler or a capture, led to which kernels, and what they took."""
     with sparing_memory():
-        from kanalyze.analyses.operators.tree import default_order  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.analyses.operators.tree import TABLE as TREE  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.analyses.operators.tree import default_order  # noqa: PLC0415 - as above
     from kanalyze.analyses.operators.tree import tree as tree_of  # noqa: PLC0415 - as above
     from kanalyze.renderers.tables import tree as rendered  # noqa: PLC0415 - as above
     from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
@@ -53,13 +54,12 @@ def tree(  # noqa: PLR0913 - a click command has a parameter per option
     if share is None:
         raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
     refuse_overwriting(report, output)
-    parts = opened_parts(report, where)
-    trees = {name: tree_of(part, by=by, depth=depth, min_share=share) for name, part in parts.items()}
+    trees = answered(
+        report, TREE, where, lambda part: (tree_of(part, by=by, depth=depth, min_share=share), default_order(part))
+    )
     if form == "json":
-        emit(rendered.json(trees), output)
+        emit(rendered.json({name: found for name, (found, _) in trees.items()}), output)
         return
     look = Look(width(), colour(output))
-    texts = [
-        rendered.terminal(found, by or default_order(parts[name]), look, name or "") for name, found in trees.items()
-    ]
+    texts = [rendered.terminal(found, by or order, look, name or "") for name, (found, order) in trees.items()]
     emit("\n".join(texts), output)

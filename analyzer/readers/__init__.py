@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.errors import ReportNotFoundError, UnknownFormatError
+from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
 from kanalyze.readers.shared.regular_files import readable
 from kanalyze.rooms import modules
 
@@ -61,6 +61,16 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
                 report: Report = reader.open_report(path, said, cache=cache)
                 return report
     raise _unknown_format(path, head)
+
+
+def accepted(path: Path) -> bool:
+    """Whether a reader opens the file or folder at `path`, by its first bytes; damage shows when it is read."""
+    try:
+        head = _first_bytes(path)
+    except KanalyzeError:
+        return False
+    with readable(path):
+        return any(import_module(name).accepts(path, head) for name in _readers(path))
 
 
 def _readers(path: Path) -> list[str]:

@@ -108,7 +108,6 @@ def test_an_error_is_a_message_and_a_remedy_and_its_name_in_the_docs():
         (["summarise", ADD], "No such command 'summarise'"),
         (["summarize"], "Missing argument 'REPORTS...'"),
         (["show", "kernels"], "Missing argument 'REPORTS...'"),
-        (["show", "kernels", ADD, ADD_UM], "kernels is of one report"),
         (["show", "utilisation", ADD, "--chunks", "0"], "0 is not in the range x>=1"),
         (["summarize", ADD, "--windows", "..1ms"], "No such option"),
         (["summarize", ADD, "--format", "yaml"], "'yaml' is not one of 'terminal', 'markdown', 'json'"),

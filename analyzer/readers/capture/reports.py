@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
-from kanalyze.readers import read
+from kanalyze.readers import accepted, read
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import counters_of, traces_in
-from kanalyze.readers.ncu.runs import runs_in
+from kanalyze.readers.ncu.runs import file_of, runs_in
+from kanalyze.readers.shared.regular_files import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kanalyze.readers import Progress
     from kanalyze.report import Report
+
+T = TypeVar("T")
+
+#: How the files of reports that have a timeline end.
+_NSYS: Final = ".nsys-rep"
+_EXPORT: Final = ".sqlite"
+_REPORTS: Final = (_NSYS, _EXPORT, ".json", ".json.gz")
 
 
 def several_tools(path: Path) -> bool:
@@ -28,6 +37,50 @@ def several_tools(path: Path) -> bool:
     return all(timed) or (any(timed) and bool(counters))
 
 
+class Way(NamedTuple):
+    """One report of a capture: the tool that wrote it, its file, and how it is opened."""
+
+    tool: str
+    file: Path
+    opened: Callable[[], Report]
+
+
+def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Way]:
+    """The reports of the capture in `folder`, each unopened: nsys, torch.profiler (ranks and cycles), ncu.
+
+    Of several nsys runs there is only the first one, with `runs` all of them.
+    """
+    recorded, counters = read_capture.reports_in(folder), runs_in(folder, "ncu")
+    found = []
+    if recorded:
+        found.append(Way("nsys", recorded[0], partial(read, folder, progress, cache=cache)))
+        found += [Way("nsys", run, partial(read_capture.run_of, folder, run)) for run in recorded[1:] if runs]
+    for trace in traces_in(folder):
+        found.append(Way("torch", trace, partial(_trace, folder, trace, progress, cache=cache)))
+    if counters:
+        found.append(Way("ncu", file_of(counters[0]), partial(counters_of, folder, counters, progress)))
+    return found
+
+
+def reports_in_folder(path: Path) -> list[Path]:
+    """The paths of the reports in a folder that is no report itself, by name; none for any other path.
+
+    Folders in it count where they are reports, such as captures. Of a report of nsys and its export beside it there is
+    only the export.
+    """
+    if not os.path.isdir(path) or read_capture.accepts(path, b""):  # noqa: PTH112 - never raises
+        return []
+    with readable(path):
+        entries = sorted(path.iterdir())
+    files = [entry for entry in entries if entry.name.endswith(_REPORTS)]
+    if not files and accepted(path):
+        return []
+    exported = {entry.stem for entry in files if entry.suffix == _EXPORT}
+    files = [entry for entry in files if entry.suffix != _NSYS or entry.stem not in exported]
+    folders = [entry for entry in entries if entry.is_dir() and accepted(entry)]
+    return sorted([*files, *folders, *map(file_of, runs_in(path))])
+
+
 def every_report(
     path: Path,
     progress: Progress | None = None,
@@ -36,30 +89,39 @@ def every_report(
     runs: bool = False,
     left_out: Callable[[KanalyzeError], object] | None = None,
 ) -> list[Report]:
-    """Opens the reports at `path`; of a capture folder those of each tool, nsys first.
+    """Opens the reports at `path`; of a capture folder those of each tool, nsys first; of a folder of reports all.
 
     The traces of torch.profiler are those of all ranks and cycles. Of several nsys runs only the first one is opened,
     with `runs` all of them. Raises as :func:`kanalyze.readers.read` does; with `left_out`, further reports of a folder
     that fail to open are skipped and their errors passed to it.
     """
+    if inside := reports_in_folder(path):
+        opened = partial(every_report, progress=progress, cache=cache, runs=runs, left_out=left_out)
+        return [
+            one for some in _opened([partial(opened, one) for one in inside], left_out, any_first=True) for one in some
+        ]
     if not read_capture.accepts(path, b""):
         return [read(path, progress, cache=cache)]
-    recorded, traces = read_capture.reports_in(path), traces_in(path)
-    ways: list[Callable[[], Report]] = []
-    if recorded:
-        ways.append(partial(read, path, progress, cache=cache))
-        ways += [partial(read_capture.run_of, path, run) for run in recorded[1:] if runs]
-    ways += [partial(_trace, path, trace, progress, cache=cache) for trace in traces]
-    if counters := runs_in(path, "ncu"):
-        ways.append(partial(counters_of, path, counters, progress))
-    found = []
-    for way in ways or [partial(read, path, progress, cache=cache)]:  # which says what is missing
+    found = [way.opened for way in ways(path, progress, cache=cache, runs=runs)]
+    return _opened(found or [partial(read, path, progress, cache=cache)], left_out)  # which says what is missing
+
+
+def _opened(
+    ways: Sequence[Callable[[], T]], left_out: Callable[[KanalyzeError], object] | None, *, any_first: bool = False
+) -> list[T]:
+    """What the `ways` give; those that fail are left out, but not the first of all, or with `any_first` not all."""
+    found: list[T] = []
+    failed: list[KanalyzeError] = []
+    for way in ways:
         try:
             found.append(way())
         except KanalyzeError as error:
-            if left_out is None or not found:
+            if left_out is None or not (found or any_first):
                 raise
             left_out(error)
+            failed.append(error)
+    if failed and not found:
+        raise failed[0]
     return found
 
 

@@ -63,6 +63,11 @@ def runs_in(folder: Path, beginning: str = "") -> list[Run]:
     return [found[name] for name in sorted(found, key=lambda name: (len(name), name))]
 
 
+def file_of(run: Run) -> Path:
+    """The file that stands for a run: its report, else a page."""
+    return run.report or next(iter(run.pages.values()))
+
+
 def report_of(
     path: Path, runs: Sequence[Run], progress: Progress, asked: Mapping[str, Selection] | None = None
 ) -> Report:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import outlets, units
 from kanalyze.renderers.tables.frame import KERNELS, PHRASES, is_text, last_of, on_phrases, text_of
-from kanalyze.renderers.text.distinct import distinct
+from kanalyze.renderers.text.distinct import distinct, short_paths
 from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head
 from kanalyze.renderers.text.kernel_names import shorten
 
@@ -24,7 +24,8 @@ PROSE: Final = ("sentence", "remedy", "effect", "evidence", "headline", "action"
 _BRIEF: Final = {"headline": "sentence", "action": "remedy"}
 
 #: Columns that say what a row is of, where a table is of several windows or reports.
-_KEYS: Final = ("report", "instance")
+_REPORT: Final = "report"
+_KEYS: Final = (_REPORT, "instance")
 
 #: Most width of texts between other columns: this share of the line, within these bounds.
 _TEXT_SHARE: Final = 0.3
@@ -137,7 +138,8 @@ class _Fitting:
     def cells(self, name: str, room: int) -> _Cells:
         """A column, its texts in at most `room` characters unless they are stretched later."""
         if name not in self._texts:
-            self._texts[name] = [outlets.short(text_of(name, value)) for value in self._frame.get_column(name)]
+            texts = [text_of(name, value) for value in self._frame.get_column(name)]
+            self._texts[name] = [*map(outlets.short, short_paths(texts) if name == _REPORT else texts)]
         left = is_text(self._frame.schema[name])
         elastic = name == self._last and name in KERNELS
         texts = self._texts[name]

@@ -15,7 +15,7 @@ from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.schema import unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 #: All columns, as a choice of columns.
 ALL: Final = "all"
@@ -48,13 +48,30 @@ _SAY: Final[dict[str, Callable[[float], str]]] = {
 }
 
 
-def joined(parts: dict[str | None, pl.DataFrame]) -> pl.DataFrame:
-    """Concatenates the tables of several windows with a leading column `instance`; a single unnamed one stays."""
+def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -> pl.DataFrame:
+    """Concatenates the tables of several windows or reports with a leading `column`; a single unnamed one stays."""
     if None in parts:
         return parts[None]
-    return pl.concat(
-        [frame.clone().insert_column(0, _constant("instance", name, frame)) for name, frame in parts.items()]
-    )
+    if any({*frame.columns} != {*next(iter(parts.values())).columns} for frame in parts.values()):
+        parts = {name: _with_instance(frame) for name, frame in parts.items()}
+    return pl.concat([frame.clone().insert_column(0, _constant(column, name, frame)) for name, frame in parts.items()])
+
+
+def _with_instance(frame: pl.DataFrame) -> pl.DataFrame:
+    """The table of a report with the column `instance`, which that of another report has."""
+    if "instance" in frame.columns:
+        return frame
+    return frame.clone().insert_column(0, _constant("instance", None, frame))
+
+
+def of_reports(tables: Sequence[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
+    """Concatenates the tables of several reports with a leading column `report`."""
+    return joined({report: _plain(frame) for report, frame in tables}, "report")
+
+
+def _plain(frame: pl.DataFrame) -> pl.DataFrame:
+    """A copy of the table with texts in place of categories, which differ from report to report."""
+    return frame.with_columns(pl.col(pl.Categorical).cast(pl.String))
 
 
 def _constant(column: str, text: str | None, frame: pl.DataFrame) -> pl.Series:

@@ -1,0 +1,226 @@
+"""`show` and `summarize` of several reports, of folders of reports, and of captures with reports of several tools."""
+
+import csv
+import io
+import json
+import shutil
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze import catalog
+from kanalyze.readers.capture.reports import reports_in_folder, ways
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, refused, run
+
+SQUARE, TRAINING = SAMPLES / "square", SAMPLES / "mlp_train"
+NVTX = REPORTS / "nvtx.sqlite"
+TRACE = REPORTS / "torch" / "with_modules.json.gz"
+
+
+def shown(*arguments, said=(), **keys):
+    ran = run("show", *arguments, **keys)
+    assert ran.status == 0, ran.said
+    assert ran.error.splitlines() == [f"kanalyze: {line}" for line in said]
+    return ran.text
+
+
+def rows(*arguments, **keys):
+    return list(csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv", **keys))))
+
+
+def of_one(table, path):
+    return [{"report": str(path), **row} for row in rows(table, path)]
+
+
+# Several reports
+
+
+@pytest.mark.parametrize("table", ["kernels", "ledger", "health", "events", "copies", "devices"])
+def test_the_tables_of_several_reports_are_one_below_the_other(table):
+    assert rows(table, ADD, TORCH, ADD_UM) == [*of_one(table, ADD), *of_one(table, TORCH), *of_one(table, ADD_UM)]
+
+
+def test_other_formats_have_the_column_too(tmp_path):
+    found = json.loads(shown("kernels", ADD, ADD_UM, "--format", "json"))
+    assert [row["report"] for row in found] == [str(ADD), str(ADD_UM)]
+    shown("events", ADD, ADD_UM, "--format", "parquet", "-o", tmp_path / "events.parquet")
+    assert {*pl.read_parquet(tmp_path / "events.parquet").get_column("report")} == {str(ADD), str(ADD_UM)}
+
+
+def test_a_terminal_names_them_by_what_differs(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shutil.copyfile(ADD, tmp_path / name / "nsys.sqlite")
+    paths = [tmp_path / name / "nsys.sqlite" for name in ("one", "two")]
+    head, *lines = shown("kernels", *paths).splitlines()
+    assert head.split()[0] == "report"
+    assert [line.split()[0] for line in lines[:2]] == ["one/nsys.sqlite", "two/nsys.sqlite"]
+
+
+def test_a_report_given_twice_counts_once():
+    assert shown("kernels", ADD, ADD) == shown("kernels", ADD)
+
+
+def test_rows_of_several_are_sorted_and_cut_together():
+    found = rows("kernels", ADD, TORCH, "--sort", "-total_ns", "--top", "3")
+    assert len(found) == 3
+    assert len({row["report"] for row in found}) == 1
+
+
+def test_a_part_of_each_may_be_several_instances():
+    """Of the one report a range that occurs once, of the other one that occurs often."""
+    both = ("--window", "worker 0")
+    found = rows("kernels", NVTX, TORCH, "--window", "+0ms..")
+    assert {row["report"] for row in found} == {str(NVTX), str(TORCH)}
+    message, _ = refused(run("show", "kernels", NVTX, TORCH, *both))
+    assert "worker 0" in message
+
+
+def test_one_that_cannot_tell_is_left_out_with_a_word_and_one_that_is_not_there_ends_it(tmp_path):
+    said = [f"left out: {ADD}: cannot tell ops, because the report records no events of kind op."]
+    assert {row["report"] for row in rows("ops", ADD, TRACE, said=said)} == {str(TRACE)}
+    assert refused(run("show", "kernels", ADD, tmp_path / "none.sqlite"))[1].endswith("[report-not-found]")
+
+
+def test_none_that_can_tell_is_an_error():
+    ran = run("show", "ops", ADD, ADD_UM)
+    assert (ran.status, ran.raw) == (2, b"")
+    assert ran.error.splitlines()[-1].endswith("[cannot-tell]")
+
+
+def test_tables_that_join_reports_join_them_as_before():
+    found = run("show", "agreement", SQUARE / "nsys.sqlite", SQUARE / "torch.json.gz", "--format", "json")
+    assert "report" not in json.loads(found.text)[0]
+
+
+# Folders
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with reports, a capture, and what is no report."""
+    made = tmp_path / "my reports"
+    made.mkdir()
+    for path in (ADD, ADD_UM):
+        shutil.copyfile(path, made / path.name)
+    (made / "damaged.sqlite").write_bytes(NVTX.read_bytes()[:3000])
+    (made / "settings.json").write_text("{}")
+    (made / "notes.txt").write_text("nothing")
+    (made / "add.nsys-rep").write_bytes(b"the report that was exported")
+    shutil.copytree(capture(), made / "capture")
+    (made / "empty").mkdir()
+    return made
+
+
+def left_out(folder):
+    return [
+        f"left out: {folder}/damaged.sqlite: damaged at page 1 of 72: the file ends after 3,000 of 294,912 bytes.",
+        f"left out: {folder}/settings.json: JSON without traceEvents, not a trace that kanalyze reads.",
+    ]
+
+
+def test_a_folder_is_its_reports(folder):
+    names = ["add.sqlite", "add_um.sqlite", "capture", "damaged.sqlite", "settings.json"]
+    assert reports_in_folder(folder) == [folder / name for name in names]
+    found = rows("kernels", folder, said=left_out(folder))
+    assert found == [row for name in names[:3] for row in of_one("kernels", folder / name)]
+
+
+def test_the_page_of_a_folder_is_the_page_of_each(folder):
+    ran = run("summarize", folder, "--format", "json")
+    assert ran.status == 0
+    assert ran.error.splitlines() == [f"kanalyze: {line}" for line in left_out(folder)]
+    pages = json.loads(ran.text)["reports"]
+    assert [page["report"]["path"] for page in pages] == [
+        str(folder / name) for name in ("add.sqlite", "add_um.sqlite", "capture")
+    ]
+
+
+def test_a_folder_of_one_report_is_that_report(tmp_path):
+    shutil.copyfile(ADD, tmp_path / "add.sqlite")
+    assert shown("kernels", tmp_path) == shown("kernels", ADD)
+    assert run("summarize", tmp_path).text == run("summarize", tmp_path / "add.sqlite").text
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
+    (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\0")
+    (tmp_path / "b.json").write_text("{}")
+    for command in (["summarize"], ["show", "kernels"], ["show", "joined"]):
+        ran = run(*command, tmp_path)
+        assert (ran.status, ran.raw) == (2, b"")
+        assert ran.error.count("left out") == 2
+        assert ran.error.splitlines()[-2].startswith(f"kanalyze: {tmp_path}/a.sqlite: ")
+
+
+def test_a_folder_without_reports_is_the_error_that_it_was(tmp_path):
+    assert refused(run("show", "kernels", tmp_path))[1].endswith("[unknown-format]")
+
+
+@pytest.mark.parametrize("path", [SQUARE, REPORTS / "nvtx.parquetdir", REPORTS / "ncu", ADD])
+def test_what_is_a_report_itself_is_no_folder_of_reports(path):
+    assert reports_in_folder(path) == []
+
+
+def test_a_folder_of_captures_is_each_of_them():
+    assert {path.name for path in reports_in_folder(SAMPLES)} == {
+        path.name for path in SAMPLES.iterdir() if path.is_dir()
+    }
+
+
+def test_in_python_read_all_reads_them_all(tmp_path):
+    for path in (ADD, ADD_UM):
+        shutil.copyfile(path, tmp_path / path.name)
+    assert [report.meta.path.name for report in kanalyze.read_all(tmp_path)] == ["add.sqlite", "add_um.sqlite"]
+
+
+# Captures
+
+
+@pytest.mark.parametrize("table", ["ops", "tree", "steps", "op_kernels", "op_detail", "fusion"])
+def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
+    path = SAMPLES / "gelu" if table == "fusion" else TRAINING
+    said = [f"{table} is from {path}/torch.json.gz; nsys.sqlite does not record it."]
+    assert rows(table, path, said=said) == rows(table, path / "torch.json.gz")
+
+
+@pytest.mark.parametrize("table", ["kernels", "gaps", "ranges", "launches"])
+def test_what_nsys_records_is_from_nsys(table):
+    assert rows(table, TRAINING) == rows(table, TRAINING / "nsys.sqlite")
+
+
+def test_the_call_tree_of_a_capture_is_that_of_its_trace():
+    ran = run("tree", TRAINING)
+    assert (ran.status, ran.text) == (0, run("tree", TRAINING / "torch.json.gz").text)
+    assert ran.error == f"kanalyze: tree is from {TRAINING}/torch.json.gz; nsys.sqlite does not record it.\n"
+
+
+def test_a_capture_without_a_trace_cannot_tell():
+    message, remedy = refused(run("show", "ops", SAMPLES / "add"))
+    assert message == f"{SAMPLES}/add: cannot tell ops, because the report records no events of kind op."
+    assert remedy.startswith("Record it with torch.profiler")
+
+
+def test_of_several_traces_it_is_the_first(tmp_path):
+    shutil.copytree(TRAINING, tmp_path / "capture")
+    shutil.copyfile(TRACE, tmp_path / "capture" / "torch-2.json.gz")
+    said = [
+        f"ops is from {tmp_path}/capture/torch.json.gz, the first of 2 traces; nsys.sqlite does not record it.",
+    ]
+    assert rows("ops", tmp_path / "capture", said=said) == rows("ops", TRAINING / "torch.json.gz")
+
+
+def test_a_table_that_nsys_was_not_asked_for_is_from_the_trace(tmp_path):
+    """Not by a list of tables: both tools record ranges, here only torch did."""
+    made = tmp_path / "capture"
+    made.mkdir()
+    (made / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(ADD, made / "nsys.sqlite")
+    shutil.copyfile(TRACE, made / "torch.json.gz")
+    said = [f"ranges is from {made}/torch.json.gz; nsys.sqlite does not record it."]
+    assert rows("ranges", made, said=said) == rows("ranges", TRACE)
+
+
+def test_the_tools_of_a_capture_come_in_order():
+    assert [way.tool for way in ways(SQUARE)] == ["nsys", "torch", "ncu"]
+    assert {*catalog.table("ops").tools} <= {way.tool for way in ways(SQUARE)}
