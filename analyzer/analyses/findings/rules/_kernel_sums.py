@@ -69,6 +69,11 @@ class Chosen(NamedTuple):
         """The name of the kernel with most time."""
         return str(self.rows.item(0, "name"))
 
+    def operations(self, device: int) -> pl.Expr:
+        """Which device operations they are."""
+        names = self.rows.get_column("name").cast(pl.Categorical)
+        return (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
+
 
 @once_per_report
 def kernel_sums(report: Report) -> list[DeviceKernels]:

@@ -13,12 +13,16 @@ from kanalyze.analyses.host._python_frames import roles
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import gathered
 from kanalyze.named_ranges import ALL_STEPS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+#: What autograd's engine calls its own operators.
+_OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "
 
 #: A place is named if it has at least this share of the time.
 _MOST: Final = 0.5
@@ -43,6 +47,25 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
         if found.height:
             return literal(str(found.item(-1, "place")))
     return ""
+
+
+def operator_of(report: Report, chosen: pl.Expr) -> str:
+    """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators.
+
+    Outermost within annotations and functions of Python: autograd's own operators are around what backward does.
+    """
+    if "op" not in report.kinds:
+        return ""
+    work, tree = launched_work(report).filter(chosen), host_tree(report)
+    found, parents, operators = work.get_column("operator"), tree.rows.get_column("parent"), tree.of_kinds("op")
+    found = found.set(~gathered(operators, found).fill_null(value=False), None)
+    while (above := tree.nearest(gathered(parents, found), operators)).is_not_null().any():
+        found = found.zip_with(above.is_null(), above)
+    names = gathered(tree.rows.get_column("name"), found).cast(pl.String).alias("operator")
+    times = work.select("exclusive_ns").with_columns(names).drop_nulls().group_by("operator").sum()
+    if times.is_empty():
+        return ""
+    return literal(str(times.sort("exclusive_ns", "operator").item(-1, "operator")).removeprefix(_OF_AUTOGRAD))
 
 
 def _functions(report: Report, points: pl.DataFrame) -> pl.Series:

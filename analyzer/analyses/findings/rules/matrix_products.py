@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import polars as pl
-
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
 from kanalyze.analyses.findings.rules._places import place_of
@@ -73,7 +71,7 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
         (chosen.longest,),
         headline=f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
         action=pad,
-        where=place_of(report, _operations(device, chosen)),
+        where=place_of(report, chosen.operations(device.device)),
     )
 
 
@@ -122,12 +120,6 @@ def _multiple(product: Product) -> int:
 def _is_aligned(product: Product) -> bool:
     said = decode(product.kernel)
     return bool(said.tensor_core) and not _is_unaligned(said) and said.family == "gemm"
-
-
-def _operations(device: DeviceKernels, chosen: Chosen) -> pl.Expr:
-    """Which device operations the chosen kernels are."""
-    names = chosen.rows.get_column("name").cast(pl.Categorical)
-    return (pl.col("device") == device.device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
 
 
 #: Older kernels with a smaller part of the kernel time are left out: cuBLAS picks some where they are as fast.
@@ -190,7 +182,7 @@ def _older(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         (chosen.longest,),
         headline=f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
         action=f"{libraries}; dimensions in multiples of {_PAD}",
-        where=place_of(report, _operations(device, chosen)),
+        where=place_of(report, chosen.operations(device.device)),
     )
 
 
@@ -246,7 +238,7 @@ def _float32(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         (chosen.longest,),
         headline=f"float32 products without TF32: {percent(chosen.share)} of kernel time",
         action='torch.set_float32_matmul_precision("high")' if in_pytorch(report) else "CUBLAS_TF32_TENSOR_OP_MATH",
-        where=place_of(report, _operations(device, chosen)),
+        where=place_of(report, chosen.operations(device.device)),
         at_most=True,
     )
 
@@ -269,7 +261,7 @@ def _float32_images(report: Report, device: DeviceKernels, chosen: Chosen) -> Fi
         (chosen.longest,),
         headline=f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
         action="torch.backends.cudnn.allow_tf32 = True",
-        where=place_of(report, _operations(device, chosen)),
+        where=place_of(report, chosen.operations(device.device)),
     )
 
 
@@ -310,7 +302,7 @@ def _plain(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         (chosen.longest,),
         headline=f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
         action="make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
-        where=place_of(report, _operations(device, chosen)),
+        where=place_of(report, chosen.operations(device.device)),
         at_most=True,
     )
 

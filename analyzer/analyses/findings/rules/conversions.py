@@ -1,0 +1,118 @@
+"""Kernels that compute nothing: conversions of layouts between images' formats, and of types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._places import operator_of, place_of
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.decoder.decode import decode
+from kanalyze.units import percent
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules._kernel_sums import Chosen, DeviceKernels
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.report import Report
+
+#: Conversions with a smaller part of the kernel time are left out: some are in well-made programs, too.
+_WORTH: Final = 0.01
+
+
+def layout_conversions(report: Report) -> list[Finding]:
+    """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
+    found = []
+    for device in kernel_sums(report):
+        chosen = device.chosen(
+            lambda said: said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
+        )
+        if chosen.ns and chosen.share >= _WORTH:
+            found.append(_layouts(report, device, chosen))
+    return found
+
+
+def _is_layout(said: KernelName) -> bool:
+    return said.library == "cudnn" and said.operation == "layout" and said.layout is not None
+
+
+def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told = per_iteration(report)
+    text = (
+        f"{told.plural(chosen.launches, 'conversion')} of images between NCHW and NHWC by cuDNN (most {{0}}): "
+        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. More may be gained without: convolutions, "
+        f"normalizations and what is between them run other kernels on images in NHWC."
+    )
+    remedy = (
+        "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images."
+        if in_pytorch(report)
+        else "Give cuDNN tensors in NHWC, the layout of its fastest kernels."
+    )
+    return Finding(
+        "layout-conversions",
+        device.device,
+        chosen.ns,
+        text,
+        remedy,
+        "kernels --by operation",
+        (chosen.longest,),
+        headline=f"Images change their layout: {percent(chosen.share)} of kernel time",
+        action="model.to(memory_format=torch.channels_last)" if in_pytorch(report) else "tensors in NHWC",
+        where=place_of(report, chosen.operations(device.device)),
+    )
+
+
+#: Casts with a smaller part of the kernel time are left out: losses and norms in float32 need some.
+_WORTH_CASTING: Final = 0.03
+
+#: Fewer casts than these do not recur.
+_FEWEST: Final = 32
+
+#: Types of weights and what is computed with them.
+_FLOATS: Final = ("f64", "f32", "bf16", "f16")
+
+
+def recurring_casts(report: Report) -> list[Finding]:
+    """One finding per device whose kernels convert values between types again and again."""
+    found, iterations = [], per_iteration(report).iterations or 1
+    for device in kernel_sums(report):
+        chosen = device.chosen(_is_cast)
+        if chosen.share >= _WORTH_CASTING and chosen.launches >= max(_FEWEST, iterations):
+            found.append(_casts(report, device, chosen))
+    return found
+
+
+def _is_cast(said: KernelName) -> bool:
+    """Whether a kernel of PyTorch copies to another type: one whose input's type only the call tells casts, too."""
+    given, made = said.input_types, said.output_type
+    return said.library == "aten" and said.operation == "copy" and made in _FLOATS and given != (made,)
+
+
+def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+    told, most = per_iteration(report), decode(chosen.longest)
+    to = f"to {most.output_type}" + (f" from {most.input_types[0]}" if most.input_types else "")
+    around = operator_of(report, chosen.operations(device.device))
+    text = (
+        f"{told.plural(chosen.launches, 'cast')} between types, most {to} ({{0}}): {told.time(chosen.ns)}, "
+        f"{percent(chosen.share)} of kernel time{f', most in {around}' if around else ''}. autocast casts weights of "
+        f"float32 in each forward pass, and their gradients back."
+    )
+    remedy = (
+        "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "
+        "keeps float32 copies), or cast once and reuse; torch.compile fuses casts into the kernels around them."
+    )
+    return Finding(
+        "recurring-casts",
+        device.device,
+        chosen.ns,
+        text,
+        remedy,
+        "kernels --by operation",
+        (chosen.longest,),
+        headline=f"Casts between types are {percent(chosen.share)} of kernel time",
+        action="keep weights in bfloat16, or torch.compile(model)",
+        where=place_of(report, chosen.operations(device.device)),
+    )
+
+
+RULES: Final = (layout_conversions, recurring_casts)

@@ -1,0 +1,91 @@
+"""Findings about kernels that convert layouts and types."""
+
+from pathlib import Path
+
+import pytest
+
+from kanalyze.analyses.findings.rules.conversions import layout_conversions, recurring_casts
+from kanalyze.window import Window
+from support.build import call, host, kernel, report
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[3] / "reports"
+SAMPLES = Path(__file__).parents[4] / "sample_reports"
+
+THERE = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, (bool)0, (bool)1, (cudnnKernelDataType_t)0>(T3)"
+BACK = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, (bool)1, (bool)0, (cudnnKernelDataType_t)0>(T3)"
+ROUND = "void cudnn::engines_precompiled::convertTensor_kernel<float, float, float, (cudnnKernelDataType_t)2>(T3)"
+COPY = "void at::native::{}<{}direct_copy_kernel_cuda(at::TensorIteratorBase&)::{{lambda(float)#1}}, std::array<X>, {}"
+DOWN = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)::"
+    "{lambda(float)#1}, std::array<char*, 2ul> >(int)"
+)
+UP = COPY.format("unrolled_elementwise_kernel", "at::native::", "LoadWithCast<1>, StoreWithCast<1>>(int)")
+SAME = COPY.format("elementwise_kernel", "128, 4, at::native::gpu_kernel_impl_nocast<at::native::", "4>>(int)")
+WORK = "void at::native::f()"
+
+
+def test_conversions_of_images_are_told_with_their_time_and_what_may_follow():
+    (found,) = layout_conversions(
+        report([kernel(0, 10, name=THERE), kernel(10, 25, name=BACK), kernel(25, 100, name=WORK)])
+    )
+    assert (found.at_stake_ns, found.at_most) == (25, False)
+    assert "2 conversions of images between NCHW and NHWC by cuDNN (most {0}): 25 ns, 25.0 % of" in found.text
+    assert found.action == "model.to(memory_format=torch.channels_last)"
+    assert found.names == (BACK,)
+
+
+def test_programs_without_pytorch_are_told_of_nhwc():
+    (found,) = layout_conversions(report([kernel(0, 10, name=THERE)]))
+    assert found.action == "tensors in NHWC"
+
+
+@pytest.mark.parametrize("events", [[kernel(0, 9, name=THERE), kernel(9, 1000)], [kernel(0, 100, name=ROUND)]])
+def test_few_conversions_and_those_of_types_are_none(events):
+    assert layout_conversions(report(events)) == []
+
+
+def casts(many, name, *, rest=1000):
+    return [*(kernel(10 * at, 10 * at + 10, name=name) for at in range(many)), kernel(10 * many, 10 * many + rest)]
+
+
+@pytest.mark.parametrize(("name", "to"), [(DOWN, "to bf16 from f32"), (UP, "to f32")])
+def test_casts_that_recur(name, to):
+    (found,) = recurring_casts(report(casts(32, name)))
+    assert (found.at_stake_ns, found.at_most) == (320, False)
+    assert f"32 casts between types, most {to} ({{0}}): 320 ns, 24.2 % of kernel time. autocast" in found.text
+
+
+@pytest.mark.parametrize("events", [casts(32, SAME), casts(31, UP), casts(32, UP, rest=20_000)])
+def test_copies_of_one_type_and_few_casts_are_none(events):
+    assert recurring_casts(report(events)) == []
+
+
+def test_casts_rarer_than_steps_do_not_recur():
+    whole = report(casts(32, UP))
+    assert recurring_casts(whole.narrow(window=Window(0, 1320, count=33, each="step"))) == []
+    (found,) = recurring_casts(whole.narrow(window=Window(0, 1320, count=16, each="step")))
+    assert "2 casts a step between types, most" in found.text
+
+
+def test_the_outermost_operator_of_most_casts_is_named():
+    events = [
+        host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
+        host("op", "aten::to", 5, 90),
+        call("cudaLaunchKernel", 10, 20, correlation=1, parent=1),
+        kernel(30, 1000, name=UP, correlation=1, parent=1),
+        *(kernel(1000 + at, 1001 + at, name=UP) for at in range(31)),
+    ]
+    (found,) = recurring_casts(report(events))
+    assert "most in ToCopyBackward0. autocast" in found.text
+
+
+def test_a_convolutional_network_in_nchw():
+    (found,) = layout_conversions(real_report(REPORTS / "torch" / "memory.json.gz"))
+    assert "24 conversions of images" in found.text
+
+
+@pytest.mark.parametrize("name", ["mlp_train/nsys.sqlite", "gelu/torch.json.gz", "cdist/nsys.sqlite"])
+def test_real_programs_without(name):
+    assert layout_conversions(real_report(SAMPLES / name)) == []
+    assert recurring_casts(real_report(SAMPLES / name)) == []
