@@ -59,7 +59,7 @@ def site_text() -> pl.Expr:
 
 
 def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    around = _around(report, "op", report.kind("op").get_column("name").unique(), points)
+    around = events_around(report, "op", report.kind("op").get_column("name").unique(), points)
     texts = around.with_columns(pl.col("name").cast(pl.String))
     own = texts.filter(pl.col("name").str.starts_with(_OF_TORCH))
     written = pl.col("name").replace_strict(_WRITTEN, default=None, return_dtype=pl.String)
@@ -72,7 +72,7 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     known = roles(report.kind("python").get_column("name").unique())
     prints = pl.col("name").cast(pl.String).str.contains(_PRINTS).fill_null(value=False)
     wanted = known.filter(prints | (pl.col("role") == "program"))
-    around = _around(report, "python", wanted.get_column("name"), points).join(wanted, on="name")
+    around = events_around(report, "python", wanted.get_column("name"), points).join(wanted, on="name")
     printing = around.filter(prints).select("point").unique().with_columns(printing=pl.lit("print of a tensor in "))
     own = around.filter(pl.col("role") == "program").sort("start", "end", descending=[False, True])
     innermost = own.unique("point", keep="last").join(printing, on="point", how="left")
@@ -80,8 +80,11 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     return innermost.select("point", function=text)
 
 
-def _around(report: Report, kind: str, names: pl.Series, points: pl.DataFrame) -> pl.DataFrame:
-    """The events of one kind, of these `names`, that contain each of `points`: point, name, start, end."""
+def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFrame) -> pl.DataFrame:
+    """The events of one kind, of these `names`, that contain each of `points` (point, process_id, thread_id, at).
+
+    Columns: point, name, start, end.
+    """
     events = report.kind(kind).select(
         *THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
     )

@@ -14,6 +14,8 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
+from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
+from kanalyze.analyses.findings.rules.loop_indexing import idle_in_loops
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._launching_call import launch_rows
@@ -91,7 +93,7 @@ def host_computes(report: Report) -> list[Finding]:
     """At most one finding per device: its time outside CUDA calls, with the longest phases.
 
     Without the time of which other rules tell more: around contexts created outside of recorded calls
-    (``cold_start``), in DataLoader (``data_loading``) and after reads (``blocking_reads``).
+    (``cold_start``), and that of :data:`_TELLERS`.
     """
     found = []
     for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
@@ -103,10 +105,16 @@ def host_computes(report: Report) -> list[Finding]:
     return found
 
 
+#: The least part of the time at stake that other findings tell and that is worth a word.
+_TOLD_LEAST: Final = 0.01
+
+#: Rules that tell more of some idle time: what they tell of a device.
+_TELLERS: Final = (idle_in_loaders, idle_after_reads, idle_for_extra_copies, idle_in_loops)
+
+
 def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
     """Host time that more specific rules tell, by thread: span sets, without context creation."""
-    pieces = pl.concat([idle_in_loaders(report, device), idle_after_reads(report, device)])
-    pieces = pieces.filter(pl.col("bucket") == "host")
+    pieces = pl.concat([tell(report, device) for tell in _TELLERS]).filter(pl.col("bucket") == "host")
     parts = {key: intervals.union(part) for key, part in parts_by(pieces, THREAD).items()}
     for made in idle_sums(report)[device].unrecorded:
         for key, making in parts_by(made, THREAD).items():
@@ -125,7 +133,7 @@ def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
     making, told = sums.unrecorded_ns, sum(map(intervals.length, _told(report, device).values()))
     others = [
         *([f"{time(making)} around the making of contexts"] if making else []),
-        *([f"{time(told)} of which other findings tell"] if told else []),
+        *([f"{time(told)} of which other findings tell"] if told > _TOLD_LEAST * stake else []),
     ]
     besides = f", besides {' and '.join(others)}" if others else ""
     text = (
