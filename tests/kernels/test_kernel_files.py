@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from support.kernel_files import CUDA, KERNELS, NAMES, PYTHON, documentation, documented_variants
+from support.kernel_files import CUDA, KERNELS, NAMES, PYTHON, documentation, documented_pairs, documented_variants
 
 README = (KERNELS / "README.md").read_text()
 
@@ -82,6 +82,14 @@ def test_the_readme_lists_every_workload_with_its_idea_and_variants():
         assert file.startswith(f"{name}.")
         assert documentation(file).startswith(idea.partition(":")[0]), file
         assert [variant for variant in variants.strip().split(", ") if variant] == documented_variants(file)
+
+
+def test_the_readme_lists_every_pair_with_its_fault_and_its_remedy():
+    pairs = documented_pairs()
+    assert len(pairs) > 20
+    assert all(reason.endswith(".") for _, _, reason in pairs.values())
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", README, flags=re.MULTILINE)
+    assert {name: (fault, remedy) for name, fault, remedy in rows} == {name: each[:2] for name, each in pairs.items()}
 
 
 def test_add_is_the_course_s_program():

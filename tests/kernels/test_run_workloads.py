@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from support.kernel_files import KERNELS, NEEDS_TORCH, NEEDS_TRITON, PYTHON, documented_variants, run
+from support.kernel_files import KERNELS, NEEDS_TORCH, NEEDS_TRITON, PYTHON, documented_pairs, documented_variants, run
 
 torch = pytest.importorskip("torch", reason=NEEDS_TORCH)
 pytest.importorskip("triton", reason=NEEDS_TRITON)
@@ -25,6 +25,7 @@ SMALL = {
     "mlp_train.py": ("--size", 12, "--layers", 2, "--batch", 5, "--steps", 4),
     "launch_bound.py": ("--kernels", 10, "--steps", 2),
     "streams.py": ("--size", 32, "--chunks", 4, "--streams", 3, "--steps", 2),
+    "remedies.py": ("vocabulary", "indexing", "--steps", 2, "--turns", 2),
 }
 
 #: In a copy of a workload: what is replaced by what, so that its result is wrong.
@@ -40,6 +41,7 @@ MUTANTS = {
     "mlp_train.py": ("        optimizer.step()", "        pass"),
     "launch_bound.py": ("range(kernels)", "range(kernels - 1)"),
     "streams.py": ("torch.mm(lane.source, factor, out=lane.result)", "torch.mm(factor, lane.source, out=lane.result)"),
+    "remedies.py": ("torch.manual_seed(0)", "torch.manual_seed(len(variant))"),
 }
 
 
@@ -86,7 +88,8 @@ def test_one_variant_alone(name, variant):
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_result_is_told(name, tmp_path):
     right, wrong = MUTANTS[name]
-    shutil.copy(KERNELS / "_common.py", tmp_path)
+    for part in KERNELS.glob("_*.py"):
+        shutil.copy(part, tmp_path)
     text = (KERNELS / name).read_text()
     assert text.count(right) == 1
     (tmp_path / name).write_text(text.replace(right, wrong))
@@ -150,6 +153,7 @@ def test_without_a_compiler_torch_compile_is_left_out():
         ("square.py", ("--no-such-flag",), "unrecognized arguments: --no-such-flag"),
         ("gelu.py", ("--variant", "fast"), "argument --variant: invalid choice: 'fast'"),
         ("streams.py", ("--steps", "0"), "argument --steps: 0 is less than 1"),
+        ("remedies.py", ("speed",), "no such pair: speed; there are vocabulary, "),
         ("matmul.py", ("--sizes", "12,x"), "argument --sizes: '12,x' is no list such as 512,1024"),
         (
             "launch_bound.py",
@@ -162,3 +166,9 @@ def test_a_command_line_that_makes_no_sense_is_refused(name, arguments, message)
     ended = run(KERNELS / name, *arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"{name}: error: {message}" in ended.stderr
+
+
+def test_the_pairs_are_listed_without_running():
+    ended = run(KERNELS / "remedies.py", "--list")
+    assert [line.partition(" ")[0] for line in ended.stdout.splitlines()] == list(documented_pairs())
+    assert "a vocabulary of 50257 -> padded to 50304" in ended.stdout

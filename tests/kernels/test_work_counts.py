@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 WORKLOADS = ("add_extension", "cdist", "gelu", "launch_bound", "matmul", "mlp_train", "square", "square_inline")
 add_extension, cdist, gelu, launch_bound, matmul, mlp_train, square, square_inline = map(load, WORKLOADS)
-square_triton, streams = load("square_triton"), load("streams")
+square_triton, streams, remedies = load("square_triton"), load("streams"), load("remedies")
 
 
 class Traffic(TorchDispatchMode):
@@ -146,3 +146,20 @@ def test_streams():
     step = lambda: streams.one_step(streams.make_lanes(2, 8, torch.device("cpu")), inputs, factor, outputs)  # noqa: E731
     assert streams.flops(3, 8) == counted_flops(step)
     assert streams.bytes_moved(3, 8) == inputs.nbytes + outputs.nbytes
+
+
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 1, 1), (7, 12, 50), (16, 32, 127)])
+def test_remedies_counts_the_products_of_vocabulary(rows, inner, outer):
+    x, weight = (torch.randn(n, inner, requires_grad=True) for n in (rows, outer))
+    with FlopCounterMode(display=False) as counter:
+        (x @ weight.T).sum().backward()
+    assert counter.get_total_flops() == remedies.flops(rows, inner, outer)
+
+
+def test_remedies_counts_the_bytes_of_chain():
+    step = remedies.make("chain", "fault", torch.device("cpu"), big=False)
+    with Traffic() as traffic:
+        step()
+    traffic.bytes.pop("slice", None)
+    assert traffic.bytes.total() == remedies.bytes_moved(16, 2048, fused=False)
+    assert remedies.bytes_moved(16, 2048, fused=True) == 4 * 2048 * (16 + 16 + 1)

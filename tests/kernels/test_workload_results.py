@@ -12,6 +12,7 @@ pytest.importorskip("triton", reason=NEEDS_TRITON)
 common, cdist, gelu, launch_bound, matmul, mlp_train, square, square_triton, streams = map(
     load, ("_common", "cdist", "gelu", "launch_bound", "matmul", "mlp_train", "square", "square_triton", "streams")
 )
+remedies = load("remedies")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FEW = settings(max_examples=15)
@@ -178,3 +179,43 @@ def test_streams_bring_every_chunk_back(chunks, size, lanes, seed):
     assert common.max_error(outputs, streams.reference(inputs, factor)) <= 4 * streams.budget(
         inputs.reshape(-1, size), factor
     )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+@pytest.mark.parametrize("name", remedies.PAIRS)
+def test_a_remedy_gives_what_its_fault_gives(name):
+    check = common.Check()
+    remedies.check_pair(check, name, remedies.VARIANTS, DEVICE)
+    assert check.finish() == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own
+@pytest.mark.parametrize("name", remedies.PAIRS)
+def test_a_pair_tells_other_numbers_from_its_own(name, monkeypatch):
+    """What is twice as large is off by more than the budget."""
+    check, made = common.Check(), remedies.reference(name)
+    monkeypatch.setattr(remedies, "reference", lambda _: [2 * each for each in made])
+    remedies.check_pair(check, name, ("remedy",), DEVICE)
+    assert check.finish() == 1
+
+
+def test_turns_alternate_and_are_as_many_for_each_variant(monkeypatch):
+    seen = []
+    monkeypatch.setattr(remedies, "make", lambda _, variant, *__, **___: lambda: seen.append(variant))
+    times = remedies.measure("mask", remedies.VARIANTS, DEVICE, steps=1, turns=3)
+    assert {variant: len(each) for variant, each in times.items()} == {"fault": 3, "remedy": 3}
+    calls = remedies.WARM_UPS + 1
+    assert seen[::calls] == ["fault", "remedy", "remedy", "fault", "fault", "remedy"]
+
+
+@pytest.mark.parametrize("length", [1, 3, 7, 16])
+def test_a_cache_that_grows_and_a_whole_one_with_a_mask_give_the_same(length):
+    torch.manual_seed(0)
+    models = load("_models")
+    model = models.GPT(models.Shape(50, 2, 32, 2, 16)).requires_grad_(requires_grad=False)
+    tokens = torch.randint(50, (1, length))
+    for grows in (True, False):
+        caches = model.caches(grows=grows)
+        for at in range(length):
+            last = model(tokens[:, at : at + 1], caches, torch.tensor([at]), at + 1)[:, -1]
+        assert torch.allclose(last, model(tokens)[:, -1], atol=1e-5)

@@ -29,6 +29,7 @@ NAMES = (
     "mlp_train.py",
     "launch_bound.py",
     "streams.py",
+    "remedies.py",
 )
 PYTHON = tuple(name for name in NAMES if name.endswith(".py"))
 CUDA = tuple(name for name in NAMES if name.endswith(".cu"))
@@ -60,6 +61,18 @@ def documented_variants(name: str) -> list[str]:
         if line.startswith("Variants: "):
             return line.removeprefix("Variants: ").split(", ")
     return []
+
+
+def documented_pairs() -> dict[str, tuple[str, str, str]]:
+    """Each pair of `remedies`: its fault, its remedy and what is said of it, in the order in which they run."""
+    return {
+        function.name: (*(ast.literal_eval(text) for text in mark.args[:2]), ast.get_docstring(function) or "")
+        for part in ("_pairs.py", "_habits.py")
+        for function in ast.parse((KERNELS / part).read_text(encoding="utf-8")).body
+        if isinstance(function, ast.FunctionDef)
+        for mark in function.decorator_list
+        if isinstance(mark, ast.Call) and getattr(mark.func, "id", "") == "pair"
+    }
 
 
 def run(script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -112,7 +112,7 @@ def test_every_reference_workload_says_what_it_teaches():
     found = {one.name: one for one in references()}
     assert set(found) == {
         *("add", "add_parallel", "add_extension", "square", "square_inline", "square_triton"),
-        *("gelu", "cdist", "matmul", "mlp_train", "launch_bound", "streams"),
+        *("gelu", "cdist", "matmul", "mlp_train", "launch_bound", "streams", "remedies"),
     }
     assert all(isinstance(one, Reference) and one.teaches.endswith(".") for one in found.values())
     assert found["add_parallel"].variants == ("managed", "explicit")
