@@ -132,7 +132,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
     )
     torch = in_pytorch(report)
     small = torch and sizes.height and longest(sizes, "size_bytes") <= _SCALAR_BYTES
-    told = _TOLD["scalar" if small else "tensor" if torch else "copy"]
+    told = _TOLD[_kind(where, small=bool(small)) if torch else "copy"]
     return Finding(
         "blocking-read",
         device,
@@ -144,6 +144,12 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
         action=told.action,
         where=where,
     )
+
+
+def _kind(where: str, *, small: bool) -> str:
+    """What a program of PyTorch reads, by the operator in which it does."""
+    operator = where.split(" ", maxsplit=1)[0]
+    return _KINDS.get(operator, "scalar" if small else "tensor")
 
 
 class _Told(NamedTuple):
@@ -159,7 +165,21 @@ _IN_TORCH: Final = (
     "memory and read them a step later. Shapes that depend on data (nonzero, boolean masks) are waited for, too: "
     "torch.where has none."
 )
+_KINDS: Final = {
+    **dict.fromkeys(("aten::nonzero", "aten::index", "aten::masked_select", "aten::index_put_"), "shape"),
+    "aten::is_nonzero": "condition",
+}
 _TOLD: Final = {
+    "shape": _Told(
+        "A shape that depends on data (x[mask], nonzero) stalls",
+        "torch.where(mask, x, 0) in place of x[mask]",
+        _IN_TORCH,
+    ),
+    "condition": _Told(
+        "A tensor as a condition (if x > 0) stalls the GPU",
+        "torch.where(x > 0, a, b) in place of if; or ask every N steps",
+        _IN_TORCH,
+    ),
     "scalar": _Told(
         "A number read by the host (.item(), print) stalls the GPU",
         "loss.detach() instead of .item(); read it every N steps",

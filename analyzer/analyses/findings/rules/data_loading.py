@@ -73,10 +73,10 @@ def _waits(report: Report) -> dict[bool, dict[int, pl.DataFrame]]:
 def _slow_batches(report: Report) -> pl.DataFrame:
     """The intervals in scope in which a thread gets a batch, those of a mere handover aside: :data:`_BATCHES`."""
     least = pl.when("workers").then(_HANDOVER_NS[True]).otherwise(_HANDOVER_NS[False])
-    return _batches(report).filter(pl.col("end") - pl.col("start") >= least)
+    return getting_batches(report).filter(pl.col("end") - pl.col("start") >= least)
 
 
-def _batches(report: Report) -> pl.DataFrame:
+def getting_batches(report: Report) -> pl.DataFrame:
     """The intervals in scope in which a thread gets a batch, by ranges or operators, else by Python functions."""
     found = pl.concat([pl.DataFrame(schema=_BATCHES), *(_named(report, kind) for kind in ("range", "op"))])
     return _functions(report) if found.is_empty() and "python" in report.kinds else found

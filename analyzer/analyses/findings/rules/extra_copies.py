@@ -19,7 +19,6 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import beside
-from kanalyze.intervals import BEFORE_ALL
 from kanalyze.units import size
 
 if TYPE_CHECKING:
@@ -50,6 +49,9 @@ _IN_PLACE: Final = [name for name in _FILL_NAMES if name.endswith("_")]
 
 #: The first of the shapes of an operator's inputs, as recorded.
 _FIRST_SHAPE: Final = r"^\[(\[[^\]]*\])"
+
+#: Most operators, with those inside of them, between the filling of a tensor and its copy: it may be changed meanwhile.
+_BETWEEN: Final = 8
 
 #: A few such copies are a start-up; from so many on, or in half of a window's iterations, there is a finding.
 _FEWEST: Final = 3
@@ -143,9 +145,10 @@ def _known(report: Report, names: Sequence[str]) -> pl.Series:
 
 
 def _with_makers(report: Report, key: ThreadKey, copies: pl.DataFrame) -> pl.DataFrame:
-    """The copies of one thread whose operator came right after some that filled tensors on the CPU; adds which one.
+    """The copies of one thread whose tensor was filled on the CPU right before; adds by which operator, and when.
 
-    Where shapes are recorded, one of these has to have filled a tensor of the shape that was copied.
+    Where shapes are recorded, that is the last operator that filled a tensor of the shape that was copied, with at most
+    :data:`_BETWEEN` operators after it; else the last one that filled any, with none after it.
     """
     process, thread = (pl.lit(value, dtype=pl.Int64) for value in key)
     ops = report.kind("op").filter(pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread))
@@ -153,16 +156,39 @@ def _with_makers(report: Report, key: ThreadKey, copies: pl.DataFrame) -> pl.Dat
     shape = pl.col("input_shapes").cast(pl.String).str.extract(_FIRST_SHAPE).alias("shape")
     end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
     known = shaped.select(pl.col("name").cast(pl.String), shape, start="start_ns", end=end)
-    fills = _fills(known, _launches(report, key), copies)
-    pairs = copies.join(fills, left_on="moved", right_on="before").join(
-        known.filter(pl.col("name").is_in(_MOVES)).select("start", moved_shape="shape").unique("start", keep="first"),
-        left_on="moved",
-        right_on="start",
-        how="left",
+    moves = known.filter(pl.col("name").is_in(_MOVES)).select("shape", moved="start").unique("moved", keep="first")
+    line = copies.join(moves, on="moved", how="left", maintain_order="left").sort("moved")
+    makers = _makers(known).sort("end", "start", descending=[False, True])
+    found = []
+    for own, same in ((line.drop_nulls("shape"), ["shape"]), (line, [])):
+        fills = makers.select("maker", "shape", made="start", filled="end")
+        fills = fills if same else fills.drop("shape")
+        found.append(
+            own.join_asof(
+                fills, left_on="moved", right_on="filled", by=same or None, check_sortedness=False
+            ).drop_nulls("maker")
+        )
+    launches, begun = _launches(report, key), known.filter(pl.col("name") != _DETACH).get_column("start").sort()
+    by_shape, any_shape = (
+        _nearby(part, launches, begun, most) for part, most in zip(found, (_BETWEEN, 0), strict=True)
     )
-    same = (pl.col("shape") == pl.col("moved_shape")).fill_null(value=True)
-    found = pairs.filter(same).sort("point", "made").unique("point", keep="last", maintain_order=True)
-    return found.select(*copies.columns, "maker", "made")
+    unknown = any_shape.filter(pl.col("shape").is_null() | ~_tells(any_shape, makers))
+    every = pl.concat([part.select(*copies.columns, "maker", "made") for part in (by_shape, unknown)])
+    return every.unique("point", keep="first", maintain_order=True)
+
+
+def _tells(copies: pl.DataFrame, makers: pl.DataFrame) -> pl.Series:
+    """Whether the shape that the operator before each of `copies` filled is known."""
+    known = makers.drop_nulls("shape").get_column("start")
+    return copies.get_column("made").is_in(known.implode())
+
+
+def _nearby(copies: pl.DataFrame, launches: pl.Series, begun: pl.Series, most: int) -> pl.DataFrame:
+    """Those of `copies` since whose filling nothing was launched, and at most so many operators began."""
+    made, filled, moved = (copies.get_column(name) for name in ("made", "filled", "moved"))
+    launched = launches.search_sorted(moved, side="left") > launches.search_sorted(made, side="left")
+    between = begun.search_sorted(moved, side="left").cast(pl.Int64) - begun.search_sorted(filled, side="left")
+    return copies.filter(~launched & (between <= most))
 
 
 def _launches(report: Report, key: ThreadKey) -> pl.Series:
@@ -172,37 +198,6 @@ def _launches(report: Report, key: ThreadKey) -> pl.Series:
     if calls is None:
         return pl.Series("call_start", dtype=pl.Int64)
     return calls.filter(pl.col("thread_id") == thread).get_column("call_start").sort()
-
-
-def _fills(ops: pl.DataFrame, launches: pl.Series, copies: pl.DataFrame) -> pl.DataFrame:
-    """The operators of a thread that filled a tensor on the CPU right before each of `copies`.
-
-    Several in a row count. Columns: before (when the copying operator began), maker, made (its start) and shape (of
-    what it filled; null if unknown).
-    """
-    outermost = _makers(ops).sort("start", "end", descending=[False, True])
-    reached = pl.col("end").cum_max().shift(1)
-    outermost = outermost.filter((pl.col("start") >= reached).fill_null(value=True))
-    launched = launches.search_sorted(outermost["end"]) > launches.search_sorted(outermost["start"])
-    begun = ops.filter(pl.col("name") != _DETACH).get_column("start").sort()
-    # each operator that fills, and each copying one, is followed back to the one before it while nothing else began
-    line = pl.concat(
-        [
-            outermost.with_columns(stops=launched, before=pl.lit(None, dtype=pl.Int64)),
-            copies.select("moved").unique().select(
-                start="moved", end="moved", maker=pl.lit(None, dtype=pl.String), shape=pl.lit(None, dtype=pl.String),
-                stops=pl.lit(value=False), before="moved",
-            ),
-        ]
-    ).sort("start", "end")  # fmt: skip
-    ended = line.get_column("end").shift(1).fill_null(BEFORE_ALL)
-    others = begun.search_sorted(line["start"], side="left") > begun.search_sorted(ended, side="left")
-    fresh = (others | pl.col("stops") | pl.col("stops").shift(1) | pl.col("before").shift(1).is_not_null()).fill_null(
-        value=True
-    )
-    chained = line.with_columns(others=others).with_columns(chain=fresh.cum_sum())
-    chained = chained.with_columns(before=pl.col("before").backward_fill().over("chain"))
-    return chained.drop_nulls(["before", "maker"]).select("before", "maker", "shape", made="start")
 
 
 def _makers(ops: pl.DataFrame) -> pl.DataFrame:

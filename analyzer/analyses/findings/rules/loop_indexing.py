@@ -10,6 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._sites import sites
 from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.findings.rules.data_loading import getting_batches
 from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.operators._events import operator_tree
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 #: Operators that select one element, with which a pass through such a loop begins.
 _SELECTS: Final = ("aten::select",)
 
-#: Fewest passes of the same operators in a row, and the most operators of one: longer ones do more than indexing.
+#: Fewest passes in a row, the most operators of one (longer ones do more than indexing), and the most kinds of passes
+#: in a loop, which may have branches.
 _PASSES: Final = 10
 _LONGEST_PASS: Final = 6
+_KINDS: Final = 4
 
 
 def loop_indexing(report: Report) -> list[Finding]:
@@ -53,8 +56,9 @@ def _idle(report: Report) -> dict[int, pl.DataFrame]:
 def _loops(report: Report) -> pl.DataFrame:
     """The loops, at any time: process_id, thread_id, start, end, passes, operators (of one pass).
 
-    Of operators at one level: passes that begin with operators of :data:`_SELECTS`, and whose operators have the same
-    names.
+    Of operators at one level: short passes in a row, each of which begins with operators of :data:`_SELECTS`, of few
+    kinds by the names of their operators, of which `operators` are the most frequent. None is in a DataLoader, which
+    gets one sample after the other.
     """
     kept = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "passes": pl.UInt32, "operators": pl.String}
     names = report.kind("op").get_column("name").unique().cast(pl.String)
@@ -70,14 +74,27 @@ def _loops(report: Report) -> pl.DataFrame:
     each = passes.agg(
         pl.col("start").first(), pl.col("end").last(), operators=pl.col("name").str.join(" → "), size=pl.len()
     )
-    alike = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(1)) for key in (*level, "operators"))
-    runs = each.with_columns(run=(~alike).cum_sum()).filter(
-        pl.col("operators").str.starts_with(_SELECTS[0]) & (pl.col("size") <= _LONGEST_PASS)
+    short = pl.col("operators").str.starts_with(_SELECTS[0]) & (pl.col("size") <= _LONGEST_PASS)
+    alike = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(1)) for key in (*level, "short"))
+    runs = each.with_columns(short=short).with_columns(run=(~alike).cum_sum()).filter("short")
+    loops = runs.group_by("run", *THREAD, maintain_order=True).agg(
+        pl.col("start").first(),
+        pl.col("end").last(),
+        pl.col("operators").mode(maintain_order=True).first(),
+        kinds=pl.col("operators").n_unique(),
+        passes=pl.len(),
     )
-    loops = runs.group_by("run", *THREAD, "operators", maintain_order=True).agg(
-        pl.col("start").first(), pl.col("end").last(), passes=pl.len()
+    found = loops.filter((pl.col("passes") >= _PASSES) & (pl.col("kinds") <= _KINDS)).select(list(kept))
+    return found.join(_in_loaders(report, found), on=[*THREAD, "start"], how="anti", nulls_equal=True)
+
+
+def _in_loaders(report: Report, loops: pl.DataFrame) -> pl.DataFrame:
+    """Those of `loops` that begin while their thread gets a batch from a DataLoader."""
+    batches = getting_batches(report.whole).select(*THREAD, since="start", until="end").sort("since")
+    inside = loops.sort("start").join_asof(
+        batches, left_on="start", right_on="since", by=[*THREAD], check_sortedness=False
     )
-    return loops.filter(pl.col("passes") >= _PASSES).select(list(kept))
+    return inside.filter((pl.col("start") < pl.col("until")).fill_null(value=False))
 
 
 def _finding(report: Report, device: int, stake: int) -> Finding:

@@ -155,8 +155,20 @@ def torch(name="aten::item", size=4):
 def test_the_operator_is_named_with_what_users_write(name, said):
     (one,) = blocking_read(report(torch(name)))
     assert f"GPU 0: {said} (3 times), 4 B each" in one.text
-    assert one.headline == "A number read by the host (.item(), print) stalls the GPU"
     assert one.where == said
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("aten::item", "A number read by the host (.item(), print) stalls the GPU"),
+        ("aten::index", "A shape that depends on data (x[mask], nonzero) stalls"),
+        ("aten::is_nonzero", "A tensor as a condition (if x > 0) stalls the GPU"),
+    ],
+)
+def test_what_is_read_is_told_by_the_operator(name, headline):
+    (one,) = blocking_read(report(torch(name)))
+    assert one.headline == headline
 
 
 def test_a_tensor_is_no_number():

@@ -93,6 +93,26 @@ def test_shapes_tell_which_tensor_was_copied():
     assert found("[3]") == []
 
 
+def shaped(moved, between=(), **how):
+    """The findings on steps in which a tensor of eight is filled, and one of shape `moved` is copied."""
+    events = steps(between=between, **how)
+    shapes = {"aten::zero_": "[[8], []]", "aten::to": f"[{moved}, []]"}
+    rows = [
+        {"event_id": number, "input_shapes": shapes.get(event.name)}
+        for number, event in enumerate(events)
+        if event.kind == "op"
+    ]
+    return extra_copy(report(events, op_detail=rows))
+
+
+def test_where_shapes_are_known_the_tensor_may_be_changed_before_it_is_copied():
+    few = [("aten::tril", 20 + number, 21 + number) for number in range(8)]
+    assert "by aten::zeros (4 times)" in shaped("[8]", few)[0].text
+    assert shaped("[9]", few) == []
+    assert shaped("[8]", [*few, ("aten::tril", 28, 29)]) == []
+    assert shaped("[8]", few, launched=(25,)) == []
+
+
 def test_it_is_said_where_and_not_twice():
     ranges = [nvtx("mask", 100 * number, 100 * number + 62) for number in range(4)]
     of = report([*steps(), *ranges])

@@ -18,7 +18,7 @@ def loop(passes=12, names=PASS, *, at=0, last=()):
         events += [host("op", name, start + 2 * place, start + 2 * place + 2) for place, name in enumerate(names)]
         events.append(host("op", "aten::as_strided", start, start + 1))
     end = at + 10 * passes
-    events += [host("op", name, end, end + 1) for name in last]
+    events += [host("op", name, end + 11 + place, end + 12 + place) for place, name in enumerate(last)]
     return [
         *events,
         call(LAUNCH, end + 1, end + 10, correlation=at + 1),
@@ -49,9 +49,26 @@ def test_other_passes(names):
     assert f"up to 12 in a row of {' → '.join(names)}:" in one.text
 
 
-def test_what_follows_the_last_pass_is_none_of_it():
-    (one,) = found(*loop(last=("aten::sum",)))
+def test_what_follows_the_last_pass_is_none_of_it_if_it_is_long():
+    (one,) = found(*loop(last=["aten::sum"] * 5))
     assert "11 passes in all" in one.text
+
+
+def test_a_loop_may_have_branches():
+    """Each third pass does something else, too."""
+    events = [
+        event
+        for number in range(12)
+        for event in loop(1, PASS if number % 3 else ("aten::select", "aten::add_"), at=40 * number)[:-2]
+    ]
+    (one,) = found(*events, *loop(1, at=480), window=Window(0, 480))
+    assert "13 passes in all, up to 13 in a row of aten::select → aten::copy_:" in one.text
+
+
+def test_getting_samples_from_a_loader_is_none():
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert found(*loop(), nvtx(name, 0, 125)) == []
+    assert len(found(*loop(), nvtx(name, -5, 0))) == 1
 
 
 @pytest.mark.parametrize(
