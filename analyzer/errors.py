@@ -7,9 +7,9 @@ The command line prints them in one place (:mod:`kanalyze.cli`): message, remedy
 from __future__ import annotations
 
 import errno
-import shlex
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from kanalyze import outlets
 from kanalyze.recording import again
 
 if TYPE_CHECKING:
@@ -125,10 +125,8 @@ class DamagedReportError(KanalyzeError):
     @classmethod
     def at(cls, path: Path, where: str, what: str) -> DamagedReportError:
         """Error: `what` was found in `path`, at `where` (table, page or row)."""
-        return cls(
-            f"{path}: damaged at {where}: {what}.",
-            "Copy the file again, or export it again: `nsys export --type=sqlite --force-overwrite=true REPORT`.",
-        )
+        export = f", or export it again: `{_export_again(path)}`" if path.suffix == ".sqlite" else ""
+        return cls(f"{path}: damaged at {where}: {what}.", f"Copy the file again{export}.")
 
 
 class DecoderEndedError(KanalyzeError):
@@ -185,7 +183,13 @@ class ExportError(KanalyzeError):
 
 
 def _export_command(path: Path) -> str:
-    return f"nsys export --type=sqlite {shlex.quote(str(path))}"
+    return outlets.command("nsys", "export", "--type=sqlite", path)
+
+
+def _export_again(path: Path) -> str:
+    """The command that makes the export at `path` again, of the report beside it."""
+    report, flags = path.with_suffix(".nsys-rep"), ("--type=sqlite", "--force-overwrite=true")
+    return outlets.command("nsys", "export", *flags, f"--output={path}", report)
 
 
 class BadWindowError(KanalyzeError):
@@ -203,11 +207,12 @@ class BadWindowError(KanalyzeError):
         )
 
     @classmethod
-    def several(cls, text: str, name: str, windows: Sequence[str]) -> BadWindowError:
-        """Error: `text` names several `windows`, all instances of `name`, where one is required."""
+    def several(cls, text: str, name: str, windows: Sequence[str], path: Path) -> BadWindowError:
+        """Error: `text` names several `windows` of the report at `path`, instances of `name`, where one is required."""
+        every = outlets.command("kanalyze", "summarize", path, "--window", f"{name}#*")
         return cls(
             f"--window {text!r}: {len(windows):,} ranges have that name.",
-            f"Choose one of them, {windows[0]} to {windows[-1]}; `summarize --window {name}#*` compares all.",
+            f"Choose one of them, {windows[0]} to {windows[-1]}; `{every}` compares all.",
         )
 
     @classmethod
@@ -301,7 +306,8 @@ class CannotTellError(KanalyzeError):
         return cls(
             f"{path}: cannot tell {table}, because ncu measures kernels one by one, each run again and again: when "
             "they ran in the program is not in its report.",
-            "Give a report of nsys or torch.profiler for that; of this one, `kanalyze show counters` tells most.",
+            "Give a report of nsys or torch.profiler for that; of this one, "
+            f"`{outlets.command('kanalyze', 'show', 'counters', path)}` tells most.",
         )
 
     @classmethod

@@ -12,6 +12,7 @@ program. Every text is escaped for its format by a function here:
 :func:`json`               a value as JSON: exact, with what could reach a terminal as ``\u009b``
 :func:`picture`            a text that matplotlib draws
 :func:`spreadsheet`        a column of CSV for a spreadsheet, which must run none of it
+:func:`command`            words as a line to paste into a shell: exact, and none of them active
 =========================  =============================================================================
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import json as encoder
 import re
 from html import escape
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -84,6 +86,25 @@ def short(text: str) -> str:
     """Like :func:`line`, and truncated to the longest text on a page."""
     plain = line(text[: LONGEST + 1])
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+
+
+def command(*words: object) -> str:
+    """A line to paste into a shell: words and paths quoted, what is not printable in ANSI-C quotes."""
+    return " ".join(map(_shell_word, map(str, words)))
+
+
+def _shell_word(text: str) -> str:
+    if line(text) == text:
+        return quote(text)
+    escaped = text.translate({ord("\\"): "\\\\", ord("'"): "\\'"})
+    return f"$'{_ODD.sub(lambda found: _octets(found[0]), escaped)}'"
+
+
+def _octets(character: str) -> str:
+    """A character as what it is if it is printable, else as the escaped bytes that a file's name has there."""
+    if _shown(character) == character:
+        return character
+    return "".join(f"\\x{octet:02x}" for octet in character.encode("utf-8", "surrogateescape"))
 
 
 def code(text: str) -> str:

@@ -271,7 +271,8 @@ class Report:
         """
         found = self.instances(text)
         if len(found) > 1:
-            raise BadWindowError.several(text, named_ranges.parsed(text)[0], [str(one.name) for one in found])
+            names = [str(one.name) for one in found]
+            raise BadWindowError.several(text, named_ranges.parsed(text)[0], names, self.meta.path)
         return lasting(text, found)[0]
 
     def windows(self, text: str) -> list[Window]:

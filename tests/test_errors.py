@@ -85,9 +85,9 @@ def test_a_run_of_which_every_pass_failed_shows_what_the_last_one_said():
             OutOfMemoryError.anywhere().remedy,
         ),
         (
-            BadWindowError.several("step", "step", [f"step#{number}" for number in range(1, 1235)]),
+            BadWindowError.several("step", "step", [f"step#{number}" for number in range(1, 1235)], Path("my a")),
             "--window 'step': 1,234 ranges have that name.",
-            "Choose one of them, step#1 to step#1234; `summarize --window step#*` compares all.",
+            "Choose one of them, step#1 to step#1234; `kanalyze summarize 'my a' --window 'step#*'` compares all.",
         ),
         (
             CannotTellError.without_time("joined", [Path("a.ncu-rep"), Path("b.ncu-rep")]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import shutil
 import sys
 import tempfile
@@ -241,7 +240,7 @@ def doubt_line(file: str, doubts: pl.DataFrame) -> str:
 
 def command(file: str) -> str:
     """The command that prints the full health checks of `file`."""
-    return f"kanalyze show health {shlex.quote(file)}"
+    return outlets.command("kanalyze", "show", "health", file)
 
 
 def _doubt_text(check: str, count: int, ns: int | None) -> str:

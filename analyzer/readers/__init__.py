@@ -12,12 +12,12 @@ functions; adding the file adds the reader:
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
 from kanalyze.readers.shared.regular_files import readable
 from kanalyze.rooms import modules
@@ -103,6 +103,6 @@ def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
     if not head:
         return UnknownFormatError.of(path, "an empty file")
     if path.suffix == _UNFINISHED:
-        remedy = f"Finish it with `QdstrmImporter -i {shlex.quote(str(path))}`, which comes with Nsight Systems."
+        remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
         return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
     return UnknownFormatError.of(path, "a file in an unknown format")

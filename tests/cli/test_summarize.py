@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats.json import render as render_json
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
-from support.command import ADD, ADD_UM, REPORTS, TORCH, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, refused, run
 from support.exports import altered
 from support.real_reports import real_report
 
@@ -64,7 +65,7 @@ def summary_of(path):
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_no_line_is_wider_than_the_terminal(path, columns):
     lines = render([summary_of(path)], Look(columns), 8).splitlines()
-    assert [line for line in lines if len(line) > columns] == []
+    assert [line for line in lines if len(line) > columns and " " in line.strip()] == []
     assert [line for line in lines if line != line.rstrip()] == []
 
 
@@ -316,3 +317,29 @@ def test_output_onto_the_report_is_refused(tmp_path):
     path.write_bytes(ADD.read_bytes())
     message(path, "-o", path)
     assert path.read_bytes() == ADD.read_bytes()
+
+
+# Commands to paste
+
+
+@pytest.mark.parametrize(
+    ("report", "arguments", "columns"),
+    [
+        (ADD, [], 160),
+        (TORCH, ["--window", "train#3"], 60),
+        (TORCH, ["--window", "train"], 60),
+        (SAMPLES / "square", [], 60),
+    ],
+)
+def test_the_commands_that_a_page_ends_with_run_as_they_stand(tmp_path, report, arguments, columns):
+    path = tmp_path / "it's my $HOME" / report.name
+    path.parent.mkdir()
+    path.symlink_to(report)
+    text = run("summarize", path, *arguments, "--top", "1", columns=columns).text
+    lines = text.partition("\nMore: ")[2].replace(" \\\n", " ").splitlines()
+    commands = [shlex.split(line[line.index("kanalyze ") :]) for line in lines]
+    assert commands
+    for command in commands:
+        assert command[1] == "tables" or str(path) in command
+        assert command[2:] == [] or not arguments or "--window" in command
+        assert run(*command[1:]).status == 0

@@ -219,7 +219,7 @@ RULES: Final = (
         lambda row: row["uncoalesced_share"] >= _WORTH,
         _uncoalesced,
         "Let neighbouring threads access neighbouring elements: another order of indices, a structure of arrays, or a "
-        "detour through shared memory. `kanalyze source` shows the lines.",
+        "detour through shared memory. `kanalyze source REPORT KERNEL` shows the lines.",
         lambda row: row["uncoalesced_share"],
         "local",
     ),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Final
 
+from kanalyze import outlets
 from kanalyze.errors import DamagedReportError, ExportError
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def unreadable_here(path: Path) -> ExportError:
     return ExportError(
         f"{path}: an Nsight Compute report, and there is nothing here that can read it (no module ncu_report, no ncu).",
         "Install the module, `pip install 'kanalyze[ncu]'` (it needs no GPU and no toolkit); or put its ncu "
-        "on PATH; or print the report where it was recorded and give that: `ncu --import "
-        f"{shlex.quote(str(path))} --csv --page raw --print-units base`.",
+        "on PATH; or print the report where it was recorded and give that: "
+        f"`{outlets.command('ncu', '--import', path, '--csv', '--page', 'raw', '--print-units', 'base')}`.",
     )
 
 

@@ -26,6 +26,9 @@ _REST: Final = "·"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 #: A number and its unit, kept on one line.
 _QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
+#: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
+_SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")
+_MORE: Final = "More: "
 _NAME_MOST: Final = 72
 _INDENT: Final = "  "
 _STAKE: Final = 11
@@ -91,8 +94,26 @@ def _page(page: Page, look: Look) -> str:
         blocks += ["", *_chapter(chapter, look, names[chapter.name])]
     for reason in page.cannot_tell:
         blocks += ["", *_wrapped(reason, look.width)]
-    blocks += ["", *(look.paint(line, _DIM) for line in _wrapped(f"More: {page.more}", look.width))]
+    blocks += ["", *(look.paint(line, _DIM) for line in _commands(page.more, look.width))]
     return "\n".join(blocks) + "\n"
+
+
+def _commands(more: str, width: int) -> list[str]:
+    """Lines with a command each; a long one goes on behind a backslash, so that it can be pasted."""
+    lines: list[str] = []
+    rest = " " * len(_MORE)
+    for text in more.split("\n"):
+        begin = rest if lines else _MORE
+        line = begin
+        for word in _SHELL_WORD.findall(text):
+            space = " " * (line is not begin)
+            if space and len(line + word) + len(" \\ ") > width:
+                lines.append(f"{line} \\")
+                begin = line = f"{rest}  "
+                space = ""
+            line += space + word
+        lines.append(line)
+    return lines
 
 
 def _heading(page: Page, look: Look) -> str:

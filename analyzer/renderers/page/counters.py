@@ -9,6 +9,7 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers.page.time import Page, heading
+from kanalyze.renderers.text import commands
 from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, of
 from kanalyze.wording import processor
 
@@ -40,7 +41,7 @@ def counters_page(found: CounterSummary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
     rows = {row["event_id"]: row for row in found.kernels.to_dicts()}
     shown = found.groups.head(top).to_dicts()
-    name = found.meta.path.name
+    path = found.meta.path
     return Page(
         heading=_heading(found),
         health=_health(found.health),
@@ -49,7 +50,7 @@ def counters_page(found: CounterSummary, top: int) -> Page:
         sections=[_kernels(shown, rows, found.groups.height)] if len(rows) > 1 else [],
         topics=[],
         cannot_tell=[],
-        more=f"kanalyze show counters|stalls|roofline|advice|metrics {name}",
+        more=f"counters, or stalls, roofline, advice, metrics: {commands.show('counters', path, scope=found.scope)}",
         chapters=[_chapter(group, rows[group["first"]], found) for group in shown],
     )
 
@@ -263,7 +264,7 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
         Advice(_worth(row), f"{key_sentence(row['sentence'])} (ncu: {row['rule']}){_capped(row)}", "") for row in told
     ]
     hidden = rows.filter(pl.col("source") == "ncu").height - len(told)
-    return shown, f"{units.plural(hidden, 'further result')} of ncu's rules: kanalyze show advice" if hidden > 0 else ""
+    return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
 def _worth(row: Row) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers.page.time import Page, heading
+from kanalyze.renderers.text import commands
 from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranges._instances import Instances
@@ -40,14 +43,8 @@ def instances_page(found: Instances, top: int) -> Page:
         sections=sections,
         topics=[],
         cannot_tell=[],
-        more=f"kanalyze summarize {found.meta.path.name} --window '{first}'{_narrowed(found)}",
+        more=commands.summarize(found.meta.path, scope=replace(found.scope, window=Window(name=first))),
     )
-
-
-def _narrowed(found: Instances) -> str:
-    """The filter options that select these instances."""
-    chosen = {"device": found.scope.device, "process": found.scope.process}
-    return "".join(f" --{name} {value}" for name, value in chosen.items() if value is not None)
 
 
 def _spread(rows: pl.DataFrame, remark: str) -> Section:

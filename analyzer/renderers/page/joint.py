@@ -9,10 +9,12 @@ import polars as pl
 from kanalyze import units
 from kanalyze.renderers.page.counters import capped, key_sentence
 from kanalyze.renderers.page.time import Page, page_of
+from kanalyze.renderers.text import commands
 from kanalyze.renderers.text.grid import Advice, Chapter, Grid, Head, Section, number, of, telling_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.report import Meta
@@ -39,7 +41,8 @@ def joint_page(found: JointSummary, top: int) -> Page:
     """Builds the page of the timeline report, with counters and operators of the other tools."""
     page = page_of(found.summary, top)
     base, *others = found.metas
-    given = [meta.path.name for meta in (base, *others) if meta.path.parent != base.path]
+    given = _given(found)
+    tables = f"joined, or gains: {commands.show('joined', *given, scope=found.summary.scope)}"
     first, *rest = page.heading
     return page._replace(
         heading=[
@@ -49,8 +52,14 @@ def joint_page(found: JointSummary, top: int) -> Page:
         ],
         sections=[_kernels(found, top) if one.title == _KERNELS else one for one in page.sections],
         chapters=_chapters(found, top),
-        more=f"kanalyze show joined|gains {' '.join(dict.fromkeys(given))}; of the time alone: {page.more}",
+        more=f"{tables}\n{page.more}",
     )
+
+
+def _given(found: JointSummary) -> list[Path]:
+    """The paths that were given: reports in a capture's folder are that folder."""
+    base, *others = found.metas
+    return list(dict.fromkeys(meta.path for meta in (base, *others) if meta.path.parent != base.path))
 
 
 def _with(others: Sequence[Meta], base: Meta) -> str:
@@ -134,7 +143,7 @@ def _little(found: JointSummary) -> str:
         return ""
     told = units.percent(most)
     least = f"even {told.removeprefix('<')}" if told.startswith("<") else f"more than {told}"
-    return f"no advice about a kernel saves {least} of the window: kanalyze show gains"
+    return f"no advice about a kernel saves {least} of the window (table gains)"
 
 
 def _left_over(found: JointSummary) -> str:
@@ -191,7 +200,7 @@ def _chapter(row: Row, advice: Sequence[Row]) -> Chapter:
             )
             for one in shown
         ],
-        f"{units.plural(more, 'further result')}: kanalyze show gains" if more > 0 else "",
+        f"{units.plural(more, 'further result')}, in the table gains" if more > 0 else "",
         _LEGEND,
     )
 

@@ -49,7 +49,7 @@ def _plain(page: Page) -> Page:
         ],
         topics=[*map(_plain_topic, page.topics)],
         cannot_tell=[*map(outlets.short, page.cannot_tell)],
-        more=outlets.short(page.more),
+        more=outlets.lines(page.more),
         chapters=[*map(_plain_chapter, page.chapters)],
     )
 

