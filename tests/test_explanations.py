@@ -24,7 +24,7 @@ def test_a_text_says_when_it_is_found_what_is_at_stake_and_what_to_do(one):
 
 @each
 def test_its_headline_is_a_sentence_that_fits_beside_the_name_at_80_columns(one):
-    assert re.fullmatch(r"[A-Z][^.]*\.", one.headline)
+    assert re.fullmatch(r"\w[^.]*\.", one.headline)
     assert len(one.headline) + max(len(name) for name in explanations.names()) + 2 <= 80
 
 

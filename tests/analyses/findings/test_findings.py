@@ -44,11 +44,11 @@ def test_every_column_of_a_finding():
             "at_most": False,
             "per_iteration_ns": None,
             "share": 0.4,
-            "headline": "GPU 0 idle while the host is blocked in a synchronizing call",
-            "action": "Launch the next work before waiting, or wait for less",
+            "headline": "The GPU idles while the host waits for it",
+            "action": "launch the next work before you wait for the last",
             "where": None,
             "sentence": "GPU 0 idle while the host is blocked in a synchronizing call: 40.0 % of the window "
-            "(cudaDeviceSynchronize 40 ns).",
+            "(cudaDeviceSynchronize 40 ns). More may follow: the host could run ahead.",
             "remedy": "Launch the next work before waiting, or wait for less: an event instead of the device, later "
             "instead of now.",
             "table": "syncs --by api",

@@ -12,6 +12,7 @@ from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.host._python_frames import roles
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
@@ -66,6 +67,13 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     if times.is_empty():
         return ""
     return literal(str(times.sort("exclusive_ns", "operator").item(-1, "operator")).removeprefix(_OF_AUTOGRAD))
+
+
+def place_of_kernel(report: Report, device: int, name: str, at_stake_ns: int) -> str:
+    """The :func:`place_of` of a kernel's launches on a device; empty where no finding is made of so little time."""
+    if at_stake_ns < least_worth_saying(report)[device]:
+        return ""
+    return place_of(report, (pl.col("device") == device) & (pl.col("name").cast(pl.String) == name))
 
 
 def _functions(report: Report, points: pl.DataFrame) -> pl.Series:

@@ -1,4 +1,4 @@
-"""Figures per iteration in sentences of findings, and whether these speak of PyTorch or of CUDA.
+"""What sentences of findings share: figures per iteration, PyTorch or CUDA, and calls in the user's words.
 
 A finding on a window of iterations (:class:`kanalyze.window.Window`) tells its times and counts as an average per
 iteration, as a user counts them: "1,184 kernels a step". In any other window it tells totals.
@@ -6,11 +6,13 @@ iteration, as a user counts them: "1,184 kernels a step". In any other window it
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.units import mean, plural, plural_of, time
 
@@ -26,6 +28,31 @@ _LONGEST: Final = 40
 #: How names of PyTorch's own kernels and operators are recognised.
 _KERNELS_OF_TORCH: Final = "at::native::"
 _OPERATORS_OF_TORCH: Final = "aten::"
+
+
+#: Names of calls of CUDA and HIP.
+_CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
+
+#: Calls that take CUDA down, as a program does at its end.
+_ENDING: Final = re.compile(
+    r"cu(?:Library|Module)Unload|cu(?:Ctx|DevicePrimaryCtx)(?:Destroy|Release|Reset)|cudaDeviceReset"
+)
+
+#: Calls right before a launch, about the kernel or the stream that is launched.
+_PREPARING: Final = re.compile(
+    r"cuKernel[GS]et|cu(?:da)?Func[GS]et|cudaGetFuncBySymbol|cu(?:da)?Occupancy|cuTensorMapEncode"
+    r"|cuda(?:StreamIsCapturing|StreamGetCaptureInfo|PeekAtLastError|GetLastError)"
+)
+
+#: Kinds of calls in the user's words, the most telling first: the host waits behind or before these.
+_COPY: Final = re.compile(r"(?:cuda|cu)Memcpy")
+_KINDS: Final = {
+    "sync": "waits for the GPU",
+    "copy": "copies",
+    "allocation": "allocations",
+    "loading": "loading of modules",
+    "launch": "launches",
+}
 
 
 class PerIteration(NamedTuple):
@@ -59,6 +86,10 @@ class PerIteration(NamedTuple):
         if number == self.iterations:
             return f"1 {noun} {self._a}"
         return f"{mean(number, self.iterations)} {plural_of(noun)} {self._a}"
+
+    def mean_time(self, ns: float) -> str:
+        """A time where the sentence says elsewhere that it is per iteration: ``10.93 ms``."""
+        return time(ns / (self.iterations or 1))
 
     @property
     def all(self) -> str:
@@ -94,3 +125,37 @@ def in_pytorch(report: Report) -> bool:
         for kind, part in (("op", _OPERATORS_OF_TORCH), ("kernel", _KERNELS_OF_TORCH))
         if kind in report.kinds
     )
+
+
+def phase(culprit: str) -> str:
+    """Host time between two calls of CUDA in the user's words: ``between launches``, ``after waits for the GPU``.
+
+    `culprit` is that of the table `culprits`; any other stays as it is.
+    """
+    calls = re.fullmatch(r"(?:between (\S+) and|after (\S+)|before) ?(\S+)?", culprit)
+    if calls is None:
+        return culprit
+    before, after = calls[1] or calls[2], calls[3]
+    if not all(_CALL.fullmatch(name) for name in (before, after) if name):
+        return culprit
+    if after and _ENDING.match(cuda_name(after)):
+        return "at the end, before CUDA is taken down"
+    kinds = [_kind(name) for name in (before, after)]
+    if kinds[0] == kinds[1] == "launch":
+        return "between launches"
+    for kind, words in _KINDS.items():
+        if kind in kinds:
+            return f"{'after' if kinds[0] == kind else 'before'} {words}"
+    return culprit
+
+
+def _kind(call: str | None) -> str:
+    """The kind of a call, of :data:`_KINDS`; another word for any other."""
+    name = cuda_name(call or "")
+    if _COPY.match(name):
+        return "copy"
+    if _PREPARING.match(name):
+        return "launch"
+    if (bucket := bucket_of(name)) != "api":
+        return bucket
+    return "launch" if is_launch_name(name) else bucket

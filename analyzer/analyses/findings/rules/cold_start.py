@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
 from kanalyze.analyses.idle._idle_sums import idle_sums
@@ -56,7 +57,8 @@ def _context(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     took = f"{time(longest_one['ns'])}{whole}{warm}"
     text = f"Context creation, once per process and device, inside {literal(names)} ({took})."
     remedy = "A cost of starting up: leave it out of what you compare, and keep processes alive."
-    return [Finding("context-creation", device, stake, text, remedy, "cold")]
+    one = Finding("context-creation", device, stake, text, remedy, "cold")
+    return [one._replace(headline="Making the CUDA context", action="keep processes alive")]
 
 
 def _unrecorded_context(report: Report, device: int) -> list[Finding]:
@@ -74,7 +76,9 @@ def _unrecorded_context(report: Report, device: int) -> list[Finding]:
         f"calls ({which}{more}). Up to {time(stake)} of what counts as host is this."
     )
     remedy = "A cost of starting up: leave it out of what you compare."
-    return [Finding("unrecorded-context", device, stake, text, remedy, "cold")]
+    one = Finding("unrecorded-context", device, stake, text, remedy, "cold")
+    headline = "A CUDA context was made outside of all recorded calls"
+    return [one._replace(headline=headline, action="leave it out of what you compare")]
 
 
 def _sides(made: dict[str, Any], zero_ns: int) -> str:
@@ -91,10 +95,13 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     loads = _after_contexts(report, _of_processes(report, device, loads))
     slowest = longest(loads, "dur_ns")
     most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
-    how = f"{plural(loads.height, 'call')}, the longest {time(slowest)} (most in {literal(most)})"
+    per = per_iteration(report)
+    how = f"{per.plural(loads.height, 'call')}, the longest {time(slowest)} (most in {literal(most)})"
     text = f"Loading modules and libraries: {how}."
     remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
-    return [Finding("module-loading", device, stake, text, remedy, "ledger")]
+    one = Finding("module-loading", device, stake, text, remedy, "ledger")
+    headline = f"CUDA loads modules and libraries for {per.time(stake)}"
+    return [one._replace(headline=headline, action="warm up before you measure, or CUDA_MODULE_LOADING=EAGER")]
 
 
 def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -117,7 +124,9 @@ def _first_launches(report: Report, device: int) -> list[Finding]:
         f"warm; the longest {time(worst['api_ns'])}, {{0}}."
     )
     remedy = "Lazy loading at first use: warm up every kernel before you measure."
-    return [Finding("first-launch", device, found.stake_ns, text, remedy, "cold", (str(worst["name"]),))]
+    one = Finding("first-launch", device, found.stake_ns, text, remedy, "cold", (str(worst["name"]),))
+    headline = f"First launches of {plural(cold.height, 'kernel')} take longer than later ones"
+    return [one._replace(headline=headline, action="run every shape once before you measure or serve")]
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:

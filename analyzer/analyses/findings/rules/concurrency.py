@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._sharing import shared_devices
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
@@ -23,6 +24,12 @@ from kanalyze.units import plural, size, time
 if TYPE_CHECKING:
     from kanalyze.analyses.device._sharing import Shared
     from kanalyze.report import Report
+
+#: The same in a line, in CUDA and in PyTorch.
+_ASIDE: Final = (
+    "a second stream and a second buffer: copy ahead of the kernels",
+    "copy one batch ahead in a torch.cuda.Stream() of its own",
+)
 
 _COPY_ASIDE: Final = (
     "Copy in a stream of its own, into a second buffer, while kernels work on the first; order what depends by events."
@@ -39,12 +46,16 @@ def serial_copy(report: Report) -> list[Finding]:
         if stake:
             streams = copies.get_column("stream").unique().sort()
             where = ", ".join(map(str, streams))
+            per = per_iteration(report)
             text = (
-                f"{plural(copies.height, 'copy')} of pinned memory, {size(total(copies, 'size_bytes'))}, ran alone for "
-                f"{time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); the host had "
-                "submitted both by then, and only the stream's order kept them apart."
+                f"{per.plural(copies.height, 'copy')} of pinned memory, {size(total(copies, 'size_bytes'))}, ran alone "
+                f"for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); the host "
+                f"had submitted both by then, and only the stream's order kept them apart."
             )
-            found.append(Finding("serial-copy", device, stake, text, _COPY_ASIDE, "concurrency"))
+            one = Finding("serial-copy", device, stake, text, _COPY_ASIDE, "concurrency")
+            headline = f"{per.plural(copies.height, 'copy')} run between kernels, not beside"
+            alone = bool(copies.get_column("alone").all())
+            found.append(one._replace(headline=headline, action=_ASIDE[in_pytorch(report)], at_most=alone))
     return found
 
 
@@ -64,6 +75,7 @@ _SERIAL: Final = {
     "device": pl.Int64,
     "number": pl.UInt32,
     **dict.fromkeys(("stream", "size_bytes", "exclusive_ns", "low", "high"), pl.Int64),
+    **dict.fromkeys(("to_host", "alone"), pl.Boolean),
 }
 
 
@@ -72,7 +84,8 @@ def serial_copies(report: Report) -> pl.DataFrame:
     """The serial copies on the devices in scope with any exclusive time in the window.
 
     Columns: device, number (of the stream, as in `used_streams`), stream, size_bytes, exclusive_ns, low and high (start
-    and end of the time between the copy and the kernel that it could overlap, both included).
+    and end of the time between the copy and the kernel that it could overlap, both included), to_host, alone (whether
+    all of its time is exclusive).
     """
     copies = _pinned_copies(report)
     if copies.is_empty():
@@ -85,7 +98,7 @@ def serial_copies(report: Report) -> pl.DataFrame:
     to_host = found.filter((pl.col("detail") == _TO_HOST) & (pl.col("after_ready") < pl.col("end"))).with_columns(
         low="start", high="after_end", earlier="call_start", call_start="after_call"
     )
-    both = pl.concat([to_device, to_host])
+    both = pl.concat([to_device, to_host]).with_columns(to_host=pl.col("detail") == _TO_HOST)
     streams = used_streams(report).select("number", "stream")
     free = both.filter(~ordered(report, both)).join(streams, on="number", maintain_order="left")
     return free.select(list(_SERIAL)).sort("device")
@@ -94,26 +107,32 @@ def serial_copies(report: Report) -> pl.DataFrame:
 def hidden_at_most(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """The upper bound of the gain from overlapping `copies` (of :func:`serial_copies`) with kernels, by stream.
 
-    Columns: device, number, ns: their exclusive time, but at most the run time of the stream's kernels meanwhile.
+    Columns: device, number, ns: what kernels meanwhile and the copies of either direction take one after the other,
+    less the longest of the three, which takes its time in any case.
     """
+    back = pl.col("exclusive_ns").filter("to_host").sum()
     sums = copies.group_by("device", "number").agg(
-        pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max()
+        pl.col("exclusive_ns").sum(), pl.col("low").min(), pl.col("high").max(), back_ns=back
     )
     kernels = placed_operations(report).filter(pl.col("rank") <= _KERNELS).select("number", "start", "end")
     inside = kernels.join(sums, on="number").with_columns(pl.max_horizontal("start", "low").alias("start"))
     time = (pl.min_horizontal("end", "high") - pl.col("start")).clip(lower_bound=0)
     ran = inside.group_by("number").agg(kernel_ns=time.sum())
-    return sums.join(ran, on="number").select(
-        "device", "number", pl.min_horizontal("exclusive_ns", "kernel_ns").alias("ns")
-    )
+    there = pl.col("exclusive_ns") - pl.col("back_ns")
+    whole = pl.col("exclusive_ns") + pl.col("kernel_ns")
+    longest_ns = pl.max_horizontal(there, "back_ns", "kernel_ns")
+    return sums.join(ran, on="number").select("device", "number", ns=whole - longest_ns)
 
 
 def _pinned_copies(report: Report) -> pl.DataFrame:
     """The asynchronous copies between pinned memory and the device, outside CUDA graphs, with any exclusive time.
 
-    Columns: row, device, detail, number, size_bytes, exclusive_ns, call_start, call_end.
+    Columns: row, device, detail, number, size_bytes, exclusive_ns, alone, call_start, call_end.
     """
-    work = exclusive_operations(report).select("row", "event_id", "device", "kind", "detail", "exclusive_ns")
+    alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
+    work = exclusive_operations(report).select(
+        "row", "event_id", "device", "kind", "detail", "exclusive_ns", alone=alone
+    )
     work = work.filter((pl.col("kind") == "memcpy") & (pl.col("exclusive_ns") > 0))
     work = work.filter(pl.col("detail").cast(pl.String).is_in([_TO_DEVICE, _TO_HOST]))
     calls = calls_of(report, work.get_column("row"), "call_name", "call_start", "call_end")
@@ -130,6 +149,7 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
         "number",
         "size_bytes",
         "exclusive_ns",
+        "alone",
         "call_start",
         "call_end",
     )
@@ -173,6 +193,7 @@ def default_stream(report: Report) -> list[Finding]:
     The legacy default stream and all blocking streams of its context never run side by side.
     """
     found: list[Finding] = []
+    per = per_iteration(report)
     if not _could_wait(report):  # cheap, and false for most programs
         return found
     for (device,), waits in _serialised(report).partition_by("device", as_dict=True, maintain_order=True).items():
@@ -183,10 +204,13 @@ def default_stream(report: Report) -> list[Finding]:
             )
             text = (
                 f"The default stream ({null}) and blocking streams ({blocking}) never run side by side: "
-                f"{plural(waits.height, 'operation')} of one were ready for {time(total(waits, 'held_ns'))} while the "
-                "other ran, and nothing but the default stream's rule is known to have held them."
+                f"{per.plural(waits.height, 'operation')} of one were ready for {per.time(total(waits, 'held_ns'))} "
+                "while the other ran, and nothing but the default stream's rule is known to have held them. More may "
+                "follow where the host waits for them."
             )
-            found.append(Finding("default-stream", device, stake, text, _UNBLOCK, "concurrency --by pair"))
+            one = Finding("default-stream", device, stake, text, _UNBLOCK, "concurrency --by pair")
+            headline = "The default stream and others wait for each other"
+            found.append(one._replace(headline=headline, action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)"))
     return found
 
 
@@ -248,14 +272,14 @@ def _at_stake_ns(waits: pl.DataFrame) -> int:
 
 def shared_gpu(report: Report) -> list[Finding]:
     """One finding per GPU with simultaneously active kernels of several processes."""
-    return [_shared_with(shared) for shared in shared_devices(report) if shared.together_ns]
+    return [_shared_with(per_iteration(report), shared) for shared in shared_devices(report) if shared.together_ns]
 
 
-def _shared_with(shared: Shared) -> Finding:
+def _shared_with(per: PerIteration, shared: Shared) -> Finding:
     *others, last = map(str, shared.processes)
     text = (
-        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: for {time(shared.together_ns)} kernels "
-        f"of more than one had begun and not ended, and the next was another's {plural(shared.turns, 'time')}."
+        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: for {per.time(shared.together_ns)} "
+        f"kernels of more than one had begun and not ended, and the next was another's {plural(shared.turns, 'time')}."
     )
     names: tuple[str, ...] = ()
     if (slowed := shared.slowed) is not None:
@@ -267,7 +291,9 @@ def _shared_with(shared: Shared) -> Finding:
         "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
         "or give each process a GPU, or a MIG instance, of its own."
     )
-    return Finding("shared-gpu", shared.device, shared.together_ns, text, remedy, "concurrency", names)
+    one = Finding("shared-gpu", shared.device, shared.together_ns, text, remedy, "concurrency", names)
+    headline = f"{plural(len(shared.processes), 'process')} share GPU {shared.device}"
+    return one._replace(headline=headline, action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process")
 
 
 RULES: Final = (serial_copy, default_stream, shared_gpu)

@@ -10,6 +10,7 @@ from kanalyze import exact, intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
 from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_rows
@@ -50,11 +51,39 @@ def pageable_copy(report: Report) -> list[Finding]:
         number = int(str(device))
         stake = gained_at_most(report, number, part.get_column("row"), part.select(start="spared", end="until"))
         if stake:
-            text = f"{_what(report, part)} {_WHEN[str(when)](report, part)}."
-            recurs = Finding("pageable-copy", number, stake, text, _PIN, "copies")
-            once = Finding("pageable-copy-once", number, stake, text, _ONCE, "copies")
-            found.append(once if when == "once" else recurs)
+            found.append(_pageable_finding(report, part, str(when), stake))
     return found
+
+
+def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: int) -> Finding:
+    per, device = per_iteration(report), int(copies.item(0, "device"))
+    text = f"{_what(report, copies)} {_WHEN[when](report, copies)}."
+    if when == "once":
+        one = Finding("pageable-copy-once", device, stake, text, _ONCE, "copies")
+        headline = f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once"
+        return one._replace(headline=headline, action="leave it out of what you compare", at_most=True)
+    moved = copies.group_by(to_host=pl.col("detail") == _TO_HOST).agg(pl.col("size_bytes").sum())
+    to_host = bool(moved.sort("size_bytes", descending=True).item(0, "to_host"))
+    return Finding(
+        "pageable-copy",
+        device,
+        stake,
+        text,
+        _PIN,
+        "copies",
+        headline=f"{per.plural(copies.height, 'copy')} of pageable memory block the host",
+        action=_PINNED_COPY[in_pytorch(report), to_host],
+        at_most=True,
+    )
+
+
+#: How to copy from pinned memory: whether in PyTorch, and whether to the host.
+_PINNED_COPY: Final = {
+    (True, False): "DataLoader(…, pin_memory=True), batch.cuda(non_blocking=True)",
+    (True, True): "torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)",
+    (False, False): "cudaHostAlloc once, then cudaMemcpyAsync from there",
+    (False, True): "cudaHostAlloc once, then cudaMemcpyAsync to there",
+}
 
 
 def _what(report: Report, copies: pl.DataFrame) -> str:
@@ -67,7 +96,7 @@ def _what(report: Report, copies: pl.DataFrame) -> str:
     )
     against = f", pinned ones {rate(_bandwidth(pinned))}" if pinned.height else ""
     moved = f"{size(total(copies, 'size_bytes'))} at {rate(_bandwidth(copies))}{against}"
-    return f"{plural(copies.height, 'asynchronous copy')} of pageable memory, {moved}:"
+    return f"{per_iteration(report).plural(copies.height, 'asynchronous copy')} of pageable memory, {moved}:"
 
 
 def _recurring(report: Report, copies: pl.DataFrame) -> str:
@@ -95,7 +124,10 @@ def _once(_: Report, copies: pl.DataFrame) -> str:
     return f"they do not recur as the program's rounds do. Their calls blocked the host for {blocked} in all"
 
 
-def _unknown(_: Report, copies: pl.DataFrame) -> str:
+def _unknown(report: Report, copies: pl.DataFrame) -> str:
+    per = per_iteration(report)
+    if per.iterations:
+        return f"their calls block the host for {per.time(_call_ns(copies))}"
     return (
         f"their calls blocked the host for {time(_call_ns(copies))}. The report has no steps and no range that occurs "
         "often, which would tell whether they recur"
@@ -298,14 +330,21 @@ def _small_copies_between(report: Report, device: int, direction: str, copies: p
     count, bytes_moved, time_ns = copies.height, total(copies, "size_bytes"), total(copies, "dur_ns")
     against = f", {size(LARGE_BYTES)} and more at {rate(exact.rate_of(speed, 1))}" if speed else ""
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
+    per = per_iteration(report)
     text = (
-        f"{plural(count, 'copy')} {literal(direction)} of {size(bytes_moved / count)} on average, one after the other"
-        f"{several}, at {rate(exact.rate_of(bytes_moved, time_ns))}{against}{_caller(report, copies)}. They cost "
-        f"{time(moved_ns)} of copying and {time(called_ns)} in which the device waited for their calls, more than one "
-        f"copy {'per run' if several else 'of all'} would."
+        f"{per.plural(count, 'copy')} {literal(direction)} of {size(bytes_moved / count)} on average, one after the "
+        f"other{several}, at {rate(exact.rate_of(bytes_moved, time_ns))}{against}{_caller(report, copies)}. They cost "
+        f"{per.time(moved_ns)} of copying and {per.time(called_ns)} in which the device waited for their calls, more "
+        f"than one copy {'per run' if several else 'of all'} would. More may follow: the host is spared the calls."
     )
     remedy = "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D)."
-    return Finding("small-copies", device, moved_ns + called_ns, text, remedy, "copies")
+    one = Finding("small-copies", device, moved_ns + called_ns, text, remedy, "copies")
+    action = _TOGETHER[in_pytorch(report)]
+    return one._replace(headline=f"{per.plural(count, 'small copy')}, one after another", action=action)
+
+
+#: How to copy many pieces at once, in CUDA and in PyTorch.
+_TOGETHER: Final = ("one buffer and one cudaMemcpyAsync", "torch.cat(pieces).cuda().split(lengths)")
 
 
 def _free(report: Report, device: int) -> pl.DataFrame:

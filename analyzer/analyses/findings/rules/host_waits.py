@@ -12,6 +12,7 @@ from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
+from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration, phase
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
@@ -35,7 +36,7 @@ from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import beside, gathered, of_rows
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.named_ranges import located
-from kanalyze.units import count, moment, percent, plural, time
+from kanalyze.units import moment, percent, plural, time
 
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
@@ -47,11 +48,14 @@ def host_blocks(report: Report) -> list[Finding]:
     every = ledger(report).filter(pl.col("bucket") == "sync")
     found = []
     for (device,), rows in every.partition_by("device", as_dict=True, maintain_order=True).items():
-        found += _blocks(int(device), rows, unneeded(report).get(int(device)), idle_after_reads(report, int(device)))
+        told, read = unneeded(report).get(int(device)), idle_after_reads(report, int(device))
+        found += _blocks(per_iteration(report), int(device), rows, told, read)
     return found
 
 
-def _blocks(device: int, rows: pl.DataFrame, told: pl.DataFrame | None, read: pl.DataFrame) -> list[Finding]:
+def _blocks(
+    per: PerIteration, device: int, rows: pl.DataFrame, told: pl.DataFrame | None, read: pl.DataFrame
+) -> list[Finding]:
     """The finding on `rows` of the ledger's bucket, less what is reported elsewhere: unneeded calls, and reads."""
     window = float(rows.get_column("ns").item(0)) / float(rows.get_column("share").item(0))
     besides, ns = "", pl.col("end") - pl.col("start")
@@ -63,16 +67,22 @@ def _blocks(device: int, rows: pl.DataFrame, told: pl.DataFrame | None, read: pl
         besides = f"{besides or ', besides the'}{' and' if besides else ''} reads of results"
     stake = total(rows, "ns")
     calls = ", ".join(
-        f"{literal(name)} {time(ns)}"
+        f"{literal(name)} {per.mean_time(ns)}"
         for name, ns in rows.sort("ns", "detail", descending=[True, False]).select("detail", "ns").head(3).iter_rows()
         if ns
     )
-    where = f"{percent(stake / window)} of the window ({calls}){besides}"
-    text = f"GPU {device} idle while the host is blocked in a synchronizing call: {where}."
+    took = _took(per, stake, stake / window)
+    text = f"GPU {device} idle while the host is blocked in a synchronizing call: {took} ({calls}){besides}. {_AHEAD}"
     remedy = (
         "Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now."
     )
-    return [Finding("host-blocks", device, stake, text, remedy, "syncs --by api")] if stake else []
+    one = Finding("host-blocks", device, stake, text, remedy, "syncs --by api")
+    headline, action = "The GPU idles while the host waits for it", "launch the next work before you wait for the last"
+    return [one._replace(headline=headline, action=action)] if stake else []
+
+
+def _took(per: PerIteration, ns: int, share: float) -> str:
+    return f"{per.time(ns)}, {percent(share)} of it" if per.iterations else f"{percent(share)} of the window"
 
 
 def _less(rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
@@ -84,9 +94,18 @@ def _less(rows: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+#: Why mending may gain more than the idle time that is seen.
+_AHEAD: Final = "More may follow: the host could run ahead."
+
 #: Maximum number of phases named; the next ones only if not much shorter than the first.
 _NAMED_PHASES: Final = 3
 _NOTABLE: Final = 0.1
+
+#: Operators of PyTorch.
+_OPERATOR: Final = "aten::"
+
+#: Gaps of a shorter mean are the host's work for each launch; longer ones are something else that it does.
+_SHORT_NS: Final = 100_000
 
 
 def host_computes(report: Report) -> list[Finding]:
@@ -124,24 +143,84 @@ def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
 
 
 def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
-    sums = idle_sums(report)[device]
-    phases = _phases(report, device)
-    notable = phases.drop_nulls("culprit").filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
-    named = "; ".join(map(_phase, notable.head(_NAMED_PHASES).iter_rows(named=True)))
+    per, phases = per_iteration(report), _told_phases(_phases(report, device))
+    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
+    named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
     most = f"Most {named}." if named else ""
-    sentences = " ".join(filter(None, (most, _longest(report, device), _faulting(report, device))))
-    making, told = sums.unrecorded_ns, sum(map(intervals.length, _told(report, device).values()))
-    others = [
-        *([f"{time(making)} around the making of contexts"] if making else []),
-        *([f"{time(told)} of which other findings tell"] if told > _TOLD_LEAST * stake else []),
-    ]
-    besides = f", besides {' and '.join(others)}" if others else ""
+    sentences = " ".join(filter(None, (most, _longest(report, device), _faulting(report, device), _AHEAD)))
+    took = _took(per, stake, share)
     text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {percent(share)} of the "
-        f"window{besides}. {sentences}"
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: {took}"
+        f"{_besides(report, device, per, stake)}. {sentences}"
     )
+    headline, action, remedy = _advice(report, phases)
+    where = str(notable.item(0, "where")) if notable.height else ""
+    return Finding(
+        "host-computes",
+        device,
+        stake,
+        text,
+        remedy,
+        "culprits",
+        headline=headline,
+        action=action,
+        where=literal(where.removeprefix("in ")) if where.startswith("in ") else "",
+    )
+
+
+def _besides(report: Report, device: int, per: PerIteration, stake: int) -> str:
+    """The clause on host time of which other findings tell."""
+    making = idle_sums(report)[device].unrecorded_ns
+    told = sum(map(intervals.length, _told(report, device).values()))
+    others = [
+        *([f"{per.mean_time(making)} around the making of contexts"] if making else []),
+        *([f"{per.mean_time(told)} of which other findings tell"] if told > _TOLD_LEAST * stake else []),
+    ]
+    return f", besides {' and '.join(others)}" if others else ""
+
+
+def _advice(report: Report, phases: pl.DataFrame) -> tuple[str, str, str]:
+    """Headline, action and remedy: of many short gaps to launch less often, of long ones to do something else."""
+    torch, per = in_pytorch(report), per_iteration(report)
+    short = phases.filter(pl.col("ns") < _SHORT_NS * pl.col("gaps"))
+    if 2 * total(short, "ns") > total(phases, "ns"):
+        headline = f"The GPU waits for the program in {per.plural(total(short, 'gaps'), 'short gap')}"
+        if torch:
+            action = 'torch.compile(model, mode="reduce-overhead"), or larger batches'
+            remedy = (
+                "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
+                'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
+            )
+            return headline, action, remedy
+        remedy = "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph."
+        return headline, "fuse kernels, or replay them as a CUDA graph", remedy
+    operator = phases.item(0, "where").removeprefix("in ").partition(" in ")[0] if phases.height else ""
+    if operator.startswith(_OPERATOR):
+        headline = f"The GPU waits for the host in {literal(operator)}"
+        remedy = (
+            "An operator that takes long on the host chooses, compiles or loads kernels for shapes that are new to it: "
+            "keep to a few shapes, and warm these up."
+        )
+        return headline, "keep to a few shapes, for which kernels are chosen once", remedy
+    headline = "The GPU waits while the program runs its own code"
+    action = "prefetch data, launch ahead, move work to another thread"
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
-    return Finding("host-computes", device, stake, text, remedy, "culprits")
+    return headline, action, remedy
+
+
+def _told_phases(phases: pl.DataFrame) -> pl.DataFrame:
+    """The `phases` in the user's words, the longest first: where, ns, gaps, longest_ns (null where it is unknown)."""
+    rows = phases.drop_nulls("culprit").select("culprit", "range").unique().iter_rows()
+    words = [(culprit, within, located(phase(culprit), within)) for culprit, within in rows]
+    names = pl.DataFrame(words, {"culprit": pl.String, "range": pl.String, "where": pl.String}, orient="row")
+    named = phases.with_columns(pl.col("culprit", "range").cast(pl.String)).join(
+        names, on=["culprit", "range"], nulls_equal=True, maintain_order="left"
+    )
+    known = pl.col("longest_ns").is_not_null().all()
+    sums = named.group_by("where", maintain_order=True).agg(
+        pl.col("ns", "gaps").sum(), longest_ns=pl.when(known).then(pl.col("longest_ns").max())
+    )
+    return sums.sort("ns", descending=True, maintain_order=True)
 
 
 def _longest(report: Report, device: int) -> str:
@@ -190,11 +269,10 @@ def _keys(key: ThreadKey) -> list[pl.Expr]:
     return [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True)]
 
 
-def _phase(row: dict[str, Any]) -> str:
-    where = literal(located(str(row["culprit"]), row["range"]))
+def _phase(per: PerIteration, row: dict[str, Any]) -> str:
     several = row["gaps"] > 1 and row["longest_ns"] is not None
-    longest = f" in {plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if several else ""
-    return f"{where}: {time(row['ns'])}{longest}"
+    longest = f" in {per.plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if several else ""
+    return f"{literal(row['where'])}: {per.mean_time(row['ns'])}{longest}"
 
 
 #: A few waits between phases are normal; from so many on there is a finding.
@@ -211,17 +289,28 @@ def unneeded_sync(report: Report) -> list[Finding]:
         rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").is_in(_BUCKETS))
         stake = min(total(calls, "gain_ns"), total(rows, "ns"))
         blocked = int((calls.get_column("end") - calls.get_column("start")).sum())
+        per, (most, where) = per_iteration(report), _most(report, calls)
         text = (
-            f"{plural(calls.height, 'blocking call')} ({_most(report, calls)}), {time(blocked)} of host time, after "
-            f"which the host launched more work, with no copy to the host pending: GPU {device} idled {time(stake)} "
-            f"until they had returned and the next launch was through. That is unneeded unless the host or another "
-            f"process reads what kernels wrote without a copy."
+            f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which the "
+            f"host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} until "
+            f"they had returned and the next launch was through. That is unneeded unless the host or another process "
+            f"reads what kernels wrote without a copy. {_AHEAD}"
         )
         remedy = (
             "Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read."
         )
-        found.append(Finding("unneeded-sync", device, stake, text, remedy, "syncs --by api"))
+        action = _UNWAIT[in_pytorch(report)]
+        headline = f"{per.plural(calls.height, 'wait')} for the GPU that nothing is seen to need"
+        one = Finding("unneeded-sync", device, stake, text, remedy, "syncs --by api")
+        found.append(one._replace(headline=headline, action=action, where=where))
     return found
+
+
+#: How not to wait, in CUDA and in PyTorch, whose copies to the GPU wait unless told otherwise.
+_UNWAIT: Final = (
+    "order streams by cudaStreamWaitEvent; wait where a result is read",
+    "no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)",
+)
 
 
 def unneeded(report: Report) -> dict[int, pl.DataFrame]:
@@ -233,15 +322,16 @@ def unneeded(report: Report) -> dict[int, pl.DataFrame]:
     return {int(device): calls for (device,), calls in parts.items() if calls.height >= _FEWEST}
 
 
-def _most(report: Report, calls: pl.DataFrame) -> str:
-    """The name and range of most of `calls`."""
+def _most(report: Report, calls: pl.DataFrame) -> tuple[str, str]:
+    """The name and range of most of `calls`, and that range alone (empty for none)."""
     points = calls.select("process_id", "thread_id", at="start")
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String)
     named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
     top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False]).row(0)
     name, span, times = top
     what = f"{literal(str(name))} in {literal(span)}" if span else literal(str(name))
-    return what if times == calls.height else f"{count(times)} of them {what}"
+    most = what if times == calls.height else f"{percent(times / calls.height)} of them {what}"
+    return most, literal(span or "")
 
 
 # Blocking calls after which the host launched more work without having received any data that the report can see.

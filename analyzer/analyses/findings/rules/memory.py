@@ -10,6 +10,7 @@ from kanalyze import exact, intervals
 from kanalyze.analyses.device._operations import exclusive_operations, of_device, used_devices
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory._allocations import allocating_calls
@@ -69,13 +70,23 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         return None
     top = sums.sort("exposed", "call", descending=[True, False]).head(_NAMED).get_column("call").to_list()
     rounds = calls.select("process_id", "round", "launches").unique()
+    per = per_iteration(report)
     text = (
-        f"{literal(_listed(top))} are called over and over between launches: {plural(calls.height, 'call')} in "
-        f"{plural(rounds.height, 'round')} with {_launches(rounds)}, {time(total(sums, 'ns'))} of host time. "
-        f"The device waited {time(stake)} for them."
+        f"{literal(_listed(top))} are called over and over between launches: {per.plural(calls.height, 'call')} in "
+        f"{plural(rounds.height, 'round')} with {_launches(rounds)}, {per.time(total(sums, 'ns'))} of host time. "
+        f"The device waited {per.time(stake)} for them. More may follow: the host is spared the calls."
     )
     remedy = "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed."
-    return Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
+    one = Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
+    headline = f"{per.plural(calls.height, 'call')} to allocate or free GPU memory"
+    return one._replace(headline=headline, action=_KEEP[in_pytorch(report)])
+
+
+#: How to keep memory, in CUDA and in PyTorch.
+_KEEP: Final = (
+    "allocate before the loop, or cudaMallocAsync from a pool",
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
+)
 
 
 def _listed(names: list[str]) -> str:
@@ -86,6 +97,9 @@ def _launches(rounds: pl.DataFrame) -> str:
     count = total(rounds, "launches")
     return "1 launch" if count == 1 else f"{count:,} launches"
 
+
+#: Why mending may gain more than what is seen.
+_FAULTS: Final = " More may follow where the host waits for page faults of its own."
 
 #: One round trip is normal use on both sides; from so many on, memory thrashes.
 _ROUND_TRIPS: Final = 2
@@ -127,13 +141,16 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
         f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
         f"had been before; the busiest page went there and back {plural(trips, 'time')}.{_while_stalled(stalled)}"
         + (f" The device had no room for {size(evicted)}." if evicted else "")
+        + _FAULTS
     )
     remedy = (
         "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
         "cudaMemPrefetchAsync per phase."
     )
     stake = int(unasked.select(part.sum()).item()) + stalled
-    return Finding("unified-memory-thrash", device, stake, text, remedy, "migrations")
+    one = Finding("unified-memory-thrash", device, stake, text, remedy, "migrations")
+    headline = f"{size(again)} of managed memory moved back and forth"
+    return one._replace(headline=headline, action="cudaMemAdvise, or a buffer of its own for each side")
 
 
 def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
@@ -147,11 +164,14 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     count, bytes_moved = faulted.height, total(faulted, "size_bytes")
     text = (
         f"Page faults moved {size(bytes_moved)} of managed memory in {plural(count, 'copy')} of "
-        f"{size(bytes_moved / count)} on average, at {rate(_bandwidth(faulted))}{against}.{_while_stalled(stalled)}"
+        f"{size(bytes_moved / count)} on average, at {rate(_bandwidth(faulted))}{against}."
+        f"{_while_stalled(stalled)}{_FAULTS}"
     )
     remedy = "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it."
     stake = total(faulted, "exclusive_ns") + stalled
-    return Finding("unified-memory-prefetch", device, stake, text, remedy, "migrations --by cause")
+    one = Finding("unified-memory-prefetch", device, stake, text, remedy, "migrations --by cause")
+    headline = f"Managed memory moves in {plural(count, 'copy')} by page faults"
+    return one._replace(headline=headline, action="cudaMemPrefetchAsync before it is used")
 
 
 def _while_stalled(ns: int) -> str:

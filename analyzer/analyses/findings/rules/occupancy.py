@@ -8,6 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.device._launch_shapes import SHAPE, other_shapes
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._places import place_of_kernel
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.occupancy.occupancy import (
     SHARED_SETTING,
     launch_occupancy,
@@ -15,7 +17,7 @@ from kanalyze.analyses.occupancy.occupancy import (
     shared_for_one_more,
 )
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.units import count, percent, plural, size, time
+from kanalyze.units import count, percent, plural, size
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -42,7 +44,7 @@ def low_occupancy(report: Report) -> list[Finding]:
 
     The idle SMs in the last wave of such a kernel are not counted here, but by `tail`.
     """
-    found = []
+    found, per = [], per_iteration(report)
     for (device,), shapes in _low(report).partition_by("device", as_dict=True, maintain_order=True).items():
         top = shapes.row(0, named=True)
         more = other_shapes(shapes)
@@ -50,13 +52,20 @@ def low_occupancy(report: Report) -> list[Finding]:
         warps = f"{count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')}"
         text = (
             f"{{0}} gets at most {warps} on an SM ({percent(top['occupancy_share'])} occupancy), for "
-            f"{time(top['alone_ns'])}; the limit is {_limit(top)}.{others}"
+            f"{per.time(top['alone_ns'])}; the limit is {_limit(top)}.{others}"
         )
         what = _REMEDIES[top["limiter"].split(", ")[0]]
         remedy = f"{what}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         stake, names = total(shapes, "low_occupancy_ns"), (str(top["name"]),)
-        found.append(Finding("low-occupancy", device, stake, text, remedy, "occupancy", names))
+        one = Finding("low-occupancy", device, stake, text, remedy, "occupancy", names)
+        headline = f"{{0}}: {count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM"
+        found.append(one._replace(headline=headline, action=what, where=_place(report, one), at_most=True))
     return found
+
+
+def _place(report: Report, one: Finding) -> str:
+    """Where the kernel of a finding is launched."""
+    return place_of_kernel(report, one.device, one.names[0], one.at_stake_ns)
 
 
 def _low(report: Report) -> pl.DataFrame:
@@ -94,7 +103,7 @@ def small_grid(report: Report) -> list[Finding]:
     A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
     the latter.
     """
-    found = []
+    found, per, how = [], per_iteration(report), _LARGER[in_pytorch(report)]
     small = small_grids(report)
     for (device,), shapes in small.partition_by("device", as_dict=True, maintain_order=True).items():
         top = shapes.row(0, named=True)
@@ -104,11 +113,23 @@ def small_grid(report: Report) -> list[Finding]:
         more = other_shapes(shapes)
         others = f" Also: {plural(more, 'other launch shape')} with fewer blocks than SMs." if more else ""
         shape = f"{plural(top['blocks'], 'block')} of {plural(top['threads'], 'thread')}"
-        text = f"{{0}} uses {shape} on {count(top['sm_count'])} SMs{of_fit}, for {time(top['alone_ns'])}.{others}"
+        text = (
+            f"{{0}} uses {shape} on {count(top['sm_count'])} SMs{of_fit}, for {per.time(top['alone_ns'])}.{others} A "
+            f"block for every SM gains at most the time at stake; more may follow with several."
+        )
         remedy = "Give it at least one block per SM, better several: more parallelism, or kernels side by side."
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
-        found.append(Finding("small-grid", device, stake, text, remedy, "occupancy", names))
+        one = Finding("small-grid", device, stake, text, remedy, "occupancy", names)
+        headline = f"{{0}} has {plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs"
+        found.append(one._replace(headline=headline, action=how, where=_place(report, one)))
     return found
+
+
+#: How to get more blocks, in CUDA and in PyTorch.
+_LARGER: Final = (
+    "more blocks: smaller tiles, a larger batch, or kernels side by side",
+    "larger batches, or fuse it with its neighbours: torch.compile",
+)
 
 
 def small_grids(report: Report) -> pl.DataFrame:
@@ -137,7 +158,7 @@ def tail(report: Report) -> list[Finding]:
 
     The loss is what an even last wave would save if all blocks took equally long, however full their SM.
     """
-    found = []
+    found, per = [], per_iteration(report)
     launches = launch_occupancy(report).filter(
         (pl.col("bucket") == "kernel") & (pl.col("tail_share") >= _WORTH) & (pl.col("tail_ns") > 0)
     )
@@ -150,17 +171,27 @@ def tail(report: Report) -> list[Finding]:
         more = other_shapes(shapes)
         others = f" Also: {plural(more, 'other launch shape')} with such a tail." if more else ""
         text = (
-            f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for {time(top['alone_ns'])}: "
-            f"its last wave holds {count(top['blocks'] % room)}, and leaves {percent(top['tail_share'])} of that "
-            f"idle if all blocks take as long.{others}"
+            f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for "
+            f"{per.time(top['alone_ns'])}: its last wave holds {count(top['blocks'] % room)}, and leaves "
+            f"{percent(top['tail_share'])} of that idle if all blocks take as long.{others}"
         )
         remedy = (
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
             "parts of the work; or run other kernels beside it."
         )
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
-        found.append(Finding("tail", device, stake, text, remedy, "occupancy", names))
+        one = Finding("tail", device, stake, text, remedy, "occupancy", names)
+        headline = f"{{0}}: its last wave is {percent(top['tail_share'])} of its time"
+        action = _EVEN[in_pytorch(report)].format(room=count(room))
+        found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
     return found
+
+
+#: How to even out the last wave, in CUDA and in PyTorch.
+_EVEN: Final = (
+    "a multiple of {room} blocks, or a loop over tiles in each",
+    "another batch size or width, or other kernels beside it",
+)
 
 
 RULES: Final = (low_occupancy, small_grid, tail)

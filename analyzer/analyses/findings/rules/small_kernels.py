@@ -8,6 +8,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._places import place_of_kernel
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import chains
 from kanalyze.analyses.fusion.fusion import fusion
 from kanalyze.analyses.idle.ledger import ledger
@@ -31,14 +33,40 @@ def launch_bound(report: Report) -> list[Finding]:
         waiting = bound.filter(pl.col("launch_ns") > 0)
         if waiting.is_empty():
             continue
-        top = waiting.row(0, named=True)
-        most = f"most for {{0}}: {time(top['api_ns'])} to launch, {time(top['kernel_ns'])} to run"
-        which = f"{plural(waiting.height, 'kernel')} in {plural(total(waiting, 'count'), 'warm launch')}"
-        text = f"Launch-bound: {which} run shorter than their launch takes, and the GPU waited for it ({most})."
-        remedy = "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph."
-        stake = total(waiting, "launch_ns")
-        found.append(Finding("launch-bound", device, stake, text, remedy, "launch_summary", (str(top["name"]),)))
+        found.append(_launch_bound(report, int(device), waiting))
     return found
+
+
+def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding:
+    per, top, launches = per_iteration(report), waiting.row(0, named=True), total(waiting, "count")
+    most = f"most for {{0}}: {time(top['api_ns'])} to launch, {time(top['kernel_ns'])} to run"
+    which = f"{plural(waiting.height, 'kernel')} in {per.plural(launches, 'warm launch')}"
+    stake = total(waiting, "launch_ns")
+    waited = f"{per.time(stake)} " if per.iterations else ""
+    text = (
+        f"Launch-bound: {which} run shorter than their launch takes, and the GPU waited {waited}for it ({most}). "
+        f"{_MORE}"
+    )
+    return Finding(
+        "launch-bound",
+        device,
+        stake,
+        text,
+        "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
+        "launch_summary",
+        (str(top["name"]),),
+        headline=f"{per.plural(launches, 'kernel')} take longer to launch than to run",
+        action=_REPLAY[in_pytorch(report)],
+        where=place_of_kernel(report, device, str(top["name"]), stake),
+    )
+
+
+#: How to launch less often, in CUDA and in PyTorch; and why mending may gain more than what the launches take.
+_REPLAY: Final = (
+    "fuse kernels, or replay them: cudaStreamBeginCapture, cudaGraphLaunch",
+    'torch.compile(model, mode="reduce-overhead")',
+)
+_MORE: Final = "More may follow: the host is spared what it does between launches, too."
 
 
 #: The ledger's buckets that a graph reduces.
@@ -72,10 +100,11 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     waited = total(own, "launch_ns") + total(own, "queued_ns")
     known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
     which = f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}"
+    per, launches = per_iteration(report), total(own, "launches")
     text = (
-        f"{which}: {plural(total(own, 'launches'), 'launch')} for which GPU {device} waited {time(waited)}, most for "
+        f"{which}: {per.plural(launches, 'launch')} for which GPU {device} waited {per.time(waited)}, most for "
         f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
-        f"As CUDA graphs they would save at most {time(stake)} of that, if launching one takes "
+        f"As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
         f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
         f"{_not_capturable(report, device)}"
     )
@@ -83,7 +112,17 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     remedy = (
         f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
     )
-    return Finding("graph-candidate", device, stake, text, remedy, "graphs --by candidate", (str(top["first"]),))
+    return Finding(
+        "graph-candidate",
+        device,
+        stake,
+        text,
+        remedy,
+        "graphs --by candidate",
+        (str(top["first"]),),
+        headline=f"{per.plural(launches, 'launch')} repeat in the same order",
+        action=_REPLAY[in_pytorch(report)],
+    )
 
 
 def _on_default(report: Report, own: pl.DataFrame) -> bool:
@@ -119,11 +158,15 @@ def fusible(report: Report) -> list[Finding]:
             continue
         stake = min(total(worth, "saved_ns"), most[device])
         launches, occurrences = total(worth, "launches"), total(worth, "count")
+        per, top = per_iteration(report), worth.row(0, named=True)
         text = (
-            f"{plural(launches, 'elementwise kernel')} in {plural(occurrences, 'chain')} pass their results through "
-            f"memory: {time(total(worth, 'total_ns'))}. Most: {_longest_chain(worth.row(0, named=True))}."
+            f"{per.plural(launches, 'elementwise kernel')} in {per.plural(occurrences, 'chain')} pass their results "
+            f"through memory: {per.time(total(worth, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may "
+            f"follow, where the GPU waits for their launches."
         )
-        found.append(Finding("fusion", device, stake, literal(text), _how_to_fuse(worth), "fusion"))
+        one = Finding("fusion", device, stake, text, _how_to_fuse(worth), "fusion")
+        headline = f"{per.plural(launches, 'elementwise kernel')} could be fused"
+        found.append(one._replace(headline=headline, action="torch.compile, or one kernel in Triton or CUDA"))
     return found
 
 

@@ -126,8 +126,8 @@ def test_the_rest_of_the_host_time_is_said_apart():
     (rest,) = host_computes(of)
     assert one.at_stake_ns + rest.at_stake_ns == ledger(of).filter(bucket="host").get_column("ns").item()
     assert rest.text.startswith(
-        "GPU 0 idle while the program runs its own code, in no CUDA call: 20.0 % of the window, besides 6.000 ms of "
-        "which other findings tell. Most between"
+        "GPU 0 idle while the program runs its own code, in no CUDA call: 2.000 ms a step, 20.0 % of it, besides "
+        "3.000 ms of which other findings tell. Most between"
     )
     assert "DataLoader" not in rest.text.partition("Most")[2].partition(":")[0]
     assert "longest stretch" not in rest.text

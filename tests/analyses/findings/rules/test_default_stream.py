@@ -40,7 +40,8 @@ def test_a_blocking_stream_and_the_default_stream_in_turn():
     assert (found.rule, found.device, found.at_stake_ns) == ("default-stream", 0, 60 * US)
     assert found.text == (
         "The default stream (7) and blocking streams (13) never run side by side: 3 operations of one were ready for "
-        "110.0 µs while the other ran, and nothing but the default stream's rule is known to have held them."
+        "110.0 µs while the other ran, and nothing but the default stream's rule is known to have held them. "
+        "More may follow where the host waits for them."
     )
     assert found.table == "concurrency --by pair"
 

@@ -68,7 +68,8 @@ def test_a_finding_without_a_headline_has_the_beginning_of_its_sentence(text, he
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
     assert braces.drop("sentence").rows() == usual.drop("sentence").rows()
-    sentences = dict(zip(usual["sentence"], braces["sentence"], strict=True))
+    told = usual.get_column("rule") != "host-computes"  # which tells calls by their kinds, as far as it knows them
+    sentences = dict(zip(usual.filter(told)["sentence"], braces.filter(told)["sentence"], strict=True))
     assert any(BRACES in changed for changed in sentences.values())
     for plain, changed in sentences.items():
         # the version of a call is only left out at the end of its name

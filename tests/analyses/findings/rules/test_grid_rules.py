@@ -20,6 +20,9 @@ SMALL = {"compute_capability": "9.0", "sm_count": 4}
 #: What an SM holds 8 blocks of, and what a launch may use more of.
 BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
 
+#: What every sentence on a small grid ends with.
+SEVERAL = " A block for every SM gains at most the time at stake; more may follow with several."
+
 
 def launch(start, end, blocks, *, threads=256, name="k", device=0, **side):  # noqa: PLR0913 - a launch has as many
     return kernel(
@@ -86,7 +89,7 @@ def test_a_small_grid():
             750 + 125 + 50,
             (
                 "k uses 1 block of 256 threads on 4 SMs, 256 threads of the 8,192 that fit, for 1.000 µs."
-                " Also: 2 other launch shapes with fewer blocks than SMs."
+                " Also: 2 other launch shapes with fewer blocks than SMs." + SEVERAL
             ),
         )
     ]
@@ -103,13 +106,13 @@ def test_a_small_grid_beside_another_kernel_wastes_only_what_it_has_alone():
 
 def test_a_shape_under_several_settings_of_the_shared_memory_is_one_shape():
     settings = [launch(0, 100, 2, shared_config_bytes=8192), launch(100, 200, 2, shared_config_bytes=16384)]
-    assert found(small_grid, *settings)[0][2].endswith("for 200 ns.")
+    assert found(small_grid, *settings)[0][2].endswith("for 200 ns." + SEVERAL)
 
 
 def test_a_small_grid_needs_no_more_than_the_number_of_sms():
     of = launch(0, 1000, 1, registers_per_thread=None)
     assert found(small_grid, of, limits={"sm_count": 4}) == [
-        (0, 750, "k uses 1 block of 256 threads on 4 SMs, for 1.000 µs.")
+        (0, 750, "k uses 1 block of 256 threads on 4 SMs, for 1.000 µs." + SEVERAL)
     ]
     assert found(small_grid, of, limits={"compute_capability": "9.0"}) == []
 

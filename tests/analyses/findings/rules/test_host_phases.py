@@ -32,8 +32,8 @@ def test_phases_are_named_by_range_and_by_the_calls_around_them():
     assert (one.rule, one.device, one.at_stake_ns, one.table) == ("host-computes", 0, 90 + 90 + 40, "culprits")
     assert one.text.format(*one.names) == (
         "GPU 0 idle while the program runs its own code, in no CUDA call: 36.7 % of the window. Most in data {raw}: "
-        "180 ns in 2 gaps, the longest 90 ns; between cudaEventRecord and cudaLaunchKernel: 40 ns. The longest "
-        "stretch is 90 ns, from 100 ns on."
+        "180 ns in 2 gaps, the longest 90 ns; before launches: 40 ns. The longest stretch is 90 ns, "
+        "from 100 ns on. More may follow: the host could run ahead."
     )
 
 

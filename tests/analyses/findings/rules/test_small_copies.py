@@ -29,14 +29,15 @@ def test_a_row_of_small_copies_could_be_one():
     assert finding.at_stake_ns == 9 * 10 + 90
     assert finding.text == (
         "10 copies Host-to-Device of 1.000 kB on average, one after the other, at 100.0 GB/s, by cudaMemcpyAsync. They "
-        "cost 90 ns of copying and 90 ns in which the device waited for their calls, more than one copy of all would."
+        "cost 90 ns of copying and 90 ns in which the device waited for their calls, more than one copy of all would. "
+        "More may follow: the host is spared the calls."
     )
 
 
 def test_several_rows_are_several_copies():
     (finding,) = many_small_copies(report([*row(10), kernel(502, 504), *row(10, start=1000)]))
     assert finding.text.startswith("20 copies Host-to-Device of 1.000 kB on average, one after the other in 2 runs, at")
-    assert finding.text.endswith("more than one copy per run would.")
+    assert "more than one copy per run would. " in finding.text
 
 
 def test_large_copies_tell_what_one_copy_would_take():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration, phase
 from kanalyze.window import Window
 from support.build import host, kernel, report
 
@@ -73,3 +73,30 @@ def test_the_window_says_whether_figures_are_per_iteration(window, told):
 )
 def test_a_program_of_pytorch_is_known_by_its_kernels_or_operators(event, yes):
     assert in_pytorch(report([event, kernel(20, 30)])) is yes
+
+
+@pytest.mark.parametrize(
+    ("culprit", "words"),
+    [
+        ("between cudaLaunchKernel and cudaLaunchKernelExC_v11060", "between launches"),
+        ("between cudaLaunchKernel and cuKernelGetName", "between launches"),
+        ("between cudaLaunchKernel and cudaEventRecord", "after launches"),
+        ("between cudaStreamIsCapturing_v10000 and cudaMemsetAsync", "between launches"),
+        ("between cudaEventRecord and cudaMemsetAsync", "before launches"),
+        ("between cuLibraryLoadData and cuGetErrorString", "after loading of modules"),
+        ("between cudaStreamSynchronize and cudaMemcpyAsync", "after waits for the GPU"),
+        ("between cudaLaunchKernel and cudaStreamSynchronize", "before waits for the GPU"),
+        ("between cudaMemcpy and cudaLaunchKernel", "after copies"),
+        ("between hipLaunchKernel and hipMalloc", "before allocations"),
+        ("between cudaStreamSynchronize and cuLibraryUnload", "at the end, before CUDA is taken down"),
+        ("between cudaEventRecord and cudaEventQuery", "between cudaEventRecord and cudaEventQuery"),
+        ("before cudaLaunchKernel", "before launches"),
+        ("after cudaDeviceSynchronize", "after waits for the GPU"),
+        ("before cuInit", "before cuInit"),
+        ("between aten::add and aten::mul", "between aten::add and aten::mul"),
+        ("between us and cudaLaunchKernel", "between us and cudaLaunchKernel"),
+        ("forward", "forward"),
+    ],
+)
+def test_host_time_between_calls_is_told_in_words(culprit, words):
+    assert phase(culprit) == words
