@@ -10,7 +10,7 @@ from kanalyze.analyses.device._launch_shapes import shape_numbers
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.columns.grouping import mixed, parts_by
-from kanalyze.columns.lookup import beside
+from kanalyze.columns.lookup import beside, gathered, positions, rows_at
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -26,8 +26,15 @@ _UNIFIED: Final = r"Unified"
 #: Least share of a process' operations that have a launch call, for their calls to give the order.
 _MOST: Final = 0.5
 
+#: Kinds of operations that are a program's work: how long a copy takes says little about what it is for.
+_WORK: Final = ("kernel", "graph")
+
+#: Numbers in names: tiles, vector widths and variants, which libraries choose by the shapes of the data.
+_NUMBER: Final = r"\d+"
+
 #: Columns that a launch takes from the first of its operations, and sums over all of them.
-_FIRST: Final = ("row", "thread_id", "since", "until", "copies", "input", "optimizer")
+_FIRST: Final = ("since", "until", "copies", "input", "optimizer")
+_SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
 #: Names of kernels with which a training step ends.
 _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
@@ -36,10 +43,10 @@ _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     """Launches by process, in the order of their calls, with everything that one call launched as one launch.
 
-    Columns: row (of its first operation in :func:`operations`), thread_id, since and until (its call; the operation
-    itself in a process whose calls are unknown), ns (summed durations of its operations), exact (number for names and
-    shapes), alike (number for names alone), blocks (of its kernels), copies (between host and device), input (a copy to
-    the device), optimizer (a kernel that updates parameters).
+    Columns: since and until (its call; the operation itself in a process whose calls are unknown), ns (summed durations
+    of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes), alike (for names
+    alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between host and device),
+    input (a copy to the device), optimizer (a kernel that updates parameters).
     """
     coded = _coded(report)
     return {process: _line(part) for (process,), part in parts_by(coded, ["process_id"]).items()}
@@ -48,43 +55,63 @@ def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
 def _coded(report: Report) -> pl.DataFrame:
     """Every operation with its call, its codes and its size: without what unified memory moved by itself."""
     work = operations(report).select("row", "event_id", "kind", "name", "start", "end", "dur_ns", "process_id")
-    names = work.get_column("name").unique().cast(pl.String).drop_nulls()
-    unified = names.filter(names.str.contains(_UNIFIED))
-    if len(unified):
-        work = work.filter(~pl.col("name").is_in(unified.implode()).fill_null(value=False))
-    calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
+    told = _told(work.get_column("name"))
+    if told.get_column("unified").any():
+        work, told = (frame.filter(~told.get_column("unified")) for frame in (work, told))
+    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_end")
+    calls = calls.rename({"call_start": "since", "call_end": "until"})
     shapes, numbers = shape_numbers(report)
     shaped = beside(work.select("event_id", pl.col("kind", "name").to_physical()), numbers, "shape")
-    shaped = beside(shaped, report.copy_detail, "size_bytes")
+    shaped = beside(shaped, report.copy_detail, "size_bytes").with_columns(told.get_column("masked"))
     grid = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    blocks = shapes.select(grid.alias("blocks")).to_series()
     known = shaped.select(
         exact=mixed(("kind", "name", "shape", "size_bytes")),
         alike=mixed(("kind", "name")),
-        blocks=pl.lit(blocks).gather("shape") if len(blocks) else pl.lit(None, dtype=pl.Int64),
+        loose=mixed(("kind", "masked")),
     )
-    copy = pl.col("kind") == "memcpy"
-    named = {
-        like: pl.col("name").is_in(names.filter(names.str.contains(like)).implode()).fill_null(value=False)
-        for like in (_HOST_COPY, _INPUT, _OPTIMIZER)
-    }
-    told = work.select(copies=copy & named[_HOST_COPY], input=copy & named[_INPUT], optimizer=~copy & named[_OPTIMIZER])
-    return work.drop("event_id", "kind", "name").with_columns(
-        *calls.get_columns(), *known.get_columns(), *told.get_columns()
+    blocks = gathered(shapes.select(grid.alias("blocks")).to_series(), shaped.get_column("shape"))
+    ran, copied = work.select(ran=pl.col("kind").is_in(_WORK), copied=pl.col("kind") == "memcpy")
+    ns = work.get_column("dur_ns").clip(lower_bound=0).fill_null(0).alias("ns")
+    own = work.select("row", "start", "end", "process_id").with_columns(
+        *calls.get_columns(), *known.get_columns(), blocks.fill_null(0), ns
+    )
+    return own.with_columns(
+        work_ns=pl.when(ran).then("ns").otherwise(0),
+        copies=told.get_column("copies") & copied,
+        input=told.get_column("input") & copied,
+        optimizer=told.get_column("optimizer") & ran,
+    )
+
+
+def _told(names: pl.Series) -> pl.DataFrame:
+    """What each name tells: masked (number for the name without the numbers in it), and whether it is of a kind.
+
+    Each different name is looked at once. Columns: masked, unified, copies, input, optimizer.
+    """
+    different = names.unique().drop_nulls().alias("name").to_frame().sort(pl.col("name").to_physical())
+    name = pl.col("name").cast(pl.String)
+    patterns = {"unified": _UNIFIED, "copies": _HOST_COPY, "input": _INPUT, "optimizer": _OPTIMIZER}
+    known = different.select(
+        name.str.replace_all(_NUMBER, "#").rank("dense").cast(pl.UInt32).alias("masked"),
+        *(name.str.contains(like).alias(key) for key, like in patterns.items()),
+    )
+    at = positions(different.get_column("name").to_physical(), names.to_physical())
+    return rows_at(known, at).with_columns(
+        pl.col("masked").fill_null(0), *(pl.col(key).fill_null(value=False) for key in patterns)
     )
 
 
 def _line(part: pl.DataFrame) -> pl.DataFrame:
     """The launches of one process."""
-    called = part.get_column("call_start").is_not_null()
+    called = part.get_column("since").is_not_null()
     if called.sum() < _MOST * part.height:
-        part = part.with_columns(call_start="start", call_end="end", call_row="row")
+        part = part.with_columns(since="start", until="end", call_row="row")
     elif not called.all():
         part = part.filter(called)
-    part = part.rename({"call_start": "since", "call_end": "until", "dur_ns": "ns"}).drop("start", "end")
-    part = part.with_columns(pl.col("ns").clip(lower_bound=0).fill_null(0), pl.col("blocks").fill_null(0))
-    if part.get_column("call_row").is_duplicated().any():
+    part = in_order(part.drop("start", "end", "row", "process_id"), "since")
+    call = part.get_column("call_row")
+    if (call == call.shift(1)).any():
         # nodes of one graph may run in any order: sums do not depend on it
-        sums = [pl.col("ns", "exact", "alike", "blocks").sum()]
-        part = part.group_by("call_row", maintain_order=True).agg(pl.col(*_FIRST).first(), *sums)
-    return in_order(part.drop("call_row", "process_id", strict=False), "since")
+        together = part.group_by("call_row", maintain_order=True)
+        part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum())
+    return part.drop("call_row")

@@ -9,8 +9,9 @@ import polars as pl
 
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that
 from kanalyze.analyses.iterations._launch_line import launch_lines
+from kanalyze.analyses.iterations._phases import with_phases
 from kanalyze.analyses.iterations._repetitions import cut_of, repetitions
-from kanalyze.analyses.iterations._units import between, sums_of, units
+from kanalyze.analyses.iterations._units import COLUMNS, between, sums_of, units
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import count_up_to, gathered
 
@@ -36,8 +37,14 @@ _FIRST_LOOP: Final = 0.3
 #: Most loops of one process.
 _LOOPS: Final = 4
 
+#: What all launches of a process weigh by one measure.
+_WHOLE: Final = 1 << 40
+
 #: Least share of what the best unit covers, for a shorter one to be an iteration.
 _INNER: Final = 0.6
+
+#: What a unit's share counts: one that covers a bit less and is more exact is the better one.
+_EXACTNESS: Final = {"exact": 1.1, "alike": 1.0, "loose": 0.9}
 
 #: Units of which one is so many times as long as the other may be nested; of others, the better one counts.
 _NESTED: Final = 1.5
@@ -57,8 +64,11 @@ _LONG_LOOP: Final = 64
 #: Share of repetitions that wait for the device, for waiting to be part of a repetition.
 _WAITING: Final = 0.9
 
-#: Share of what lies between two runs of a unit that the unit has, too, for it to be more of the same.
+#: Share of what lies between two runs of a unit that the unit has, too, for it to be more of the same: with shapes; by
+#: names alone; and as what part of the unit's launches it counts then.
 _SAME: Final = 0.8
+_SAME_NAMES: Final = 0.9
+_NAMED: Final = 0.3
 
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
@@ -98,7 +108,7 @@ def launch_periods(report: Report) -> pl.DataFrame:
 
 def _of_process(report: Report, process: int | None, line: pl.DataFrame) -> pl.DataFrame | None:
     """The repetitions of one process, of one loop after the other; None where nothing repeats."""
-    line = line.with_columns(weight=pl.col("ns") + 1, barrier=pl.lit(value=False)).with_row_index("place")
+    line = line.with_columns(weight=_weight(line), barrier=pl.lit(value=False)).with_row_index("place")
     total, covered, rest = float(line.get_column("weight").sum()), 0.0, line
     found: list[pl.DataFrame] = []
     while len(found) < _LOOPS and 1 - covered >= _LOOP:
@@ -108,21 +118,44 @@ def _of_process(report: Report, process: int | None, line: pl.DataFrame) -> pl.D
         covered += share
         places, number = rest.get_column("place"), pl.lit(len(found), dtype=pl.UInt32)
         first, last = gathered(places, rows.get_column("first")), gathered(places, rows.get_column("stop") - 1)
-        found.append(rows.select("usual", first=first, stop=last + 1, sequence=number))
+        found.append(rows.select("usual", "phase", first=first, stop=last + 1, sequence=number))
         rest = _without(rest, rows)
-    if covered < _LEAST_SHARE:
+    if covered < _LEAST_SHARE or _time_share(line, pl.concat(found)) < _LEAST_SHARE:
         return None
     timed = _timed(line, pl.concat(found).sort("first"))
+    # prefills and decodes are sequences of their own
+    timed = timed.with_columns(sequence=pl.struct("sequence", "phase").rank("dense") - 1)
     return timed.select(
         process_id=pl.lit(process, dtype=pl.Int64),
         start="start",
         end="end",
-        name=pl.when(pl.col("sequence") == 0).then(pl.lit(REPETITION)).otherwise(_NUMBERED),
+        name=pl.coalesce("phase", pl.when(pl.col("sequence") == 0).then(pl.lit(REPETITION)).otherwise(_NUMBERED)),
         found_by=pl.lit(FOUND_BY),
         sequence="sequence",
-        phase=pl.lit(None, dtype=pl.String),
+        phase="phase",
         launches=pl.col("stop") - pl.col("first"),
         usual="usual",
+    )
+
+
+def _weight(line: pl.DataFrame) -> pl.Series:
+    """What each launch counts: half of it by its time on the device, half of it as one of all launches.
+
+    One long copy of a checkpoint is not most of a program, nor are its many short kernels.
+    """
+    ns = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1)
+    return line.select(((ns + 1 / pl.len()) * _WHOLE).ceil().cast(pl.Int64)).to_series()
+
+
+def _time_share(line: pl.DataFrame, rows: pl.DataFrame) -> float:
+    """The share of repetitions in the time of all operations, or in that of kernels and graphs, whichever is more."""
+    running = line.select(pl.col("ns", "work_ns").cum_sum())
+    running = pl.concat([running.clear(1).fill_null(0), running])
+    first, last = (running[rows.get_column(side)] for side in ("first", "stop"))
+    whole = running.tail(1).row(0)
+    own = last.sum().row(0), first.sum().row(0)
+    return max(
+        (float(end - start) / every for end, start, every in zip(*own, whole, strict=True) if every), default=1.0
     )
 
 
@@ -134,7 +167,7 @@ def _loop(report: Report, process: int | None, line: pl.DataFrame, total: float)
         return line.clear(), 0.0
     if unit.length > 1 and _chance(line, unit) > _CHANCE:
         return line.clear(), 0.0
-    rows = repetitions(line, sums, unit, cut_of(line, sums, unit))
+    rows = with_phases(line, sums, repetitions(line, sums, unit, cut_of(line, sums, unit)))
     rows = rows.with_columns(weight=between(sums.weight, rows.get_column("first"), rows.get_column("stop")))
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, and that as most of the work
@@ -152,7 +185,7 @@ def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     steps = begins.scatter(spans["first"], 1)
     depth = (steps + begins.scatter(spans["stop"], -1)).cum_sum().slice(0, line.height)
     first = steps.slice(0, line.height) == 1
-    own = [pl.when("_first").then(pl.col("place").hash()).otherwise(name).alias(name) for name in ("exact", "alike")]
+    own = [pl.when("_first").then(pl.col("place").hash()).otherwise(name).alias(name) for name in COLUMNS]
     marked = line.with_columns(_first=first, _kept=(depth == 0) | first).filter("_kept")
     nothing = pl.when("_first").then(0).otherwise("weight").alias("weight")
     return marked.with_columns(*own, nothing, barrier=pl.col("barrier") | pl.col("_first")).drop("_first", "_kept")
@@ -188,6 +221,8 @@ def _iteration(report: Report, process: int | None, line: pl.DataFrame, sums: Su
         longer = levels[number + 1 :]
         if not _updates(line, unit) and any(_updates(line, one) for one in longer):
             continue
+        if unit.length == 1 and not _alone(unit):
+            continue
         if longer and _more_of_the_same(line, unit, longer[0]):
             return unit
         if _updates(line, unit) or _alone(unit) or _host_takes_part(report, process, line, unit):
@@ -199,8 +234,7 @@ def _iteration(report: Report, process: int | None, line: pl.DataFrame, sums: Su
 def _levels(found: list[Unit]) -> list[Unit]:
     """The best of the units of each length, the shortest first."""
     most = max((unit.share for unit in found), default=0.0)
-    # what covers a bit less with shapes than without is the better unit all the same
-    worth = {id(unit): unit.share * (1.1 if unit.column == "exact" else 1.0) for unit in found}
+    worth = {id(unit): unit.share * _EXACTNESS[unit.column] for unit in found}
     levels: list[Unit] = []
     for unit in sorted(found, key=lambda one: (-worth[id(one)], one.length)):
         if unit.share >= most * _INNER and all(_apart(unit, one) for one in levels):
@@ -254,14 +288,19 @@ def _host_takes_part(report: Report, process: int | None, line: pl.DataFrame, un
 
 
 def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:
-    """Whether what else is in a longer unit consists of what this one has: an evaluation between epochs."""
-    own, every = (_codes(line, one, "exact").value_counts(name="count") for one in (unit, longer))
-    both = every.join(own.rename({"count": "own"}), on="exact", how="left")
-    times = both.select((pl.col("count") // pl.col("own")).min()).item() or 0
-    rest = both.with_columns(more=pl.col("count") - pl.col("own").fill_null(0) * times)
-    more = int(rest.get_column("more").sum())
-    same = int(rest.drop_nulls("own").get_column("more").sum())
-    return more >= _ODD * unit.length and same >= _SAME * more
+    """Whether what else is in a longer unit consists of what this one has: an evaluation between epochs.
+
+    An evaluation of other shapes has the same names, but so has a little of whatever else a program launches.
+    """
+    for column, least, same in (("exact", _ODD, _SAME), ("alike", _NAMED, _SAME_NAMES)):
+        own, every = (_codes(line, one, column).value_counts(name="count") for one in (unit, longer))
+        both = every.join(own.rename({"count": "own"}), on=column, how="left")
+        times = both.select((pl.col("count") // pl.col("own")).min()).item() or 0
+        rest = both.with_columns(more=pl.col("count") - pl.col("own").fill_null(0) * times)
+        more = int(rest.get_column("more").sum())
+        if more >= least * unit.length and int(rest.drop_nulls("own").get_column("more").sum()) >= same * more:
+            return True
+    return False
 
 
 def _codes(line: pl.DataFrame, unit: Unit, column: str) -> pl.Series:

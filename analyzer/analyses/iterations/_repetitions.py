@@ -52,17 +52,19 @@ def cut_of(line: pl.DataFrame, sums: Sums, unit: Unit) -> Cut:
     """Chooses where repetitions begin.
 
     For a place in the unit speak the usual gap before it (as a part of the longest one), a copy to the device that
-    begins there, an optimizer that ends there, and that the stretches of the unit begin and end there.
+    begins there, a copy to the host and an optimizer that end there, and that the stretches of the unit begin and end
+    there.
     """
     each = _usual(line, unit)
-    copied_out = pl.col("copies") & ~pl.col("input")
-    updated = pl.when(copied_out).then(None).otherwise("optimizer").forward_fill()
-    around = pl.concat([each, each]).with_columns(  # the unit is a circle
+    updated = pl.when("copied_out").then(None).otherwise("optimizer").forward_fill()
+    around = pl.concat([each, each]).with_columns(copied_out=pl.col("copies") & ~pl.col("input"))
+    around = around.with_columns(  # the unit is a circle, which is why it is there twice
         fresh=pl.col("input") & ~pl.col("input").shift(1),
-        updates=~pl.col("optimizer") & ~copied_out & updated.shift(1),
+        updates=~pl.col("optimizer") & ~pl.col("copied_out") & updated.shift(1),
+        returned=~pl.col("copied_out") & pl.col("copied_out").shift(1),
     )
     around = around.slice(unit.length).with_columns(ends=_ends(sums, unit, each))
-    speak = pl.col("fresh", "updates").fill_null(value=False).cast(pl.Float64)
+    speak = pl.col("fresh", "updates", "returned").fill_null(value=False).cast(pl.Float64)
     gap = pl.col("gap") / pl.col("gap").max().clip(lower_bound=1)
     score = pl.sum_horizontal(gap, speak, pl.col("ends") * _ENDS)
     best = around.sort(score, "after", descending=[True, False])

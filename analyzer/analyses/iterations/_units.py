@@ -18,9 +18,15 @@ from kanalyze.columns.lookup import gathered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers.
+COLUMNS: Final = ("exact", "alike", "loose")
+
 #: Fewest segments that are alike, and fewest launches in all of them.
 LEAST_ALIKE: Final = 2
 _LEAST_LAUNCHES: Final = 12
+
+#: Fewest launches of a unit: many kernels of one library have one name but for the numbers in it.
+_LEAST_LENGTH: Final = {"exact": 1, "alike": 1, "loose": 8}
 
 #: Most occurrences of an anchor that are looked at to find units.
 _SAMPLED: Final = 1 << 12
@@ -30,9 +36,12 @@ _EXAMINED: Final = 12
 
 #: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row.
 _WAYS: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 1))
+_LOOSE: Final = (("loose", "alike", 1), ("loose", "loose", 1))
 _LONGER: Final = tuple((column, column, size) for size, column in product((2, 8), ("exact", "alike")))
 
-#: Units found with single launches as anchors suffice if one of them covers as much of the line.
+#: Names without their numbers are compared, and several launches in a row are anchors, if what was found before covers
+#: less of the line.
+_LITTLE: Final = 0.4
 _ENOUGH: Final = 0.9
 
 #: Mixes the codes of several launches in a row.
@@ -69,19 +78,19 @@ class Sums(NamedTuple):
 
 def sums_of(line: pl.DataFrame) -> Sums:
     """The running sums of `line`."""
-    codes = {name: _running(line.get_column(name)) for name in ("exact", "alike")}
+    codes = {name: _running(line.get_column(name)) for name in COLUMNS}
     return Sums(codes, *(_running(line.get_column(name)) for name in ("weight", "barrier")))
 
 
 def units(line: pl.DataFrame, sums: Sums) -> list[Unit]:
-    """The units of `line` that may be iterations, the shortest first; of equal length, that of names and shapes."""
+    """The units of `line` that may be iterations, the shortest first; of equal length, the most exact one."""
     found: dict[tuple[str, int], Unit] = {}
-    for ways in (_WAYS, _LONGER):
+    for ways, less in ((_WAYS, 2.0), (_LOOSE, _LITTLE), (_LONGER, _ENOUGH)):
+        if found and max(unit.share for unit in found.values()) >= less:
+            continue
         for column, of, size in ways:
             found.update({key: unit for key, unit in _found(line, sums, column, of, size) if key not in found})
-        if any(unit.share >= _ENOUGH for unit in found.values()):
-            break
-    return sorted(found.values(), key=lambda unit: (unit.length, unit.column == "alike"))
+    return sorted(found.values(), key=lambda unit: (unit.length, COLUMNS.index(unit.column)))
 
 
 def between(running: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series:
@@ -104,14 +113,21 @@ def _found(line: pl.DataFrame, sums: Sums, column: str, of: str, size: int) -> I
     codes = _grams(line.get_column(of), size)
     segments = _segments(codes, sums, column)
     counted = segments.with_columns(segments=pl.len().over("code")).group_by("code", "word")
-    alike = counted.agg(pl.len().alias("count"), pl.col("length", "segments").first(), pl.col("weight").sum())
+    first = pl.col("length", "segments", "first").first()
+    alike = counted.agg(pl.len().alias("count"), first, pl.col("weight").sum())
     alike = alike.filter(
+        pl.col("length") >= _LEAST_LENGTH[column],
         pl.col("count") >= LEAST_ALIKE,
         pl.col("count") * pl.col("length") >= _LEAST_LAUNCHES,
         pl.col("count") >= pl.col("segments") * needed_share(pl.col("length")),
     )
-    best = alike.sort("count", "code", descending=[True, False]).unique("word", keep="first", maintain_order=True)
-    for code, word in best.sort("weight", "word", descending=True).head(_EXAMINED).select("code", "word").iter_rows():
+    # an anchor that occurs in odd ones, too; what is equal is told apart by its place, since codes depend on the order
+    # in which names were read
+    best = alike.sort("count", "segments", "first", descending=[True, True, False]).unique(
+        "word", keep="first", maintain_order=True
+    )
+    best = best.sort("weight", "first", descending=[True, False]).head(_EXAMINED)
+    for code, word in best.select("code", "word").iter_rows():
         yield (column, word), _examined(codes, sums, column, code, word)
 
 
@@ -124,18 +140,23 @@ def _grams(codes: pl.Series, size: int) -> pl.Series:
 
 
 def _segments(codes: pl.Series, sums: Sums, column: str) -> pl.DataFrame:
-    """Segments between occurrences of each code (of many, those in the middle): code, word, length and weight."""
+    """Segments between occurrences of each code (of many, those in the middle).
+
+    Columns: code, first (a place of it), word, length and weight.
+    """
     places = codes.alias("code").to_frame().with_row_index("at").group_by("code", maintain_order=True).agg("at")
     often = pl.col("at").list.len()
     places = places.filter(often > LEAST_ALIKE)
     first = (often.cast(pl.Int64) - _SAMPLED).clip(lower_bound=0) // 2
-    places = places.with_columns(pl.col("at").list.slice(first, _SAMPLED)).explode("at")
+    places = places.with_columns(pl.col("at").list.slice(first, _SAMPLED), first=pl.col("at").list.first())
+    places = places.explode("at")
     start, code = places.get_column("at"), places.get_column("code")
     inside = (code == code.shift(-1)).fill_null(value=False)
     end, start = start.shift(-1).filter(inside), start.filter(inside)
     return pl.DataFrame(
         {
             "code": code.filter(inside),
+            "first": places.get_column("first").filter(inside),
             "word": between(sums.codes[column], start, end),
             "length": end - start,
             "weight": between(sums.weight, start, end),
