@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, recorded
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.grouping import grouped
@@ -90,6 +90,23 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
         name, capability = known.get(device, ("", (0, 0)))
         found.append(DeviceKernels(device, name, capability, total(rows, "exclusive_ns"), rows.drop("device")))
     return found
+
+
+def decoded_as(kernels: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
+    """Whether each kernel's decoded name is `wanted`."""
+    names = kernels.get_column("name")
+    known = [name for name in names.unique().drop_nulls() if wanted(decode(name))]
+    return names.is_in(known).fill_null(value=False)
+
+
+def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
+    """The operations in scope of some devices, stream by stream, with their names as text."""
+    streams = recorded(report, "stream").with_row_index("row").select("row", "stream")
+    columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id")
+    work = exclusive_operations(report).select(columns)
+    work = work.filter(pl.col("device").is_in(devices)).with_columns(pl.col("name").cast(pl.String))
+    placed = work.join(streams, on="row", how="left", maintain_order="left")
+    return placed.sort("device", "process_id", "stream", "start", maintain_order=True)
 
 
 def _devices(report: Report) -> list[tuple[int, str | None, str | None]]:

@@ -221,10 +221,10 @@ def _float32(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     text = (
         f"{told.plural(chosen.launches, 'matrix product')} in full float32, not on tensor cores, most {{0}}: "
         f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. TF32 (10 bits of mantissa; up to 8 times the "
-        f"rate on A100 and H100, less on others) saves at most that."
+        f"rate on A100 and H100, less on others) saves at most that; bfloat16 may save more."
     )
     remedy = (
-        'Allow TF32 where its precision suffices: torch.set_float32_matmul_precision("high"), or use bfloat16.'
+        'Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.'
         if in_pytorch(report)
         else "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)."
     )
@@ -239,7 +239,6 @@ def _float32(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         headline=f"float32 products without TF32: {percent(chosen.share)} of kernel time",
         action='torch.set_float32_matmul_precision("high")' if in_pytorch(report) else "CUBLAS_TF32_TENSOR_OP_MATH",
         where=place_of(report, chosen.operations(device.device)),
-        at_most=True,
     )
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, recorded
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
+from kanalyze.analyses.findings.rules._kernel_sums import decoded_as, kernel_sums, stream_lines
 from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import is_elementwise
@@ -23,8 +23,6 @@ from kanalyze.decoder.decode import decode
 from kanalyze.units import mean, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
 
@@ -51,8 +49,8 @@ def unfused_optimizer(report: Report) -> list[Finding]:
     """One finding per device and optimizer that updates weights by an operation at a time."""
     found = []
     for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
-        rows = steps.kernels.filter(_is(steps.kernels, _is_update) if steps.optimizer else pl.lit(value=True))
-        if not rows.is_empty() and not _is(steps.kernels, _is_fused).any():
+        rows = steps.kernels.filter(decoded_as(steps.kernels, _is_update) if steps.optimizer else pl.lit(value=True))
+        if not rows.is_empty() and not decoded_as(steps.kernels, _is_fused).any():
             found += _unfused(report, steps._replace(kernels=rows))
     return found
 
@@ -73,13 +71,6 @@ class _Steps(NamedTuple):
     spans: pl.DataFrame
 
 
-def _is(kernels: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
-    """Whether each kernel's decoded name is `wanted`."""
-    names = kernels.get_column("name")
-    known = [name for name in names.unique().drop_nulls() if wanted(decode(name))]
-    return names.is_in(known).fill_null(value=False)
-
-
 def _is_update(said: KernelName) -> bool:
     """Whether it updates each element on its own, as an optimizer's operators do."""
     return is_elementwise(said) and said.operation not in _NO_UPDATES
@@ -94,7 +85,7 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
     sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
     fewest = sums.get_column("launches").sort().item(0)
-    lists = _is(steps.kernels, lambda said: said.family == "optimizer").any()
+    lists = decoded_as(steps.kernels, lambda said: said.family == "optimizer").any()
     known = steps.optimizer in {*_FUSED, ""}
     if steps.kernels.height < _BOTH * fewest or (lists and not known):
         return []
@@ -187,18 +178,8 @@ def _by_launches(report: Report) -> list[_Steps]:
     devices = [one for one in kernel_sums(report) if _may_be_unfused(one.rows)]
     if not devices or _ranges(report, "step").height:
         return []
-    found = _update_runs(_lines(report, [one.device for one in devices]))
+    found = _update_runs(stream_lines(report, [one.device for one in devices]))
     return _steps(report, found)
-
-
-def _lines(report: Report, devices: list[int]) -> pl.DataFrame:
-    """The operations in scope of some devices, stream by stream, with their names as text."""
-    streams = recorded(report, "stream").with_row_index("row").select("row", "stream")
-    columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id")
-    work = exclusive_operations(report).select(columns)
-    work = work.filter(pl.col("device").is_in(devices)).with_columns(pl.col("name").cast(pl.String))
-    placed = work.join(streams, on="row", how="left", maintain_order="left")
-    return placed.sort("device", "process_id", "stream", "start", maintain_order=True)
 
 
 def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
@@ -226,11 +207,11 @@ def _belongs(said: KernelName) -> bool:
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
     """The kernels of each run from its first to its last update: the columns of `lines`, and step."""
-    known = _numbered(lines, _is(lines, is_elementwise))
+    known = _numbered(lines, decoded_as(lines, is_elementwise))
     known = known.with_columns(
-        _is(known, lambda said: said.family == "optimizer").alias("lists"),
-        own=_is(known, _belongs),
-        marks=_is(known, _marks),
+        decoded_as(known, lambda said: said.family == "optimizer").alias("lists"),
+        own=decoded_as(known, _belongs),
+        marks=decoded_as(known, _marks),
     )
     weight = pl.when(pl.col("lists") & pl.col("marks")).then(_FEWEST_UPDATES).otherwise(pl.col("marks").cast(pl.Int32))
     known = known.filter(weight.sum().over("step") >= _FEWEST_UPDATES).with_columns(place=pl.int_range(pl.len()))
@@ -283,7 +264,7 @@ def zero_grad_fills(report: Report) -> list[Finding]:
 
 def _fills(work: pl.DataFrame) -> pl.Series:
     """Whether each operation fills memory: a kernel that does, or a memset."""
-    return _is(work, _is_fill) | (work.get_column("kind").cast(pl.String) == "memset")
+    return decoded_as(work, _is_fill) | (work.get_column("kind").cast(pl.String) == "memset")
 
 
 def _is_fill(said: KernelName) -> bool:
@@ -302,11 +283,11 @@ def _by_fills(report: Report) -> list[_Steps]:
         devices += [one.device] if lists or fills >= _RECURRING * _FEWEST_FILLS else []
     if not devices or not in_pytorch(report):
         return []
-    lines = _lines(report, devices)
+    lines = stream_lines(report, devices)
     known = _numbered(lines, _fills(lines))
     known = beside(beside(known, report.kernel_config, "grid_x"), report.copy_detail, "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
-    known = known.with_columns(lists=_is(known, _is_list_fill), many=pl.len().over("step"), sizes=sizes)
+    known = known.with_columns(lists=decoded_as(known, _is_list_fill), many=pl.len().over("step"), sizes=sizes)
     alike = pl.col("step").n_unique().over("device", "many")
     row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (pl.col("sizes") >= _FEWEST_SIZES)
     return _steps(report, known.filter(row | pl.col("lists")))
