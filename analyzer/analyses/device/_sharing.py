@@ -17,6 +17,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, of_device
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import median_of
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 _LOCAL_DEVICE_NUMBERS: Final = ("torch.profiler",)
 
 _KINDS: Final = ("kernel", "graph")
+
+
+#: Kernels shorter than this are shorter than a time slice; of them so many, and such a part of all, meet another
+#: process's kernel where both run concurrently: at most one can at each switch between slices.
+_SLICE_NS: Final = 1_000_000
+_LEAST_MEETINGS: Final = 100
+_OFTEN: Final = 0.15
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,8 @@ class Shared:
         processes: Processes whose kernels overlap or alternate on it.
         together_ns: Time in its window in which kernels of two or more processes overlap.
         turns: Number of kernels that follow one of another process.
+        side_by_side: Whether the kernels certainly ran concurrently, as with MPS: so many of them, each shorter than a
+            time slice, overlap the next one, of another process, that these cannot be switches between slices.
         slowed: The kernel that lost most time by sharing, where one is known.
     """
 
@@ -60,6 +70,7 @@ class Shared:
     processes: list[int]
     together_ns: int
     turns: int
+    side_by_side: bool
     slowed: Slowed | None
 
 
@@ -80,7 +91,7 @@ def shared_devices(report: Report) -> list[Shared]:
 
 
 def _shared(device: int, work: pl.DataFrame) -> Shared | None:
-    together = _overlapping(work)
+    together = overlapping(work)
     line = work.sort("start", "end").get_column("process_id")
     turns = int((line != line.shift(1)).sum())
     if together.height:
@@ -92,11 +103,22 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
         processes, slowed = line, None
     else:
         return None
-    return Shared(device, processes.unique().sort().to_list(), intervals.length(together), turns, slowed)
+    known, together_ns = processes.unique().sort().to_list(), intervals.length(together)
+    return Shared(device, known, together_ns, turns, _side_by_side(work), slowed)
 
 
-def _overlapping(work: pl.DataFrame) -> pl.DataFrame:
-    """The span set in which kernels of two or more processes overlap."""
+def _side_by_side(work: pl.DataFrame) -> bool:
+    line = work.sort("start", "end").with_columns(
+        took=pl.col("end") - pl.col("start"),
+        meets=(pl.col("process_id") != pl.col("process_id").shift(-1)) & (pl.col("start").shift(-1) < pl.col("end")),
+    )
+    met = line.filter(pl.col("meets").fill_null(value=False))
+    many = met.height >= max(_LEAST_MEETINGS, _OFTEN * line.height)
+    return many and median_of(met, "took") < _SLICE_NS
+
+
+def overlapping(work: pl.DataFrame) -> pl.DataFrame:
+    """The span set in which kernels (process_id, start, end) of two or more processes overlap."""
     spans = [intervals.union(part) for part in work.partition_by("process_id")]
     edges = [pl.concat([part.select(at=side, step=pl.lit(step)) for side, step in _STEPS]) for part in spans]
     line = pl.concat([pl.DataFrame(schema={"at": pl.Int64, "step": pl.Int32}), *edges])

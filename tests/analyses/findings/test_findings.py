@@ -64,12 +64,12 @@ def test_kernels_stand_in_sentences_with_their_whole_names_whatever_is_in_these(
 
 
 def test_the_costliest_come_first_then_by_rule_and_device():
-    """Three quarters of 80 and of 40; processes 1 and 2 are on GPU 2 at once for 60."""
+    """Three quarters of 80 and of 40; half of the 60 for which processes 1 and 2 are on GPU 2 at once."""
     events = [launch(0, 80), launch(0, 40, device=3), launch(0, 40, device=1)]
     events += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)]
     assert rows(*events) == [
-        ("shared-gpu", 2, 60, 0.6),
         ("small-grid", 0, 60, 0.75),
+        ("shared-gpu", 2, 30, 0.3),
         ("small-grid", 1, 30, 0.375),
         ("small-grid", 3, 30, 0.375),
     ]

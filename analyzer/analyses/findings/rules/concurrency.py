@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
-from kanalyze.analyses.device._sharing import shared_devices
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations, of_device
+from kanalyze.analyses.device._sharing import overlapping, shared_devices
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration
 from kanalyze.analyses.host._launching_call import calls_of
@@ -271,15 +273,54 @@ def _at_stake_ns(waits: pl.DataFrame) -> int:
 
 
 def shared_gpu(report: Report) -> list[Finding]:
-    """One finding per GPU with simultaneously active kernels of several processes."""
-    return [_shared_with(per_iteration(report), shared) for shared in shared_devices(report) if shared.together_ns]
+    """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently.
+
+    At stake is the part of these waits that side by side would save at most: half of them, of two processes.
+    """
+    found = []
+    for shared in shared_devices(report):
+        if shared.side_by_side:
+            continue
+        waits = _waits_for_others(report, shared.device)
+        kernels = _kernels(report, shared.device)
+        spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
+        many = len(shared.processes)
+        if stake := intervals.length(spans) * (many - 1) // many:
+            found.append(_shared_with(per_iteration(report), shared, intervals.length(waits), stake))
+    return found
 
 
-def _shared_with(per: PerIteration, shared: Shared) -> Finding:
+def _kernels(report: Report, device: int) -> pl.DataFrame:
+    """The kernels and whole graphs of known processes on a device in its window: process_id, start, end."""
+    work = of_device(exclusive_operations(report), device)
+    running = pl.col("kind").is_in(["kernel", "graph"]) & pl.col("process_id").is_not_null()
+    return work.filter(running & (pl.col("end") > pl.col("start"))).select("process_id", "start", "end")
+
+
+def _waits_for_others(report: Report, device: int) -> pl.DataFrame:
+    """The span set in which work of a process was submitted, none of it ran, and kernels of another one did."""
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    work = of_device(device_operations(report), device)
+    called = calls_of(report, work.get_column("row"), "call_end")
+    line = pl.concat([work.select("process_id", "start", "end"), called], how="horizontal").drop_nulls()
+    kernels, found = _kernels(report, device), [pl.DataFrame(schema=intervals.SPANS)]
+    for (process,), own in line.partition_by("process_id", as_dict=True).items():
+        others = intervals.union(kernels.filter(pl.col("process_id") != process))
+        ready = intervals.clip(intervals.union(own.select(start="call_end", end="start")), low, high)
+        found.append(intervals.intersect(intervals.subtract(ready, intervals.union(own)), others))
+    return intervals.union(pl.concat(found))
+
+
+def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) -> Finding:
     *others, last = map(str, shared.processes)
+    waited = (
+        f"for {per.time(waited_ns)} what one had submitted waited while kernels of another ran" if waited_ns else ""
+    )
+    together = f"for {per.time(shared.together_ns)} kernels of more than one had begun and not ended"
+    held = ", and ".join(filter(None, (waited, together if shared.together_ns else "")))
     text = (
-        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: for {per.time(shared.together_ns)} "
-        f"kernels of more than one had begun and not ended, and the next was another's {plural(shared.turns, 'time')}."
+        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was another's "
+        f"{plural(shared.turns, 'time')}."
     )
     names: tuple[str, ...] = ()
     if (slowed := shared.slowed) is not None:
@@ -291,7 +332,7 @@ def _shared_with(per: PerIteration, shared: Shared) -> Finding:
         "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
         "or give each process a GPU, or a MIG instance, of its own."
     )
-    one = Finding("shared-gpu", shared.device, shared.together_ns, text, remedy, "concurrency", names)
+    one = Finding("shared-gpu", shared.device, stake, text, remedy, "concurrency", names)
     headline = f"{plural(len(shared.processes), 'process')} share GPU {shared.device}"
     return one._replace(headline=headline, action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process")
 

@@ -11,7 +11,7 @@ import kanalyze
 from kanalyze.analyses.device._sharing import shared_devices
 from kanalyze.analyses.findings.rules.concurrency import shared_gpu
 from kanalyze.window import Window
-from support.build import graph, kernel, memcpy, report
+from support.build import call, graph, kernel, memcpy, report
 from support.command import REPORTS, run
 
 BEFORE = kernel(0, 10, process=1, name="gemm")
@@ -21,7 +21,7 @@ OTHERS = [kernel(30, 35, process=2, name="relu"), kernel(40, 45, process=2, name
 
 def test_a_kernel_that_holds_the_other_process_s():
     (found,) = shared_gpu(report([BEFORE, LONG, *OTHERS]))
-    assert (found.rule, found.device, found.at_stake_ns) == ("shared-gpu", 0, 10)
+    assert (found.rule, found.device, found.at_stake_ns) == ("shared-gpu", 0, 5)
     assert found.text == (
         "Processes 1 and 2 share GPU 0: for 10 ns kernels of more than one had begun and not ended, and the next was "
         "another's 1 time. {0} of process 1 takes up to 40 ns then, 10 ns else (median). Without MPS or MIG they run "
@@ -32,7 +32,7 @@ def test_a_kernel_that_holds_the_other_process_s():
 
 
 def test_whole_graphs_count_as_kernels():
-    assert shared_gpu(report([graph(0, 50, process=1), graph(20, 70, process=2)]))[0].at_stake_ns == 30
+    assert shared_gpu(report([graph(0, 50, process=1), graph(20, 70, process=2)]))[0].at_stake_ns == 15
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,46 @@ def test_a_trace_numbers_the_gpus_of_each_process():
 
 def test_a_window_or_a_process_alone():
     of = report([BEFORE, LONG, *OTHERS])
-    assert shared_gpu(of.narrow(window=Window(0, 33)))[0].at_stake_ns == 3
+    assert shared_gpu(of.narrow(window=Window(0, 34)))[0].at_stake_ns == 2
     assert shared_gpu(of.narrow(window=Window(50, 60))) == []
     assert shared_gpu(of.narrow(process=1)) == []
+
+
+def launched(number, call_end, start, end, process):
+    """A kernel, and the call that launched it."""
+    return [
+        call("cudaLaunchKernel", call_end - 1, call_end, correlation=number, process=process),
+        kernel(start, end, correlation=number, process=process),
+    ]
+
+
+def test_work_that_waits_for_another_process_that_runs():
+    """Process 2 could run from 15 on, and does from 50 on; then process 1 waits from 55 on."""
+    events = [*launched(1, 10, 10, 45, 1), *launched(2, 15, 50, 90, 2), *launched(3, 55, 95, 99, 1)]
+    (one,) = shared_gpu(report(events))
+    assert one.at_stake_ns == (30 + 35) // 2
+    assert one.text.startswith(
+        "Processes 1 and 2 share GPU 0: for 65 ns what one had submitted waited while kernels of another ran, and the "
+        "next was another's 2 times. Without MPS"
+    )
+    assert (one.headline, one.action[:26]) == ("2 processes share GPU 0", "nvidia-cuda-mps-control -d")
+
+
+def test_what_waits_for_its_own_process_does_not_count():
+    """Process 2 runs on another stream until 50 itself."""
+    events = [*launched(1, 10, 10, 45, 1), *launched(2, 15, 50, 90, 2), *launched(3, 5, 15, 50, 2)]
+    assert shared_gpu(report(events))[0].at_stake_ns == (5 + 30) // 2  # until 15, and at once
+    assert shared_gpu(report([*launched(1, 10, 10, 45, 1), *launched(2, 45, 50, 90, 2)])) == []
+
+
+@pytest.mark.parametrize(("length", "apart", "raised"), [(90, 50, False), (90, 90, True), (2_000_000, 900_000, True)])
+def test_short_kernels_that_meet_again_and_again_run_side_by_side(length, apart, raised):
+    events = [
+        kernel(number * apart, number * apart + length, process=1 + number % 2, stream=number % 3)
+        for number in range(200)
+    ]
+    events += launched(999, 0, 10, 11, 2)
+    assert bool(shared_gpu(report(events))) == raised
 
 
 def health(events):
