@@ -1,4 +1,4 @@
-"""The pairs of `remedies` that are about habits: data, waits, launches, memory."""
+"""The pairs of `remedies` about habits: data, waits, launches, memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import triton.language as tl
 from torch.nn import functional
 
 from _common import can_compile
-from _models import GPT, Shape
+from _models import GPT, Shape, resnet
 from _pairs import pair
 
 if TYPE_CHECKING:
@@ -118,23 +118,29 @@ class Images(torch.utils.data.Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         """One picture: noise, made larger."""
         noise = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(index))
-        return functional.interpolate(noise, (self.size, self.size), mode="bicubic")[0]
+        return functional.interpolate(noise, (self.size, self.size), mode="bilinear")[0]
 
 
 def network(work: Work, channels: int) -> torch.nn.Module:
     """Some convolutions for the GPU to do."""
-    layers = [torch.nn.Conv2d(channels if index else 3, channels, 3, 2) for index in range(3)]
-    return torch.nn.Sequential(*layers).to(work.device)
+    return torch.nn.Sequential(*(torch.nn.Conv2d(n, channels, 3, 2) for n in (3, channels, channels))).to(work.device)
 
 
 @pair("DataLoader(num_workers=0)", "num_workers=8, pin_memory=True", "bf16")
 def loader(work: Work) -> Step:
     """The step waits for its data, which nothing prepared."""
-    pinned, model = work.mended and work.device.type == "cuda", network(work, 64)
+    pinned = work.mended and work.device.type == "cuda"
     images, workers = Images(work.size(224, 64)), work.size(8, 2) if work.mended else 0
-    data = torch.utils.data.DataLoader(images, work.size(32, 2), num_workers=workers, pin_memory=pinned)
-    batches = iter(data)
-    return lambda: model(next(batches).to(work.device, non_blocking=pinned)).mean().detach()
+    data = torch.utils.data.DataLoader(images, work.size(64, 4), num_workers=workers, pin_memory=pinned)
+    batches, model = iter(data), resnet((3, 4, 6, 3) if work.big else (1, 1)).to(work.device)
+
+    def step() -> torch.Tensor:
+        model.zero_grad()
+        loss = model(next(batches).to(work.device, non_blocking=pinned)).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    return step
 
 
 @pair("x.to(device) of pageable memory", "pin_memory() once, non_blocking=True", "bf16")
