@@ -74,18 +74,20 @@ class PerIteration(NamedTuple):
         """A time as a part: ``10.93 ms of a step``, or ``655.9 ms``."""
         return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self._of}"
 
-    def plural(self, number: int, noun: str) -> str:
+    def plural(self, number: int, noun: str, more: str = "") -> str:
         """A count: ``1,184 kernels a step``, ``2.5 kernels a step``, ``3 kernels in 60 steps``, or ``71,040 kernels``.
 
-        A mean below one is told as a count of all, since nobody sees 0.05 kernels in a step.
+        A mean below one is told as a count of all, since nobody sees 0.05 kernels in a step. `more` follows the noun:
+        ``2 copies of pinned memory a step``.
         """
+        more = f" {more}" if more else ""
         if self.iterations is None:
-            return plural(number, noun)
+            return f"{plural(number, noun)}{more}"
         if number < self.iterations:
-            return f"{plural(number, noun)} in {self.all}"
+            return f"{plural(number, noun)}{more} in {self.all}"
         if number == self.iterations:
-            return f"1 {noun} {self._a}"
-        return f"{mean(number, self.iterations)} {plural_of(noun)} {self._a}"
+            return f"1 {noun}{more} {self._a}"
+        return f"{mean(number, self.iterations)} {plural_of(noun)}{more} {self._a}"
 
     def mean_time(self, ns: float) -> str:
         """A time where the sentence says elsewhere that it is per iteration: ``10.93 ms``."""

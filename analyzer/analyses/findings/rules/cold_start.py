@@ -101,7 +101,11 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
     one = Finding("module-loading", device, stake, text, remedy, "ledger")
     headline = f"CUDA loads modules and libraries for {per.time(stake)}"
-    return [one._replace(headline=headline, action="warm up before you measure, or CUDA_MODULE_LOADING=EAGER")]
+    action = "warm up before you measure, or CUDA_MODULE_LOADING=EAGER"
+    if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
+        remedy = "It goes on in the steady part: keep to a few shapes, and run each once before."
+        one, action = one._replace(remedy=remedy), "keep to a few shapes, and run each once before"
+    return [one._replace(headline=headline, action=action)]
 
 
 def _after_contexts(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

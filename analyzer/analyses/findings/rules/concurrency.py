@@ -50,9 +50,9 @@ def serial_copy(report: Report) -> list[Finding]:
             where = ", ".join(map(str, streams))
             per = per_iteration(report)
             text = (
-                f"{per.plural(copies.height, 'copy')} of pinned memory, {size(total(copies, 'size_bytes'))}, ran alone "
-                f"for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); the host "
-                f"had submitted both by then, and only the stream's order kept them apart."
+                f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran "
+                f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream ({where}); "
+                f"the host had submitted both by then, and only the stream's order kept them apart."
             )
             one = Finding("serial-copy", device, stake, text, _COPY_ASIDE, "concurrency")
             headline = f"{per.plural(copies.height, 'copy')} run between kernels, not beside"

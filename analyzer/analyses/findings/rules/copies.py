@@ -39,7 +39,11 @@ _COMPARABLE_BYTES: Final = 1 << 20
 #: Maximum length of a range's name in the sentence.
 _LONGEST: Final = 60
 
-_PIN: Final = "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch."
+#: The remedy for copies that recur, in CUDA and in PyTorch.
+_PIN: Final = (
+    "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch.",
+    "Copy from pinned memory: DataLoader(…, pin_memory=True) or pin_memory(), and .to(device, non_blocking=True).",
+)
 _ONCE: Final = "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare."
 
 
@@ -69,9 +73,9 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         device,
         stake,
         text,
-        _PIN,
+        _PIN[in_pytorch(report)],
         "copies",
-        headline=f"{per.plural(copies.height, 'copy')} of pageable memory block the host",
+        headline=f"{per.plural(copies.height, 'copy', 'of pageable memory')} block the host",
         action=_PINNED_COPY[in_pytorch(report), to_host],
         at_most=True,
     )
@@ -96,7 +100,7 @@ def _what(report: Report, copies: pl.DataFrame) -> str:
     )
     against = f", pinned ones {rate(_bandwidth(pinned))}" if pinned.height else ""
     moved = f"{size(total(copies, 'size_bytes'))} at {rate(_bandwidth(copies))}{against}"
-    return f"{per_iteration(report).plural(copies.height, 'asynchronous copy')} of pageable memory, {moved}:"
+    return f"{per_iteration(report).plural(copies.height, 'asynchronous copy', 'of pageable memory')}, {moved}:"
 
 
 def _recurring(report: Report, copies: pl.DataFrame) -> str:

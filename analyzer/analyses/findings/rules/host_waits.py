@@ -154,7 +154,8 @@ def _computes(report: Report, device: int, stake: int, share: float) -> Finding:
         f"{_besides(report, device, per, stake)}. {sentences}"
     )
     headline, action, remedy = _advice(report, phases)
-    where = str(notable.item(0, "where")) if notable.height else ""
+    mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
+    where = str(phases.item(0, "where")) if mostly else ""
     return Finding(
         "host-computes",
         device,

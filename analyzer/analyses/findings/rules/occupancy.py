@@ -117,7 +117,7 @@ def small_grid(report: Report) -> list[Finding]:
             f"{{0}} uses {shape} on {count(top['sm_count'])} SMs{of_fit}, for {per.time(top['alone_ns'])}.{others} A "
             f"block for every SM gains at most the time at stake; more may follow with several."
         )
-        remedy = "Give it at least one block per SM, better several: more parallelism, or kernels side by side."
+        remedy = _BLOCKS[in_pytorch(report)]
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names)
         headline = f"{{0}} has {plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs"
@@ -125,7 +125,11 @@ def small_grid(report: Report) -> list[Finding]:
     return found
 
 
-#: How to get more blocks, in CUDA and in PyTorch.
+#: The remedy for small grids, in CUDA and in PyTorch, whose kernels choose their grids by the shapes; and in a line.
+_BLOCKS: Final = (
+    "Give it at least one block per SM, better several: more parallelism, or kernels side by side.",
+    "Give it more to do: its grid follows the shapes, so larger batches; or torch.compile, which fuses small kernels.",
+)
 _LARGER: Final = (
     "more blocks: smaller tiles, a larger batch, or kernels side by side",
     "larger batches, or fuse it with its neighbours: torch.compile",
@@ -179,6 +183,8 @@ def tail(report: Report) -> list[Finding]:
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
             "parts of the work; or run other kernels beside it."
         )
+        if in_pytorch(report):
+            remedy = "Its grid follows the shapes: try other batch sizes or widths; or run other kernels beside it."
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
         one = Finding("tail", device, stake, text, remedy, "occupancy", names)
         headline = f"{{0}}: its last wave is {percent(top['tail_share'])} of its time"

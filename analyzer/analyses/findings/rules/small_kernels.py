@@ -52,7 +52,7 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         device,
         stake,
         text,
-        "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
+        _LESS_OFTEN[in_pytorch(report)],
         "launch_summary",
         (str(top["name"]),),
         headline=f"{per.plural(launches, 'kernel')} take longer to launch than to run",
@@ -60,6 +60,12 @@ def _launch_bound(report: Report, device: int, waiting: pl.DataFrame) -> Finding
         where=place_of_kernel(report, device, str(top["name"]), stake),
     )
 
+
+#: The remedy for short kernels, in CUDA and in PyTorch.
+_LESS_OFTEN: Final = (
+    "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
+    'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger batches.',
+)
 
 #: How to launch less often, in CUDA and in PyTorch; and why mending may gain more than what the launches take.
 _REPLAY: Final = (
@@ -112,6 +118,11 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     remedy = (
         f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
     )
+    if in_pytorch(report):
+        remedy = (
+            'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
+            "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors."
+        )
     return Finding(
         "graph-candidate",
         device,

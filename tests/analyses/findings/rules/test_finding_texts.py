@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-from kanalyze.analyses.findings.findings import findings
+from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.page.time_page import summarize
+from kanalyze.explanations import explanation
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown, terminal
+from kanalyze.window import Window
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -85,3 +87,38 @@ def test_pages_of_names_with_braces(reports):
         terminal.render(pages, terminal.Look(80, colour=False), 8),
     ):
         assert text
+
+
+@pytest.fixture(scope="module", params=["findings", "memory", "thrash", "nccl", "torch", "add_um", "two_processes"])
+def told(request):
+    """The findings of a report as a whole, and as if it were four steps."""
+    whole = real_report(REPORTS / f"{request.param}.sqlite")
+    return ranked(whole), ranked(whole.narrow(window=Window(count=4, each="step")))
+
+
+@pytest.mark.one_in(2)
+def test_headlines_and_actions_fit_a_line(told):
+    for finding in (finding for findings_of in told for finding in findings_of):
+        headline = finding.headline.format(*("" for _ in finding.names))
+        assert 0 < len(headline) <= HEADLINE_LONGEST, headline
+        assert 0 < len(finding.action) <= ACTION_LONGEST, finding.action
+        assert not headline.endswith((".", ":"))
+        assert not finding.action.endswith(".")
+        assert not headline.endswith("…"), finding.rule  # each rule has one of its own
+        finding.where.format()
+
+
+@pytest.mark.one_in(2)
+def test_the_same_is_found_in_steps_and_told_of_each(told):
+    whole, steps = told
+    assert [finding[:3] for finding in steps] == [finding[:3] for finding in whole]
+    changed = [finding.rule for finding, one in zip(whole, steps, strict=True) if finding.text != one.text]
+    assert changed or not whole
+
+
+@pytest.mark.one_in(2)
+def test_an_upper_bound_is_explained_as_one(told):
+    for finding in told[0]:
+        at_stake = explanation(finding.rule).text.partition("At stake: ")[2].partition("What to do: ")[0]
+        if finding.at_most:
+            assert "at most" in at_stake or "cannot gain more" in at_stake, finding.rule

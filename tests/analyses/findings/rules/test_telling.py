@@ -42,6 +42,8 @@ def test_a_time(told, time, part):
 )
 def test_a_count(told, number, text):
     assert told.plural(number, "copy") == text
+    noun = next(word for word in ("copies", "copy") if word in text)
+    assert told.plural(number, "copy", "of {0}") == text.replace(noun, f"{noun} of {{0}}")
 
 
 @pytest.mark.parametrize(
