@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._launching_call import calls_of, launching_rows
 from kanalyze.analyses.host._python_frames import roles
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._idle_parts import range_names
@@ -16,7 +16,7 @@ from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import gathered, rows_at
 from kanalyze.named_ranges import ALL_STEPS
 
 if TYPE_CHECKING:
@@ -48,6 +48,16 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
         if found.height:
             return literal(str(found.item(-1, "place")))
     return ""
+
+
+def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
+    """The end of the last launch that a process began before each point (process_id, at); null for none."""
+    returned = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).alias("returned")
+    launches = rows_at(report.kind("api").select("process_id", "start_ns", "dur_ns"), launching_rows(report))
+    every = launches.select("process_id", returned, before="start_ns").sort("before")
+    asked = points.select("process_id", before=pl.col("at") - 1).with_row_index("point").sort("before")
+    found = asked.join_asof(every, on="before", by="process_id", check_sortedness=False).sort("point")
+    return found.get_column("returned")
 
 
 def operator_of(report: Report, chosen: pl.Expr) -> str:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
-from kanalyze.analyses.findings.rules._places import operator_of, place_of
+from kanalyze.analyses.findings.rules._places import launch_before, operator_of, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
 
@@ -88,14 +93,34 @@ def _is_cast(said: KernelName) -> bool:
     return said.library == "aten" and said.operation == "copy" and made in _FLOATS and given != (made,)
 
 
+def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
+    """Idle time of the device right before casts that begin after it, in ns.
+
+    Of each it counts from the end of the process's launch before, and is no more than in the median: what else the
+    host did now and then, such as loading data, is not the cast's.
+    """
+    if "api" not in report.kinds:
+        return 0
+    work = exclusive_operations(report).filter(chosen.operations(device.device)).select("row", "process_id", "start")
+    at = calls_of(report, work.get_column("row"), "call_start").to_series()
+    before = launch_before(report, work.with_columns(at=at))
+    gaps = idle_spans(report)[device.device].select(since="start", start="end")
+    known = work.with_columns(before=before).drop_nulls("before").join(gaps, on="start")
+    idle = known.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
+    median = idle.sort().item(len(idle) // 2) if len(idle) else 0
+    return int(idle.clip(upper_bound=median).sum())
+
+
 def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     told, most = per_iteration(report), decode(chosen.longest)
     to = f"to {most.output_type}" + (f" from {most.input_types[0]}" if most.input_types else "")
+    waited = _waited(report, device, chosen)
     around = operator_of(report, chosen.operations(device.device))
     text = (
         f"{told.plural(chosen.launches, 'cast')} between types, most {to} ({{0}}): {told.time(chosen.ns)}, "
-        f"{percent(chosen.share)} of kernel time{f', most in {around}' if around else ''}. autocast casts weights of "
-        f"float32 in each forward pass, and their gradients back."
+        f"{percent(chosen.share)} of kernel time{f', most in {around}' if around else ''}; the GPU idled "
+        f"{told.time(waited)} until they were launched. autocast casts weights of float32 in each forward pass, and "
+        f"their gradients back."
     )
     remedy = (
         "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "
@@ -104,7 +129,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     return Finding(
         "recurring-casts",
         device.device,
-        chosen.ns,
+        chosen.ns + waited,
         text,
         remedy,
         "kernels --by operation",

@@ -12,13 +12,13 @@ from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._kernel_sums import decoded_as, kernel_sums, stream_lines
-from kanalyze.analyses.findings.rules._places import place_of
+from kanalyze.analyses.findings.rules._places import launch_before, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import is_elementwise
-from kanalyze.analyses.host._launching_call import calls_of, launching_rows
+from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.columns.lookup import beside
 from kanalyze.decoder.decode import decode
 from kanalyze.units import mean, plural
 
@@ -223,14 +223,10 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     """The runs as steps by device, each from the end of the launch before its first one to that of its last."""
     calls = calls_of(report, rows.get_column("row"), "call_start", "call_end")
     known = rows.select("device", "process_id", "step").hstack(calls.get_columns()).drop_nulls("call_start")
-    begun = known.group_by("device", "process_id", "step").agg(
-        at=pl.col("call_start").min() - 1, end=pl.col("call_end").max()
+    spans = known.group_by("device", "process_id", "step").agg(
+        at=pl.col("call_start").min(), end=pl.col("call_end").max()
     )
-    returned = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).alias("returned")
-    launches = rows_at(report.kind("api").select("process_id", "start_ns", "dur_ns"), launching_rows(report))
-    every = launches.select("process_id", returned, at="start_ns").sort("at")
-    spans = begun.sort("at").join_asof(every, on="at", by="process_id", check_sortedness=False)
-    start = pl.min_horizontal(pl.coalesce("returned", "at"), pl.col("at") + 1)
+    start = pl.min_horizontal(pl.coalesce(launch_before(report, spans), "at"), "at")
     spans = spans.select("device", start.alias("start"), "end").sort("start", "end")
     found = []
     for (device,), own in rows.partition_by("device", as_dict=True).items():

@@ -53,7 +53,7 @@ def casts(many, name, *, rest=1000):
 def test_casts_that_recur(name, to):
     (found,) = recurring_casts(report(casts(32, name)))
     assert (found.at_stake_ns, found.at_most) == (320, False)
-    assert f"32 casts between types, most {to} ({{0}}): 320 ns, 24.2 % of kernel time. autocast" in found.text
+    assert f"32 casts between types, most {to} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU" in found.text
 
 
 @pytest.mark.parametrize("events", [casts(32, SAME), casts(31, UP), casts(32, UP, rest=20_000)])
@@ -68,6 +68,18 @@ def test_casts_rarer_than_steps_do_not_recur():
     assert "2 casts a step between types, most" in found.text
 
 
+def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median():
+    """Each begins 14 after the end of the one before, which itself ends after the launch before; one is late."""
+    events = []
+    for number in range(32):
+        at = 20 * number + (1000 if number > 16 else 0)
+        events.append(call("cudaLaunchKernel", at, at + 4, correlation=number))
+        events.append(kernel(at + 4, at + 10, name=UP, correlation=number))
+    (found,) = recurring_casts(report(events))
+    assert found.at_stake_ns == 32 * 6 + 31 * 14
+    assert "the GPU idled 434 ns until they were launched" in found.text
+
+
 def test_the_outermost_operator_of_most_casts_is_named():
     events = [
         host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
@@ -77,7 +89,7 @@ def test_the_outermost_operator_of_most_casts_is_named():
         *(kernel(1000 + at, 1001 + at, name=UP) for at in range(31)),
     ]
     (found,) = recurring_casts(report(events))
-    assert "most in ToCopyBackward0. autocast" in found.text
+    assert "most in ToCopyBackward0; the GPU" in found.text
 
 
 def test_a_convolutional_network_in_nchw():
