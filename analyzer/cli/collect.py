@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -15,10 +15,16 @@ from kanalyze.cli._output import Progress, emit, flush, print_message
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from kanalyze.collectors import Capture, Options
+
+#: What ends the options.
+_END: Final = "--"
+
+#: As a workload: the first of the arguments is a module.
+MODULE: Final = "-m"
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -66,16 +72,63 @@ def _all_options(command: F) -> F:
     return command
 
 
-@click.command()
+class _Collect(click.Command):
+    """The command whose options stand before the program; what follows that is the program's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As of any command, but that ``--`` behind the program lets options stand between both."""
+        return super().parse_args(ctx, self._options_first(ctx, args))
+
+    def _options_first(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words with the options before the program, if ``--`` ends them behind it."""
+        if _END not in args:
+            return args
+        head, rest = args[: args.index(_END)], args[args.index(_END) + 1 :]
+        for at in range(len(head)):
+            options = head[:at] + head[at + 1 :]
+            if self._all_ours(ctx, options) and self._all_ours(ctx, head[:at]):
+                return [*options, _END, head[at], *rest]
+        return args
+
+    def _all_ours(self, ctx: click.Context, words: list[str]) -> bool:
+        """Whether the words are options of this command, with their values, and nothing else."""
+        options = click.Command(self.name, params=[one for one in self.params if isinstance(one, click.Option)])
+        try:
+            return not options.make_parser(ctx).parse_args(list(words))[1]
+        except click.UsageError:
+            return False
+
+
+def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
+    """Says which options of ours stand behind the program and are passed on to it."""
+    known = {name for option in ctx.command.params for name in option.opts if name.startswith("-")}
+    named = dict.fromkeys(word for word in (word.partition("=")[0] for word in args) if word in known)
+    if named and _END not in sys.argv:
+        passed = f"passed on to {outlets.line(workload)}: {', '.join(named)}"
+        print_message(f"Note: {passed}. Options of kanalyze stand before the program.")
+
+
+@click.command(cls=_Collect, context_settings={"allow_interspersed_args": False})
+@_all_options
+@click.option("-m", "module", is_flag=True, help="WORKLOAD is a module, as in python -m.")
+@click.option("--dry-run", is_flag=True, help="Print the commands, for any machine, and run none of them.")
 @click.argument("workload")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@_all_options
-@click.option("--dry-run", is_flag=True, help="Print the commands, to copy and paste, and run none of them.")
-def collect(workload: str, args: tuple[str, ...], dry_run: bool, **told: Any) -> None:  # noqa: ANN401, FBT001 - click's
+def collect(
+    workload: str,
+    args: tuple[str, ...],
+    *,
+    module: bool,
+    dry_run: bool,
+    **told: Any,  # noqa: ANN401 - each has its own type
+) -> None:
     """Profile WORKLOAD, a .cu file, Python script, executable or name from `kanalyze workloads`.
 
-    ARGS are its own; write -- before them: kanalyze collect train.py -- --epochs 2
+    What follows it is its own: kanalyze collect train.py --epochs 2
     """
+    _note_ours(click.get_current_context(), workload, args)
+    if module:
+        workload, args = MODULE, (workload, *args)
     from kanalyze import collectors  # noqa: PLC0415 - --help need not wait
     from kanalyze.collectors.base.errors import IncompleteError, InterruptedCaptureError  # noqa: PLC0415 - as above
 

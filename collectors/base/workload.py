@@ -7,7 +7,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from kanalyze.collectors.base.errors import WorkloadError
 from kanalyze.collectors.base.launchers import LAUNCHERS, behind, starts_python
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.collectors.base.launchers import Behind
+
+#: What stands before a module's name, on Python's command line as on ours.
+MODULE: Final = "-m"
 
 Kind = Literal["cuda", "python", "executable"]
 
@@ -46,12 +49,14 @@ class Workload:
 
 
 def resolve(text: str, args: Sequence[str] = ()) -> Workload:
-    """Resolves `text` to a workload: a file, a reference workload, or a program on PATH.
+    """Resolves `text` to a workload: a file, a reference workload, a program on PATH; ``-m``: the module in `args`.
 
     Raises:
         WorkloadError: There is no such thing, or it can neither be compiled nor run.
     """
     path = Path(text)
+    if text == MODULE and args and not path.is_file():
+        return Workload(_name(args[0].rpartition(".")[2]), "python", None, tuple(args[1:]), (), (MODULE, args[0]))
     if not path.is_file():
         known = reference(text)
         on_path = shutil.which(text) if os.sep not in text else None

@@ -20,6 +20,7 @@ from kanalyze.collectors.run import build_cache as cache
 from kanalyze.collectors.run import compiled_after
 from kanalyze.collectors.run.passes import NO_KERNELS, RUNS, Found
 from kanalyze.collectors.run.plan import Plan, script
+from kanalyze.collectors.run.portable import defined, portable
 from kanalyze.collectors.run.runner import Runner, StepFailedError
 from kanalyze.collectors.tools import machine, manifest
 from kanalyze.collectors.tools.found import Tools, find_tools, obstacles, wanted_passes, wants_torch
@@ -107,7 +108,7 @@ def collect(
 def dry_run(
     workload: str | PathLike[str], args: Sequence[str] = (), options: Options | None = None, **changes: Unpack[Keywords]
 ) -> list[str]:
-    """The commands of a run as shell lines; starts nothing but the tools' ``--version``.
+    """The commands of a run as shell lines for any machine; starts nothing but the tools' ``--version``.
 
     Raises:
         WorkloadError: There is no such program.
@@ -118,12 +119,14 @@ def dry_run(
     work = resolve(str(workload), args)
     final = files.target(work.name, chosen.output)
     tools = find_tools(chosen, work, torch=False)
-    plan, compiled = Plan(work, chosen, tools, final), None
+    given, compiled = Plan(work, chosen, tools, final), None
+    plan = portable(given, str(workload))
     if work.kind == "cuda" and work.path is not None:
-        build = cache.planned(tools.nvcc, work.path, _arch(chosen, tools), chosen.nvcc_flags)
-        plan, compiled = replace(plan, binary=build.binary), build.command
+        source, binary = plan.workload.path or work.path, final / "build" / work.path.stem
+        plan = replace(plan, binary=binary)
+        compiled = nvcc.command(plan.tools.nvcc.command, source, binary, _arch(chosen, tools), chosen.nvcc_flags)
     passes = [name for name in wanted_passes(work, chosen) if name != "torch" or work.kind == "python"]
-    return script(plan, passes, compiled)
+    return defined(script(plan, passes, compiled), given)
 
 
 def _arch(options: Options, tools: Tools) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ The dry run prints them, and the runner takes its steps from the same functions.
 from __future__ import annotations
 
 import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 #: The script that runs in the workload's Python.
 RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
 
+#: A Python that has kanalyze, as it is called where the lines of a dry run are pasted.
+OWN_PYTHON: Final = "python3"
+
 #: Placeholder for what is only known after the nsys pass.
 _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
@@ -39,6 +41,7 @@ class Plan:
         tools: The tools found.
         folder: The capture folder.
         binary: The compiled workload, where it is a CUDA source.
+        runner: The script that runs in the workload's Python.
     """
 
     workload: Workload
@@ -46,6 +49,7 @@ class Plan:
     tools: Tools
     folder: Path
     binary: Path | None = None
+    runner: Path = RUNNER
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -67,7 +71,7 @@ class Plan:
 
     @property
     def _under_runner(self) -> tuple[str, ...]:
-        return torch_pass.command(str(self.tools.python), RUNNER, self.folder, self.options, self.workload)
+        return torch_pass.command(str(self.tools.python), self.runner, self.folder, self.options, self.workload)
 
     def log(self, name: str) -> Path:
         """The log file of the step `name`."""
@@ -148,7 +152,7 @@ def _ncu_lines(plan: Plan, *, chosen: bool) -> list[str]:
     listing, options = plan.launches(), plan.options
     wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]
     wanted += ["--part"] if options.partial else []
-    choose = shlex.join([sys.executable, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *wanted])
+    choose = shlex.join([OWN_PYTHON, "-m", "kanalyze.collectors.tools.choose", str(listing.stdout), *wanted])
     first, *pages = plan.ncu(1, Selection((), filter_flags(_CHOSEN, options.kernels, options)))
     command = first.shell.replace(shlex.quote(_CHOSEN), f'"$({choose})"')
     return [listing.shell, command, *(step.shell for step in pages)]

@@ -101,8 +101,8 @@ def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
     if workload.starts_python:
         return Obstacle(
             "the script that this program starts cannot be told, and torch.profiler runs in the script's own process",
-            "give the command that starts it: `kanalyze collect torchrun -- --nproc-per-node=2 train.py`, "
-            "`kanalyze collect python -- train.py`",
+            "give the command that starts it: `kanalyze collect torchrun --nproc-per-node=2 train.py`, "
+            "`kanalyze collect python train.py`",
         )
     if workload.kind != "python":
         return Obstacle("torch.profiler records Python workloads only", "give the script, or leave torch out of --with")

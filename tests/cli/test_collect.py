@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,9 @@ import pytest
 from kanalyze.collectors.base.workloads import references
 from support.command import REPORTS, command_line, environment, refused, run
 from support.stand_ins import PROGRAM, StandIns
+
+#: A Python that has kanalyze, as the lines of a dry run call it.
+OWN_PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 
 ENDLESS = "#!/bin/sh\necho started\nsleep 1000 &\nwait\n"
 
@@ -58,7 +62,7 @@ def wait_for(path, text):
 
 def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
     del machine
-    ran = run("collect", "program", "-o", "cap")
+    ran = run("collect", "-o", "cap", "program")
     assert ran.status == 0
     assert ran.lines[0].startswith("cap  ")
     assert "WHERE THE TIME WENT" in ran.text
@@ -76,7 +80,7 @@ def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
 def test_the_page_at_its_end_is_that_of_all_tools(machine):
     for page in ("details", "raw", "source"):
         shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
-    ran = run("collect", "program", "-o", "cap")
+    ran = run("collect", "-o", "cap", "program")
     assert (ran.status, "left out" in ran.error) == (0, False)
     assert "with ncu" in ran.text
     # the stand-in lists several launches, of which ncu was told the second; its nsys report has but one
@@ -87,7 +91,7 @@ def test_the_page_at_its_end_is_that_of_all_tools(machine):
 def test_without_the_nsys_pass_the_page_is_of_what_there_is(machine):
     for page in ("details", "raw"):
         shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
-    ran = run("collect", "--with", "ncu", "program", "-o", "cap")
+    ran = run("collect", "--with", "ncu", "-o", "cap", "program")
     assert ran.status == 0
     assert ran.text == run("summarize", "cap").text
     assert "Nsight Compute" in ran.lines[0] or "ncu" in ran.lines[0]
@@ -95,7 +99,7 @@ def test_without_the_nsys_pass_the_page_is_of_what_there_is(machine):
 
 def test_an_existing_folder_is_refused_before_anything_runs(machine):
     Path("cap").mkdir()
-    message, remedy = refused(run("collect", "program", "-o", "cap"))
+    message, remedy = refused(run("collect", "-o", "cap", "program"))
     assert message == "cap: exists already, and is not overwritten."
     assert remedy == "Choose another place with -o, or move it away.  [output-failed]"
     assert machine.called("nsys") == []
@@ -104,6 +108,58 @@ def test_an_existing_folder_is_refused_before_anything_runs(machine):
 def test_arguments_after_two_dashes_are_the_program_s(machine):
     assert run("collect", "--with", "nsys", "program", "-o", "cap", "--", "-o", "a b", "--", "--help").status == 0
     assert (machine.folder / "arguments").read_text() == "-o\na b\n--\n--help\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "cap", "program", "--", "-o", "a b", "--", "--help"],
+        ["program", "-o", "cap", "--", "-o", "a b", "--", "--help"],
+        ["-o", "cap", "--", "program", "-o", "a b", "--", "--help"],
+    ],
+)
+def test_what_follows_the_program_is_the_program_s(machine, words):
+    ran = run("collect", "--with", "nsys", *words)
+    assert ran.status == 0
+    assert (machine.folder / "arguments").read_text() == "-o\na b\n--\n--help\n"
+    assert "passed on" not in ran.error
+
+
+def test_so_it_is_without_dashes(machine):
+    assert run("collect", "--with", "nsys", "-o", "cap", "program", "--epochs", "2", "a b", "--", "-x").status == 0
+    assert (machine.folder / "arguments").read_text() == "--epochs\n2\na b\n--\n-x\n"
+
+
+def test_an_option_of_ours_behind_the_program_is_passed_on_with_a_word(machine):
+    ran = run("collect", "--with", "nsys", "-o", "cap", "program", "--repeat=2", "--epochs", "2")
+    assert (machine.folder / "arguments").read_text() == "--repeat=2\n--epochs\n2\n"
+    assert ran.error.startswith("Note: passed on to program: --repeat. Options of kanalyze stand before the program.\n")
+
+
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_a_module_and_its_arguments(machine, dashes):
+    Path("package").mkdir()
+    Path("package/train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    python = ["--with", "nsys", "-o", "cap", "--python", sys.executable]
+    assert run("collect", *python, "-m", "package.train", *dashes, "--lr", "0.1").status == 0
+    command = machine.called("nsys")[0]
+    assert command[command.index(sys.executable) :] == [sys.executable, "-m", "package.train", "--lr", "0.1"]
+    assert json.loads(Path("cap/manifest.json").read_text())["workload"]["name"] == "train"
+
+
+def test_the_lines_of_a_dry_run_name_nothing_of_this_machine(machine):
+    machine.write("python3", OWN_PYTHON)
+    machine.make("nvcc")
+    Path("train.py").write_text("")
+    for words in (["train.py"], ["square"], ["add"], ["-m", "package.train"], ["program"]):
+        text = run("collect", "--dry-run", "-o", "my cap", *words).text
+        absolute = [word for word in shlex.split(text, comments=True) if word.startswith("/")]
+        assert absolute == [], words
+        assert sys.executable not in text
+        assert str(Path.cwd()) not in text
+        assert "'my cap/" in text
+    given = run("collect", "--dry-run", "--python", sys.executable, "train.py").text
+    assert f"{sys.executable} train.py" in given
 
 
 def test_a_dry_run_prints_commands_and_runs_nothing(machine):
@@ -117,6 +173,7 @@ def test_a_dry_run_prints_commands_and_runs_nothing(machine):
 
 def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
     """Pasted into a shell they write the same reports."""
+    machine.write("python3", OWN_PYTHON)
     ran = run("collect", "program", "--dry-run", "-o", "pasted", "--", "a b")
     ended = subprocess.run(["/bin/sh", "-eu"], input=ran.raw, env=environment(), check=False, capture_output=True)
     assert ended.returncode == 0, ended.stderr
@@ -127,7 +184,8 @@ def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
     collected = machine.called("ncu")[len(pasted) :]
     home = str(Path.cwd())
     scratch = next(word.rpartition("/")[0] for word in collected[0] if "/.collecting-" in word)
-    ours = [[word.replace(scratch, "pasted") for word in words] for words in collected]
+    program = str(machine.folder / "program")  # by its name in the lines
+    ours = [[word.replace(scratch, "pasted").replace(program, "program") for word in words] for words in collected]
     assert ours == pasted
     assert home in scratch
 
@@ -138,9 +196,11 @@ def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, 
     machine.make("nvcc")
     machine.make("python3")
     machine.mode("python3", "any script")
+    python = (machine.folder / "python3").rename(machine.folder / "python")
+    machine.write("python3", OWN_PYTHON)
     Path("add.cu").write_text("int main() {}\n")
     machine.write("program", "#!/bin/sh\necho 'Max error: 0'\n")
-    ran = run("collect", workload, "--dry-run", "-o", "pasted it", "--prepare", "--python", machine.folder / "python3")
+    ran = run("collect", "--dry-run", "-o", "pasted it", "--prepare", "--python", python, workload)
     Path("lines.sh").write_text(ran.text)
     ended = subprocess.run(["/bin/bash", "-eu", "lines.sh"], env=environment(), check=False, capture_output=True)
     assert (ended.returncode, ended.stderr) == (0, b"")
@@ -155,7 +215,7 @@ def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, 
 
 def test_a_failed_pass_is_an_exit_status_of_its_own_and_keeps_the_rest(machine):
     machine.mode("ncu", "no permission")
-    ran = run("collect", "program", "-o", "cap")
+    ran = run("collect", "-o", "cap", "program")
     assert ran.status == 1
     assert "WHERE THE TIME WENT" in ran.text
     *_, message, remedy = ran.error.splitlines()
@@ -165,7 +225,7 @@ def test_a_failed_pass_is_an_exit_status_of_its_own_and_keeps_the_rest(machine):
 
 def test_a_program_that_fails_is_told_with_what_it_said(machine):
     machine.write("bad", "#!/bin/sh\necho 'Traceback (most recent call last):'\necho 'ValueError: no'\nexit 1\n")
-    ran = run("collect", "bad", "-o", "cap")
+    ran = run("collect", "-o", "cap", "bad")
     assert ran.status == 2
     assert ran.error.splitlines()[-4:] == [
         "kanalyze: bad: the program ended with exit status 1: ValueError: no.",
@@ -178,7 +238,7 @@ def test_a_program_that_fails_is_told_with_what_it_said(machine):
 
 def test_a_script_that_raises_is_told_with_its_last_line(machine):
     Path("train.py").write_text("def step():\n    raise ValueError('no batch')\n\n\nstep()\n")
-    ran = run("collect", "train.py", "-o", "cap", "--with", "nsys", "--python", sys.executable)
+    ran = run("collect", "-o", "cap", "--with", "nsys", "--python", sys.executable, "train.py")
     assert ran.status == 2
     script = Path("train.py").absolute()
     # from Python 3.13 on a line of marks may stand below one of source
@@ -206,7 +266,7 @@ def test_a_program_that_is_called_like_an_option_is_a_program(machine, name):
 def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
     machine.write("program", PROGRAM)
     machine.mode("ncu", "hangs")
-    with start("program", "-o", "cap") as process:
+    with start("-o", "cap", "program") as process:
         wait_for("../bin/called", '["ncu"')
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
@@ -225,7 +285,7 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
 
 def test_a_signal_before_anything_is_finished_leaves_nothing(machine):
     machine.write("program", ENDLESS)
-    with start("program", "-o", "cap") as process:
+    with start("-o", "cap", "program") as process:
         wait_for(".collecting-*/logs/nsys.log", "started")
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
@@ -239,7 +299,7 @@ def test_on_a_terminal_progress_is_one_line_that_changes(machine):
     machine.write("program", "#!/bin/sh\nfor n in 1 2 3 4 5 6; do echo step $n; sleep 0.3; done\n")
     ours, theirs = pty.openpty()
     with subprocess.Popen(  # noqa: S603 - as above
-        command_line("collect", "program", "-o", "cap", "--with", "nsys"),
+        command_line("collect", "-o", "cap", "--with", "nsys", "program"),
         stdout=subprocess.DEVNULL,
         stderr=theirs,
         env=environment(),
@@ -265,11 +325,11 @@ def test_on_a_terminal_progress_is_one_line_that_changes(machine):
     ("arguments", "message"),
     [
         (["nowhere.cu"], "nowhere.cu: no such file, program on PATH or reference workload."),
-        (["program", "--with", "nsys,nvprof"], "no pass 'nvprof'."),
-        (["program", "--arch", "hopper"], "--arch 'hopper': not a GPU architecture such as sm_90."),
-        (["program", "--nvcc", "'open"], '--nvcc "\'open": not flags with closed quotes.'),
-        (["program", "--nsys", "nowhere"], "--nsys 'nowhere': not a program that can be run."),
-        (["program", "--range", "a", "--cuda-profiler-api"], "--range and --cuda-profiler-api exclude each other."),
+        (["--with", "nsys,nvprof", "program"], "no pass 'nvprof'."),
+        (["--arch", "hopper", "program"], "--arch 'hopper': not a GPU architecture such as sm_90."),
+        (["--nvcc", "'open", "program"], '--nvcc "\'open": not flags with closed quotes.'),
+        (["--nsys", "nowhere", "program"], "--nsys 'nowhere': not a program that can be run."),
+        (["--range", "a", "--cuda-profiler-api", "program"], "--range and --cuda-profiler-api exclude each other."),
     ],
 )
 def test_a_wrong_call_is_told(machine, arguments, message):
@@ -279,7 +339,7 @@ def test_a_wrong_call_is_told(machine, arguments, message):
 
 def test_flags_reach_their_tool(machine):
     flags = ["--nsys-flag=--stats=true", "--nsys-flag", "--trace=cuda,osrt", "--ncu-flag=--cache-control=none"]
-    assert run("collect", "program", "-o", "cap", *flags).status == 0
+    assert run("collect", "-o", "cap", *flags, "program").status == 0
     assert machine.called("nsys")[0][-3:-1] == ["--stats=true", "--trace=cuda,osrt"]
     assert "--cache-control=none" in machine.called("ncu")[0]
 

@@ -183,11 +183,11 @@ def of_none(declared: list[dict[str, Any]]) -> Iterator[Line]:
         yield from (["tables", table["table"], "--format", form] for table in declared)
     for name in (*WORKLOADS, "nosuch"):
         yield ["workloads", name]
-        yield ["collect", name, "--dry-run"]
-        yield ["collect", name, "--dry-run", "--with", "nsys", "--repeat", "3", "--kernels", "2", "--range", "step"]
-        yield ["collect", name, "--dry-run", "--with", "torch", "--recipe", "schedule", "--recipe-flag", "--wait=2"]
-    yield ["collect", "add", "--dry-run", "--with", "nosuch"]
-    yield ["collect", "add", "--dry-run", "--nvcc", "'unclosed"]
+        yield ["collect", "--dry-run", name]
+        yield ["collect", "--dry-run", "--with", "nsys", "--repeat", "3", "--kernels", "2", "--range", "step", name]
+        yield ["collect", "--dry-run", "--with", "torch", "--recipe", "schedule", "--recipe-flag", "--wait=2", name]
+    yield ["collect", "--dry-run", "--with", "nosuch", "add"]
+    yield ["collect", "--dry-run", "--nvcc", "'unclosed", "add"]
 
 
 def refused() -> Iterator[Line]:
