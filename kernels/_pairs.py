@@ -77,6 +77,7 @@ class Training:
     """How a GPT is trained: all that is wrong in one of the pairs, here as it should be."""
 
     padded: bool = True
+    low_weights: bool = False
     manual_attention: bool = False
     optimizer: str = "fused"
     types: str = "bf16"
@@ -88,7 +89,8 @@ def train_gpt(work: Work, how: Training) -> tuple[Step, torch.optim.Optimizer]:
     vocabulary, context = work.size(50257, 127), work.size(1024, 16)
     rows = -(-vocabulary // 64) * 64 if how.padded else vocabulary
     size = (rows, work.size(how.layers, 1), work.size(768, 32), work.size(12, 2), context)
-    model = GPT(Shape(*size, manual_attention=how.manual_attention)).to(work.device)
+    weights = torch.bfloat16 if how.low_weights else torch.float32
+    model = GPT(Shape(*size, manual_attention=how.manual_attention)).to(work.device, weights)
     optimizer = adam(model, how.optimizer)
     tokens = torch.randint(vocabulary, (work.size(12, 2), context + 1)).to(work.device)
 
@@ -141,6 +143,13 @@ def tf32(work: Work) -> Step:
 def tensor_cores(work: Work) -> Step:
     """As tf32, with half the bytes."""
     return training(*train_gpt(work, Training(types="bf16" if work.mended else "float32")))
+
+
+@pair("torch.autocast over weights in float32", "model.to(torch.bfloat16)", "bf16")
+def casts_training(work: Work) -> Step:
+    """Weights are cast on the way forward, gradients on the way back; an optimizer may keep float32 of its own."""
+    how = Training(low_weights=True, types="float32") if work.mended else Training()
+    return training(*train_gpt(work, how))
 
 
 @pair("matrix product, softmax, matrix product", "scaled_dot_product_attention", "bf16")
