@@ -108,6 +108,7 @@ def _line(part: pl.DataFrame) -> pl.DataFrame:
         part = part.with_columns(since="start", until="end", call_row="row")
     elif not called.all():
         part = part.filter(called)
+    part = part.with_columns(pl.max_horizontal("since", "until").alias("until"))
     part = in_order(part.drop("start", "end", "row", "process_id"), "since")
     call = part.get_column("call_row")
     if (call == call.shift(1)).any():

@@ -5,7 +5,7 @@ from random import Random
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import read
@@ -13,6 +13,7 @@ from kanalyze.analyses.host._rounds import rounds
 from kanalyze.analyses.iterations._launch_periods import launch_periods
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of, training_step
+from support.strategies import EVENTS, FEWER
 
 BOOT = [Launch(f"init {number}") for number in range(20)]
 EVALUATION = [copy_in(pause=60_000), Launch("embedding", pause=40_000), *layer(6, "forward"), Launch("hits")]
@@ -87,6 +88,7 @@ def test_every_tenth_step_logs(data):
 
 
 @given(st.integers(3, 56), st.integers(1, 98), st.sampled_from(["more", "less"]))
+@FEWER
 def test_one_odd_step_of_sixty(which, place, change):
     steps = [training_step() for _ in range(60)]
     if change == "more":
@@ -98,7 +100,7 @@ def test_one_odd_step_of_sixty(which, place, change):
 
 
 @given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
-@settings(max_examples=20)
+@FEWER
 def test_steps_and_not_epochs(epochs, steps, evaluated, data):
     program, evaluation = Program().then(BOOT), EVALUATION if data else EVALUATION[1:]
     for _ in range(epochs):
@@ -255,6 +257,39 @@ def chained(random, number):
 def test_random_launches_repeat_nothing(seed, number, drawn):
     drawn_ones = drawn(Random(seed), number)  # noqa: S311 - no secret depends on it
     assert frame(Program().then(drawn_ones)).is_empty()
+
+
+LAUNCHES = st.builds(
+    Launch,
+    name=st.sampled_from(["a", "b", "c", "d", "memset", "Host-to-Device", "[CUDA graph 1]"]),
+    blocks=st.integers(1, 2),
+    ns=st.integers(0, 60_000),
+    pause=st.integers(0, 40_000),
+    thread=st.integers(1, 2),
+)
+
+
+@st.composite
+def noisy_loops(draw):
+    """Some launches again and again, now and then without one of them, and any other events."""
+    program, pattern = Program(), draw(st.lists(LAUNCHES, min_size=2, max_size=10))
+    for _ in range(draw(st.integers(3, 30))):
+        dropped = draw(st.integers(0, 200))
+        program.then(one for place, one in enumerate(pattern) if place != dropped)
+    return [*draw(EVENTS), *program.events]
+
+
+@given(noisy_loops())
+def test_repetitions_are_disjoint_and_begin_with_a_launch(events):
+    found = report(events)
+    rows = launch_periods(found)
+    assert rows.equals(rows.sort("process_id", "start"))
+    starts = {*found.kind("api")["start_ns"], *(one.start for one in events if one.kind != "api")}
+    assert {*rows["start"]} <= starts
+    assert (rows["start"] <= rows["end"]).all()
+    for part in rows.partition_by("process_id"):
+        assert part.height >= 4
+        assert (part["end"].slice(0, part.height - 1) <= part["start"].slice(1)).all()
 
 
 @pytest.mark.parametrize(
