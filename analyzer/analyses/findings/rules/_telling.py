@@ -33,6 +33,9 @@ _OPERATORS_OF_TORCH: Final = "aten::"
 #: Names of calls of CUDA and HIP.
 _CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
 
+#: The :func:`phase` before modules are loaded.
+LOADS_NEXT: Final = "before loading of modules"
+
 #: Calls that take CUDA down, as a program does at its end.
 _ENDING: Final = re.compile(
     r"cu(?:Library|Module)Unload|cu(?:Ctx|DevicePrimaryCtx)(?:Destroy|Release|Reset)|cudaDeviceReset"

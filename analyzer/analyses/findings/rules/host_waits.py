@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
-from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration, phase
+from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, PerIteration, in_pytorch, per_iteration, phase
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
@@ -195,18 +195,25 @@ def _advice(report: Report, phases: pl.DataFrame) -> tuple[str, str, str]:
             return headline, action, remedy
         remedy = "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph."
         return headline, "fuse kernels, or replay them as a CUDA graph", remedy
-    operator = phases.item(0, "where").removeprefix("in ").partition(" in ")[0] if phases.height else ""
-    if operator.startswith(_OPERATOR):
-        headline = f"The GPU waits for the host in {literal(operator)}"
+    if (waits := _new_kernels(per, phases)) is not None:
         remedy = (
-            "An operator that takes long on the host chooses, compiles or loads kernels for shapes that are new to it: "
-            "keep to a few shapes, and warm these up."
+            "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
+            "to a few shapes (pad to them), and run each once before."
         )
-        return headline, "keep to a few shapes, for which kernels are chosen once", remedy
+        return waits, "keep to a few shapes, for which kernels are chosen once", remedy
     headline = "The GPU waits while the program runs its own code"
     action = "prefetch data, launch ahead, move work to another thread"
     remedy = "Give the GPU work before the host needs its time: prefetch data, launch ahead, move work off this thread."
     return headline, action, remedy
+
+
+def _new_kernels(per: PerIteration, phases: pl.DataFrame) -> str | None:
+    """The headline on a host that prepares new kernels: in an operator, or before it loads some in the steady part."""
+    top = phases.item(0, "where") if phases.height else ""
+    operator = top.removeprefix("in ").partition(" in ")[0]
+    if operator.startswith(_OPERATOR):
+        return f"The GPU waits for the host in {literal(operator)}"
+    return "The GPU waits while the host prepares new kernels" if per.iterations and top == LOADS_NEXT else None
 
 
 def _told_phases(phases: pl.DataFrame) -> pl.DataFrame:

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from kanalyze.analyses.findings.findings import findings
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.host_waits import host_computes
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 from support.real_reports import real_report
 
@@ -72,3 +75,50 @@ def test_the_real_program_that_computes_on_the_host_raises_it():
 
 def test_the_real_program_that_does_all_well_does_not():
     assert host_computes(real_report(REPORTS / "findings_clean.sqlite")) == []
+
+
+US = 1000
+LOAD = "cuLibraryLoadData"
+STEPS = Window(count=2, each="step")
+
+
+def spaced(*loads, gap=200 * US):
+    """Two launches, and calls of these names late in the time between."""
+    calls = [call(name, gap, gap + 10) for name in loads]
+    return [*launched(1, 10, 100), *calls, *launched(2, gap + gap // 2, 2 * gap)]
+
+
+@pytest.mark.parametrize(
+    ("events", "window", "headline", "action"),
+    [
+        (spaced(gap=20 * US), None, "The GPU waits for the program in 1 short gap", "fuse kernels"),
+        (spaced(gap=20 * US), STEPS, "The GPU waits for the program in 1 short gap in 2 steps", "fuse kernels"),
+        (spaced(), None, "The GPU waits while the program runs its own code", "prefetch data"),
+        (spaced(LOAD), None, "The GPU waits while the program runs its own code", "prefetch data"),
+        (
+            spaced(LOAD),
+            STEPS,
+            "The GPU waits while the host prepares new kernels",
+            "keep to a few shapes",
+        ),
+    ],
+)
+def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, window, headline, action):
+    (one,) = host_computes(report(events).narrow(window=window))
+    assert one.headline == headline
+    assert one.action.startswith(action)
+
+
+def test_a_program_of_pytorch_is_told_what_its_user_can_do():
+    events = [*spaced(gap=20 * US), kernel(60 * US, 61 * US, name="void at::native::add(int)")]
+    (one,) = host_computes(report(events))
+    assert one.action.startswith("torch.compile(model")
+    assert "torch.compile" in one.remedy
+
+
+def test_it_lies_where_half_of_it_is():
+    half = [*launched(1, 10, 100), nvtx("data", 100, 290), *launched(2, 300, 400), *launched(3, 500, 600)]
+    (one,) = host_computes(report(half))
+    assert one.where == "data"
+    (one,) = host_computes(report([*half, *launched(4, 900, 950)]))
+    assert one.where == ""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration, phase
+from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, PerIteration, in_pytorch, per_iteration, phase
 from kanalyze.window import Window
 from support.build import host, kernel, report
 
@@ -86,6 +86,7 @@ def test_a_program_of_pytorch_is_known_by_its_kernels_or_operators(event, yes):
         ("between cudaStreamIsCapturing_v10000 and cudaMemsetAsync", "between launches"),
         ("between cudaEventRecord and cudaMemsetAsync", "before launches"),
         ("between cuLibraryLoadData and cuGetErrorString", "after loading of modules"),
+        ("between cudaGetDeviceProperties_v12000 and cuLibraryLoadData", LOADS_NEXT),
         ("between cudaStreamSynchronize and cudaMemcpyAsync", "after waits for the GPU"),
         ("between cudaLaunchKernel and cudaStreamSynchronize", "before waits for the GPU"),
         ("between cudaMemcpy and cudaLaunchKernel", "after copies"),
