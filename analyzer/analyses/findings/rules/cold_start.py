@@ -21,8 +21,8 @@ from kanalyze.units import count, moment, plural, time
 if TYPE_CHECKING:
     from kanalyze.report import Report
 
-#: The one-time rules of this module.
-ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch")
+#: The rules on one-time costs: those of this module, and the pinning of memory.
+ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
 
 #: Maximum number of contexts named in the sentence.
 _NAMED: Final = 3

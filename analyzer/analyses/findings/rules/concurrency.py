@@ -272,6 +272,10 @@ def _at_stake_ns(waits: pl.DataFrame) -> int:
     return min(int(hidden), total(by_stream, "ns") - longest(by_stream, "ns"))
 
 
+#: Fewer processes share nothing.
+_SEVERAL: Final = 2
+
+
 def shared_gpu(report: Report) -> list[Finding]:
     """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently.
 
@@ -279,12 +283,12 @@ def shared_gpu(report: Report) -> list[Finding]:
     """
     found = []
     for shared in shared_devices(report):
-        if shared.side_by_side:
+        many = len(shared.processes)
+        if shared.side_by_side or many < _SEVERAL:
             continue
         waits = _waits_for_others(report, shared.device)
         kernels = _kernels(report, shared.device)
         spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
-        many = len(shared.processes)
         if stake := intervals.length(spans) * (many - 1) // many:
             found.append(_shared_with(per_iteration(report), shared, intervals.length(waits), stake))
     return found

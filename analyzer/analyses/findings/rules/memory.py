@@ -12,6 +12,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
@@ -26,8 +27,17 @@ _NAMED: Final = 3
 
 
 def allocation_in_loop(report: Report) -> list[Finding]:
-    """One finding per device that waited in such calls, on all of them together."""
-    looping = allocating_calls(report).filter(pl.col("round").is_not_null())
+    """One finding per device that waited in such calls, on all of them together.
+
+    In a window of iterations, calls that recur with these count as well, also where there are few iterations.
+    """
+    every = allocating_calls(report)
+    window = report.scope.window
+    counts = pl.col("round").is_not_null()
+    if window is not None and window.count:
+        often = max(_OFTEN * window.count, _FEWEST)
+        counts = counts | pl.col("name").is_in(_recurring(in_window(report, every), often).implode())
+    looping = every.filter(counts)
     if looping.is_empty():
         return []
     known = looping.with_columns(shown(pl.col("name")).alias("call"))
@@ -35,12 +45,23 @@ def allocation_in_loop(report: Report) -> list[Finding]:
     found = []
     for device, idle in idle_spans(report).items():
         calls = known.join(used.filter(pl.col("device") == device), on="process_id", how="semi", nulls_equal=True)
-        finding = _allocations(report, device, _in_window(report, calls), idle)
+        finding = _allocations(report, device, in_window(report, calls), idle)
         found += [finding] if finding else []
     return found
 
 
-def _in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+#: In a window of iterations: a call recurs that is made in half of them, at least so often.
+_OFTEN: Final = 0.5
+_FEWEST: Final = 3
+
+
+def _recurring(calls: pl.DataFrame, often: float) -> pl.Series:
+    """The names of calls of which there are at least so many."""
+    return calls.group_by("name").len().filter(pl.col("len") >= often).get_column("name")
+
+
+def in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Those of `calls` (start, end) that overlap the window."""
     window = report.scope.window
     if window is not None and window.start_ns is not None:
         calls = calls.filter(pl.col("end") > window.start_ns)
@@ -69,18 +90,52 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     if not stake:
         return None
     top = sums.sort("exposed", "call", descending=[True, False]).head(_NAMED).get_column("call").to_list()
-    rounds = calls.select("process_id", "round", "launches").unique()
-    per = per_iteration(report)
+    rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
+    per, retries = per_iteration(report), _retries(report, calls) if in_pytorch(report) else 0
+    between = f" in {plural(rounds.height, 'round')} with {_launches(rounds)}" if rounds.height else ""
     text = (
-        f"{literal(_listed(top))} are called over and over between launches: {per.plural(calls.height, 'call')} in "
-        f"{plural(rounds.height, 'round')} with {_launches(rounds)}, {per.time(total(sums, 'ns'))} of host time. "
-        f"The device waited {per.time(stake)} for them. More may follow: the host is spared the calls."
+        f"{literal(_listed(top))} are called over and over between launches: {per.plural(calls.height, 'call')}"
+        f"{between}, {per.time(total(sums, 'ns'))} of host time. The device waited {per.time(stake)} for them."
     )
-    remedy = "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed."
+    if retries:
+        text += (
+            f" In {plural(retries, 'case')} one to allocate was followed at once by some to free and another to "
+            "allocate: PyTorch's allocator does so where memory is short."
+        )
+    text += " More may follow: the host is spared the calls."
+    remedy = _REMEDIES["retries" if retries else "torch" if in_pytorch(report) else "cuda"]
     one = Finding("allocation-in-loop", device, stake, text, remedy, "memory --by call")
     headline = f"{per.plural(calls.height, 'call')} to allocate or free GPU memory"
     return one._replace(headline=headline, action=_KEEP[in_pytorch(report)])
 
+
+def _retries(report: Report, calls: pl.DataFrame) -> int:
+    """How often a call that allocates was followed by calls that free, and another that allocates, without a launch."""
+    launches, found = launching_calls(report), 0
+    for (process,), own in calls.partition_by("process_id", as_dict=True).items():
+        line = own.sort("start", "row")
+        at = launches[int(str(process))].get_column("call_start") if process in launches else pl.Series(dtype=pl.Int64)
+        turn = line.with_columns(before=at.search_sorted(line.get_column("start")).cast(pl.Int64))
+        alone = turn.filter(~pl.col("gives") | ~pl.col("gives").shift(1, fill_value=False))
+        alone = alone.select("gives", "before", last=pl.col("before").shift(1), next=pl.col("before").shift(-1))
+        same = (pl.col("last") == pl.col("before")) & (pl.col("next") == pl.col("before"))
+        around = ~pl.col("gives").shift(1, fill_value=True) & ~pl.col("gives").shift(-1, fill_value=True)
+        found += int(alone.select((pl.col("gives") & around & same.fill_null(value=False)).sum()).item())
+    return found
+
+
+_REMEDIES: Final = {
+    "cuda": "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed.",
+    "torch": (
+        "Leave torch.cuda.empty_cache() out of the loop. If sizes change from step to step, set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    ),
+    "retries": (
+        "Leave the allocator room: a smaller batch, activation checkpointing, or "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which wastes less. torch.cuda.memory_stats() counts "
+        "num_alloc_retries."
+    ),
+}
 
 #: How to keep memory, in CUDA and in PyTorch.
 _KEEP: Final = (

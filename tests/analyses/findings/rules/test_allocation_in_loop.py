@@ -70,3 +70,34 @@ def test_no_more_is_at_stake_than_the_ledger_holds(name):
 @pytest.mark.parametrize(("name", "count"), [("memory", 1), ("findings", 0), ("findings_clean", 0), ("torch", 0)])
 def test_real_reports_that_have_it_and_that_have_not(name, count):
     assert sum(one.rule == "allocation-in-loop" for one in ranked(report_of(name))) == count
+
+
+def in_steps(*calls, count=3):
+    """Steps of 100, each of which makes `calls` (name, start, end) before it launches a kernel of PyTorch."""
+    events = []
+    for number in range(count):
+        at = 100 * number
+        events += [call(name, at + start, at + end) for name, start, end in calls]
+        events.append(call("cudaLaunchKernel", at + 60, at + 70, correlation=number))
+        events.append(kernel(at + 70, at + 100, correlation=number, name="void at::native::add()"))
+    return report(events).narrow(window=Window(0, 100 * count, count=count, each="step"))
+
+
+FREES = ("cudaFree_v3020", 0, 20), ("cudaFree_v3020", 20, 30), ("cudaMalloc_v3020", 30, 50)
+
+
+def test_in_a_window_of_iterations_few_of_them_tell_what_recurs():
+    (one,) = allocation_in_loop(in_steps(*FREES))
+    assert one.at_stake_ns == 3 * 50
+    assert one.text == (
+        "cudaFree and cudaMalloc are called over and over between launches: 3 calls a step, 50 ns a step of host time. "
+        "The device waited 50 ns a step for them. More may follow: the host is spared the calls."
+    )
+    assert "empty_cache() out of the loop" in one.remedy
+    assert allocation_in_loop(in_steps(*FREES[1:], count=2)) == []
+
+
+def test_memory_that_is_short_is_told_by_a_second_try():
+    (one,) = allocation_in_loop(in_steps(("cudaMalloc_v3020", -5, 0), *FREES))
+    assert "In 2 cases one to allocate was followed at once by some to free and another to allocate" in one.text
+    assert "num_alloc_retries" in one.remedy

@@ -44,8 +44,17 @@ def test_whole_graphs_count_as_kernels():
         [LONG, kernel(60, 70, process=2)],
         [LONG, memcpy(30, 40, process=2)],
         [LONG, kernel(30, 35, process=None)],
+        [memcpy(0, 10, process=1), memcpy(20, 30, process=2), graph(5, 5, process=2)],
     ],
-    ids=["one process", "two GPUs", "two streams", "one after the other", "a copy", "a process that is not known"],
+    ids=[
+        "one process",
+        "two GPUs",
+        "two streams",
+        "one after the other",
+        "a copy",
+        "a process that is not known",
+        "no kernels",
+    ],
 )
 def test_what_is_not_shared(events):
     assert shared_gpu(report(events)) == []
