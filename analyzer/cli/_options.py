@@ -11,6 +11,7 @@ from weakref import ref
 import click
 
 from kanalyze import outlets
+from kanalyze.cli import _complete
 from kanalyze.cli._output import print_doubts, print_message, register_figures, stderr_is_terminal
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
@@ -53,6 +54,7 @@ def scope(command: F) -> F:
         click.option(
             "--window",
             metavar="START..END|RANGE",
+            shell_complete=_complete.windows,
             help="Only this part: two times with units (120ms..250ms, ..1.5s; +1ms..+2ms since the first event), a "
             "range, one of several (step#3; step#* is each of them), or a step of a profiler (step:5; steps is each).",
         ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kanalyze import outlets
+from kanalyze.cli import _complete
 from kanalyze.cli._output import Progress, emit, flush, print_message
 from kanalyze.machinery.memory import sparing_memory
 
@@ -41,7 +42,13 @@ def _option(*names: str, **settings: Any) -> Callable[[F], F]:  # noqa: ANN401 -
 #: Every option, by the attribute of kanalyze.collectors.Options that it fills.
 _OPTIONS = (
     _option("-o", "--output", type=_FILE, metavar="DIR", help="The folder to write; it must not exist yet."),
-    _option("--with", "passes", metavar="PASSES", help="Which of nsys, torch and ncu, with commas between them."),
+    _option(
+        "--with",
+        "passes",
+        metavar="PASSES",
+        shell_complete=_complete.passes,
+        help="Which of nsys, torch and ncu, with commas between them.",
+    ),
     _option("--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."),
     _option("--repeat", type=int, default=1, metavar="K", help="Run the nsys pass K times."),
     _option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
@@ -112,8 +119,8 @@ def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
 @_all_options
 @click.option("-m", "module", is_flag=True, help="WORKLOAD is a module, as in python -m.")
 @click.option("--dry-run", is_flag=True, help="Print the commands, for any machine, and run none of them.")
-@click.argument("workload")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.argument("workload", shell_complete=_complete.workloads)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete.files)
 def collect(
     workload: str,
     args: tuple[str, ...],

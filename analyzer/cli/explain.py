@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze.cli import _complete
 from kanalyze.cli._options import output
 from kanalyze.cli._output import emit, width
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_complete.findings)
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown"]), default="terminal")
 @output
 def explain(name: str | None, form: str, output: Path | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kanalyze import outlets
+from kanalyze.cli import _complete
 from kanalyze.cli._answers import answered, expanded, of_each
 from kanalyze.cli._options import (
     Where,
@@ -45,18 +46,33 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 
 
 @click.command()
-@click.argument("table")
+@click.argument("table", shell_complete=_complete.tables)
 @reports_argument
 @scope
-@click.option("--by", metavar="GROUPING", help="Group it differently; `kanalyze tables TABLE` says how.")
+@click.option(
+    "--by",
+    metavar="GROUPING",
+    shell_complete=_complete.groupings,
+    help="Group it differently; `kanalyze tables TABLE` says how.",
+)
 @click.option("--trace", is_flag=True, default=None, help="A row per instance (range_gpu).")
 @click.option("--graphs", is_flag=True, default=None, help="Count graphs that were traced whole, too (range_gpu).")
 @click.option("--as-nsys", is_flag=True, default=None, help="Count as nsys itself does (utilisation).")
 @click.option("--as-torch", is_flag=True, default=None, help="Every row of torch's own table (ops).")
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="So many parts of the window (utilisation).")
 @click.option("--threshold", metavar="LEAST", help="A time such as 10us (gaps), or a share such as 50% (utilisation).")
-@click.option("--columns", metavar="A,B|all", help="These columns, in this order; all: also those that do not fit.")
-@click.option("--sort", metavar="COLUMN", help="Sort by a column; -COLUMN is descending. Missing values come last.")
+@click.option(
+    "--columns",
+    metavar="A,B|all",
+    shell_complete=_complete.columns,
+    help="These columns, in this order; all: also those that do not fit.",
+)
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    shell_complete=_complete.sorted_columns,
+    help="Sort by a column; -COLUMN is descending. Missing values come last.",
+)
 @top(None, "Only the first N rows.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
 @no_formulas

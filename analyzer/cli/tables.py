@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze.cli import _complete
 from kanalyze.cli._options import output
 from kanalyze.cli._output import emit, width
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("table", required=False)
+@click.argument("table", required=False, shell_complete=_complete.tables)
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
 def tables(table: str | None, form: str, output: Path | None) -> None:

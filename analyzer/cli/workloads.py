@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kanalyze.cli import _complete
 from kanalyze.cli._output import emit, width
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=_complete.references)
 def workloads(name: str | None) -> None:
     """The reference workloads with what each teaches; or all that NAME says of itself."""
     from kanalyze.collectors.base.workloads import reference, references  # noqa: PLC0415 - --help need not wait

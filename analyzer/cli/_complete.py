@@ -1,0 +1,203 @@
+"""What the shell completes: tables, groupings, columns, windows of the report on the line, workloads, findings.
+
+Each function is click's ``shell_complete`` of a parameter. A completion has to be quick and quiet: what takes long is
+not looked at, and an error completes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import click
+    from click.shell_completion import CompletionItem
+
+    from kanalyze.schema import Table
+
+    Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+#: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
+_MOST_SQLITE: Final = 128 << 20
+_MOST_JSON: Final = 8 << 20
+_MOST_PACKED: Final = 1 << 20
+
+#: Most ranges, and instances of one, that are offered.
+_MOST_RANGES: Final = 60
+_MOST_INSTANCES: Final = 30
+
+#: Windows that are no range's name, and the name of the ranges that are steps of a profiler.
+_STEADY: Final = "steady"
+_STEPS: Final = "steps"
+_STEP: Final = "ProfilerStep#"
+
+
+def _completer(choices: Callable[[click.Context, str], Iterable[tuple[str, str]]]) -> Completer:
+    """A completer of the values that `choices` gives with a word about each; of none where anything goes wrong."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
+
+        del param
+        try:
+            found = [(value, about) for value, about in choices(ctx, incomplete) if value.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a traceback in the middle of a line that is being typed helps nobody
+            return []
+        return [CompletionItem(_typed(value), help=about or None) for value, about in found]
+
+    return complete
+
+
+def _typed(value: str) -> str:
+    """A value as it stands on the line: bash inserts it as it is, the other shells quote it themselves."""
+    in_bash = os.environ.get("_KANALYZE_COMPLETE", "").startswith("bash")
+    return shlex.quote(value) if in_bash and any(character.isspace() for character in value) else value
+
+
+def _words(ctx: click.Context) -> list[str]:
+    """The arguments on the line so far; click has not named them if the option before them lacks its value."""
+    named = [ctx.params.get("table"), *(ctx.params.get("reports") or ()), ctx.params.get("report")]
+    return [str(word) for word in named if word is not None] or [*ctx.args]
+
+
+def _declared(ctx: click.Context) -> list[Table]:
+    """The table on the line: the form that is asked for, or all of its forms."""
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    name = _words(ctx)[0]
+    forms = [catalog.table(name), *catalog.forms(name)]
+    by = ctx.params.get("by")
+    return [form for form in forms if form.when == f"--by {by}"] or forms
+
+
+def _tables(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    del ctx
+    return [(name, catalog.table(name).purpose) for name in catalog.names() if name.startswith(incomplete)]
+
+
+def _groupings(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    del incomplete
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    return [(grouping, "") for grouping in catalog.table(_words(ctx)[0]).groupings]
+
+
+def _column_names(ctx: click.Context) -> dict[str, str]:
+    return {column.name: column.doc for form in _declared(ctx) for column in form.columns}
+
+
+def _columns(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    """Lists of columns, the last of which is being typed."""
+    before, comma, _ = incomplete.rpartition(",")
+    chosen = before.split(",")
+    every = [] if comma else [("all", "every column")]
+    return [*every, *((before + comma + name, doc) for name, doc in _column_names(ctx).items() if name not in chosen)]
+
+
+def _sorted(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    """Single columns; to click a word that begins with a minus is an option."""
+    del incomplete
+    return _column_names(ctx).items()
+
+
+def _windows(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    """The steady part and ranges of the report on the line; of the range that is being typed its instances."""
+    counts = _ranges(ctx)
+    name, mark, which = incomplete.partition("#")
+    if not mark:
+        return _named(counts)
+    count = counts.get(name, 0)
+    numbers = range(1, count + 1)
+    first, dots, _ = which.partition("..")
+    if first.isdigit() and (dots or count >= int(first)):
+        after = [number for number in numbers if number > int(first)]
+        spans = [(f"{name}#{first}..{name}#{number}", "") for number in (after if dots else after[-1:])]
+        return [*([] if dots else [(incomplete, "")]), *spans[:_MOST_INSTANCES]]
+    ends = [(f"{name}#*", f"each of {count}"), (f"{name}#-1", "the last one")] if count else []
+    return [*ends, *((f"{name}#{number}", "") for number in numbers[:_MOST_INSTANCES])]
+
+
+def _named(counts: dict[str, int]) -> Iterable[tuple[str, str]]:
+    """Windows by name: steady, ranges, steps of a profiler."""
+    steps = sorted(int(number) for name in counts if (number := name.removeprefix(_STEP)) != name and number.isdigit())
+    counts = {name: count for name, count in counts.items() if not name.startswith(_STEP)}
+    yield _STEADY, "the steady iterations"
+    yield from ((name, f"{count} times") for name, count in counts.items())
+    yield from ((f"{name}#*", f"each of {count}") for name, count in counts.items() if count > 1)
+    yield from [(_STEPS, f"each of {len(steps)} steps")] * bool(steps)
+    yield from ((f"step:{number}", "") for number in steps[:_MOST_INSTANCES])
+
+
+def _ranges(ctx: click.Context) -> dict[str, int]:
+    """The ranges of the first report on the line that is small enough, and how often each occurs."""
+    words = _words(ctx)
+    for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
+        if (found := _quick(path)) is not None:
+            from kanalyze.readers import read  # noqa: PLC0415 - as above
+
+            with read(found) as report:
+                names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
+                return dict(names.head(_MOST_RANGES).rows())
+    return {}
+
+
+def _quick(path: Path) -> Path | None:
+    """The report at `path`, of a capture that of nsys, if its ranges are read in no time."""
+    if path.is_dir():
+        path = next((path / name for name in ("nsys.sqlite", "torch.json.gz") if (path / name).is_file()), path)
+    most = {".sqlite": _MOST_SQLITE, ".json": _MOST_JSON, ".gz": _MOST_PACKED}.get(path.suffix, 0)
+    return path if path.is_file() and path.stat().st_size <= most else None
+
+
+def _findings(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    from kanalyze.explanations import names  # noqa: PLC0415 - as above
+
+    del ctx, incomplete
+    return [(name, "") for name in names()]
+
+
+def _references(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+    from kanalyze.collectors.base.workloads import references  # noqa: PLC0415 - as above
+
+    del ctx, incomplete
+    return [(one.name, one.teaches) for one in references()]
+
+
+def _lists(known: Sequence[str]) -> Callable[[click.Context, str], Iterable[tuple[str, str]]]:
+    """Lists of `known` words with commas between them."""
+
+    def choices(ctx: click.Context, incomplete: str) -> Iterable[tuple[str, str]]:
+        del ctx
+        before, comma, _ = incomplete.rpartition(",")
+        return [(before + comma + word, "") for word in known if word not in before.split(",")]
+
+    return choices
+
+
+tables = _completer(_tables)
+groupings = _completer(_groupings)
+columns = _completer(_columns)
+sorted_columns = _completer(_sorted)
+windows = _completer(_windows)
+findings = _completer(_findings)
+references = _completer(_references)
+passes = _completer(_lists(("nsys", "torch", "ncu")))
+
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Whatever files there are."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
+
+    del ctx, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+def workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of reference workloads, and files."""
+    return [*files(ctx, param, incomplete), *references(ctx, param, incomplete)]

@@ -1,0 +1,132 @@
+"""What the shells complete, by click's own mechanism."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from click.shell_completion import ShellComplete
+
+import kanalyze.cli
+from kanalyze import catalog
+from kanalyze.cli import _complete
+from kanalyze.collectors.base.workloads import references
+from kanalyze.explanations import names
+from support.command import ADD, REPORTS, SAMPLES, command_line, environment
+
+NVTX, TRACE = REPORTS / "nvtx.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
+
+
+def completed(*words):
+    """The completions of the last of the words."""
+    *before, incomplete = map(str, words)
+    shell = ShellComplete(kanalyze.cli.kanalyze, {}, "kanalyze", "_KANALYZE_COMPLETE")
+    return [item.value for item in shell.get_completions(before, incomplete)]
+
+
+def test_commands_and_options():
+    assert {"show", "summarize", "collect"} <= {*completed("")}
+    assert completed("show", "--thr") == ["--threshold"]
+
+
+def test_tables():
+    assert sorted(completed("show", "")) == sorted(completed("tables", "")) == sorted(catalog.names())
+    assert completed("show", "kern") == ["kernels", "kernel_config"]
+
+
+def test_groupings_of_the_table_on_the_line():
+    assert completed("show", "kernels", NVTX, "--by", "") == [*catalog.table("kernels").groupings]
+    assert completed("show", "ops", NVTX, "--by", "mo") == ["module"]
+    assert completed("show", "nosuch", NVTX, "--by", "") == []
+
+
+def test_columns_of_the_table_and_of_its_forms():
+    found = completed("show", "kernels", NVTX, "--columns", "")
+    assert found[:3] == ["all", "name", "count"]
+    assert "grid_x" in found
+    assert completed("show", "kernels", NVTX, "--columns", "name,to") == ["name,total_ns"]
+    assert completed("show", "kernels", NVTX, "--columns", "total_ns,tot") == []
+    assert completed("show", "gaps", NVTX, "--by", "culprit", "--sort", "c") == ["culprit", "count"]
+
+
+def test_windows_are_those_of_the_report_on_the_line():
+    for words in (["show", "kernels", NVTX], ["summarize", NVTX], ["tree", TRACE]):
+        assert completed(*words, "--window", "ste")[0] == "steady"
+    assert completed("show", "kernels", NVTX, "--window", "step") == ["step", "step#*"]
+    assert completed("show", "kernels", NVTX, "--window", "step#")[:4] == ["step#*", "step#-1", "step#1", "step#2"]
+    assert completed("show", "kernels", NVTX, "--window", "step#18") == ["step#18", "step#18..step#20"]
+    assert completed("show", "kernels", NVTX, "--window", "step#18..") == ["step#18..step#19", "step#18..step#20"]
+    assert completed("show", "kernels", NVTX, "--window", "step#18..step#2") == ["step#18..step#20"]
+    assert completed("summarize", SAMPLES / "mlp_train", "--window", "nai") == ["naive"]
+
+
+def test_steps_of_a_profiler_have_their_own_names():
+    found = completed("summarize", TRACE, "--window", "step")
+    assert [word for word in found if word.startswith("steps") or ":" in word][:2] == ["steps", "step:2"]
+
+
+@pytest.mark.parametrize("window", ["step", "step#2", "naive"])
+def test_what_is_completed_is_a_window(window):
+    report = kanalyze.read(SAMPLES / "mlp_train")
+    assert window in completed(
+        "summarize", SAMPLES / "mlp_train", "--window", window[:3] if "#" not in window else window
+    )
+    assert report.windows(window)
+
+
+def test_a_large_report_is_not_read(monkeypatch):
+    monkeypatch.setattr(_complete, "_MOST_SQLITE", 1000)
+    assert completed("show", "kernels", NVTX, "--window", "") == ["steady"]
+
+
+@pytest.mark.parametrize("path", ["none.sqlite", "damaged.sqlite", "empty.json", "."])
+def test_an_error_completes_nothing_and_says_nothing(tmp_path, monkeypatch, capsys, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged.sqlite").write_bytes(ADD.read_bytes()[:3000])
+    (tmp_path / "empty.json").write_text("{}")
+    assert completed("show", "kernels", path, "--window", "") in ([], ["steady"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_workloads_findings_and_passes():
+    assert completed("workloads", "") == [one.name for one in references()]
+    assert completed("collect", "squ") == ["squ", *(one.name for one in references() if one.name.startswith("squ"))]
+    assert completed("collect", "--with", "nsys,") == ["nsys,torch", "nsys,ncu"]
+    assert completed("explain", "") == list(names())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script_and_gets_its_completions(shell):
+    """Through the program itself; words with blanks are quoted where the shell does not do that."""
+    ended = run_with(_KANALYZE_COMPLETE=f"{shell}_source")
+    assert "_KANALYZE_COMPLETE" in ended.stdout
+    line = f"kanalyze show kernels {NVTX} --window shared"
+    told = run_with(
+        _KANALYZE_COMPLETE=f"{shell}_complete", COMP_WORDS=line, COMP_CWORD="5" if shell != "fish" else "shared"
+    )
+    assert ("'shared name'" in told.stdout) == (shell == "bash")
+    assert "shared name" in told.stdout
+    assert told.stderr == ""
+
+
+def run_with(**changes):
+    return subprocess.run(  # noqa: S603 - it starts this very package
+        command_line(), env=environment(**changes), capture_output=True, text=True, timeout=100, check=True
+    )
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_a_line(tmp_path):
+    program = tmp_path / "kanalyze"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kanalyze "$@"\n')
+    program.chmod(0o755)
+    lines = [
+        f'eval "$(_KANALYZE_COMPLETE=bash_source "{program}")"',
+        "COMP_WORDS=(kanalyze show kern); COMP_CWORD=2",
+        f'_kanalyze_completion "{program}"',
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+    ]
+    env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    ended = subprocess.run(["bash", "-c", "\n".join(lines)], env=env, capture_output=True, text=True, check=False)  # noqa: S603, S607
+    assert ended.stdout.splitlines() == ["kernels", "kernel_config"], ended.stderr
