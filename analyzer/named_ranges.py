@@ -75,9 +75,9 @@ def named(events: pl.DataFrame, details: pl.DataFrame) -> pl.DataFrame:
 
 
 def parsed(text: str) -> tuple[str, str]:
-    """Splits a range's name from the part after its last ``#``: a number, :data:`EVERY`, or empty."""
+    """Splits a range's name from what follows its last ``#``: a number, which may be negative, or :data:`EVERY`."""
     name, mark, which = text.rpartition(_NUMBER)
-    if mark and name and (which == EVERY or (which.isascii() and which.isdigit())):
+    if mark and name and (which == EVERY or (which.isascii() and which.removeprefix("-").isdigit())):
         return name, which
     return text, ""
 
@@ -140,9 +140,10 @@ def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[i
     ]
     if which in ("", EVERY):
         return rows
-    if not 1 <= int(which) <= len(rows):
+    place = int(which) - 1 if int(which) > 0 else len(rows) + int(which)
+    if not int(which) or not 0 <= place < len(rows):
         raise UnknownNameError.number("step", which, len(rows))
-    return [rows[int(which) - 1]]
+    return [rows[place]]
 
 
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:

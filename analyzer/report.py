@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
@@ -37,6 +38,10 @@ _SINGLE: Final = {
 
 #: Tools whose clock does not start with the recording: clock of the machine, or Unix epoch.
 _OTHER_CLOCKS: Final = ("torch.profiler",)
+
+#: The name of the steady part as a window, and the module that finds windows by iterations.
+STEADY: Final = "steady"
+_ITERATIONS: Final = "kanalyze.analyses.iterations._window_names"
 
 #: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"
@@ -96,8 +101,9 @@ class Where(TypedDict, total=False):
     Attributes:
         window: A :class:`Window`, or its text: two times (``"120ms..250ms"``; with a plus sign since the first event of
             the report, ``"+10ms..+20ms"``), a range that occurs once (``"warmup"``, with a domain
-            ``"NCCL:ncclAllReduce"``), one instance of a range (``"step#3"``, the third to start), or a step of the
-            framework's profiler by its number (``"step:5"``).
+            ``"NCCL:ncclAllReduce"``), one instance of a range (``"step#3"``, the third to start, or ``"step#-1"``, the
+            last), a step of the framework's profiler by its number (``"step:5"``), from one of these to another
+            (``"step#2..step#5"``), or the steady part of what the program repeats (``"steady"``).
         device: One GPU of the `devices` table.
         process: One process id.
     """
@@ -298,6 +304,8 @@ class Report:
             times = self._times(text)
         except BadWindowError:
             ranges = self._of_device(named_ranges.named(self.kind("range"), self.table("range_detail")))
+            if named_ranges.instances(ranges, text).is_empty() and (found_windows := self._of_iterations(text, ranges)):
+                return found_windows
             if (steps := named_ranges.steps_asked(text, ranges, self.steps)) is not None:
                 group = named_ranges.STEPS if named_ranges.parsed(text)[0] == named_ranges.STEPS else None
                 return [Window(start, end, name, group, process) for start, end, name, process in steps]
@@ -313,14 +321,33 @@ class Report:
             return [times]
         if found.is_empty():
             raise UnknownNameError.of("range", name, named_ranges.names(ranges))
+        return self._chosen(text, name, which, found)
+
+    @staticmethod
+    def _chosen(text: str, name: str, which: str, found: pl.DataFrame) -> list[Window]:
+        """Those of the ranges `found`, all of one name, that `which` chooses, as windows."""
         sides = found.select("start", "end", "process_id")
         instances = [Window(start, end, name, None, process) for start, end, process in sides.iter_rows()]
         if which in ("", named_ranges.EVERY):
             many = len(instances) > 1
             return [replace(one, name=f"{name}#{number}" if many else name) for number, one in enumerate(instances, 1)]
-        if not 1 <= int(which) <= len(instances):
+        place = int(which) - 1 if int(which) > 0 else len(instances) + int(which)
+        if not int(which) or not 0 <= place < len(instances):
             raise UnknownNameError.number(f"instance of range {name!r}", which, len(instances))
-        return [replace(instances[int(which) - 1], name=text)]
+        return [replace(instances[place], name=text)]
+
+    def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
+        """The windows that `text` names by iterations; None if it is for ranges to say.
+
+        The module is loaded by its name where it is needed: what repeats is an analysis, and lies above.
+        """
+        name = named_ranges.parsed(text)[0]
+        if text != STEADY and ".." not in text and named_ranges.instances(ranges, name).height:
+            return None
+        if self.meta.timeless or not (text == STEADY or "#" in text or ".." in text):
+            return None
+        found: list[Window] | None = import_module(_ITERATIONS).windows_named(self, text)
+        return found
 
     def _times(self, text: str) -> Window:
         """Parses a window of two times."""
@@ -339,6 +366,14 @@ class Report:
             first, last = self._events(kind).select(pl.col("start_ns").min(), end.alias("end")).row(0)
             if first is not None:
                 yield min(first, 0) if own else first, max(first, last)
+
+    @property
+    def recorded(self) -> tuple[int, int]:
+        """Start and end of the recording, as far as its file says; else of its first and last event."""
+        if self.meta.end_ns is not None and self.meta.tool not in _OTHER_CLOCKS:
+            return 0, max(self.meta.end_ns, 0)
+        spans = [*self._spans()]
+        return min((first for first, _ in spans), default=0), max((last for _, last in spans), default=0)
 
     def steps(self) -> pl.DataFrame:
         """Profiler steps of the processes in scope; see :func:`kanalyze.named_ranges.steps`."""

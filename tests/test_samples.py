@@ -80,7 +80,7 @@ def test_the_readme_has_the_command_that_made_it(folder):
 
 @EVERY_FOLDER
 def test_the_time_is_that_of_the_folder_and_of_its_report(folder):
-    of_folder, of_report = (run("summarize", path) for path in (folder, folder / "nsys.sqlite"))
+    of_folder, of_report = (run("summarize", "--full", path) for path in (folder, folder / "nsys.sqlite"))
     assert (of_folder.status, of_folder.error, of_report.status, of_report.error) == (0, "", 0, "")
     assert of_folder.lines[0].startswith(f"{folder.name}   nsys 2025.3.2   NVIDIA H200, sm_90, 132 SMs")
     ledger = [

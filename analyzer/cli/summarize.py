@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
@@ -41,25 +41,42 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.page.counters_page import CounterSummary
     from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 
-_TOP = 8
+
+class Form(NamedTuple):
+    """Which page is made: with all sections, or of the whole recording."""
+
+    full: bool = False
+    whole: bool = False
 
 
 @click.command()
 @reports_argument
 @scope
-@top(_TOP, f"Rows in each table of the page; {_TOP} unless told.")
+@top(None, "Rows in each table of the page; as many as suit it unless told.")
+@click.option("--full", is_flag=True, help="All sections, of the whole recording or the window.")
+@click.option("--whole", is_flag=True, help="The page of the whole recording, not of what the program repeats.")
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
 @in_one_thread_if_small
-def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None, **where: Unpack[Where]) -> None:
+def summarize(  # noqa: PLR0913 - the options of the command
+    reports: Sequence[Path],
+    top: int | None,
+    form: str,
+    output: Path | None,
+    *,
+    full: bool,
+    whole: bool,
+    **where: Unpack[Where],
+) -> None:
     """One page that says where the time of each REPORT went, or each report in a folder of them."""
     for report in reports:
         refuse_overwriting(report, output)
-    pages = _pages(reports, where)
+    pages = _pages(reports, where, Form(full=full, whole=whole))
     if form == "json":
         from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
 
@@ -72,14 +89,14 @@ def summarize(reports: Sequence[Path], top: int, form: str, output: Path | None,
         _emit_terminal(pages, top, output)
 
 
-def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
+def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]:
     """One page of reports of one program by different tools, or of a capture that has such; else a page for each.
 
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
     reports = expanded(reports)
     if not _several(reports) or _instances_asked(where["window"]):
-        return of_each(reports, lambda report: _page(report, where))
+        return of_each(reports, lambda report: _page(report, where, form))
     opened = of_each(different(reports), lambda report: opened_together([report], where, runs=False))
     given = [one for some in opened for one in some]
     opened.clear()
@@ -87,32 +104,36 @@ def _pages(reports: Sequence[Path], where: Where) -> Sequence[Shown]:
         known = {one.meta.path: one for one in given if not os.path.isdir(one.meta.path)}  # noqa: PTH112 - as below
         drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
-        return of_each(reports, lambda report: _page(report, where, known.pop(report, None)))
-    from kanalyze.analyses.page.joint_page import summarize_together  # noqa: PLC0415 - as in _page
+        return of_each(reports, lambda report: _page(report, where, form, known.pop(report, None)))
+    from kanalyze.analyses.page.joint_page import overviews_together, summarize_together  # noqa: PLC0415 - as in _page
 
-    return [_with_runs(page, where) for page in summarize_together(*given, **part(where))]
+    if form.full:
+        return [_with_runs(page, where, form) for page in summarize_together(*given, **part(where))]
+    return [_with_runs(page, where, form) for page in overviews_together(*given, whole=form.whole, **part(where))]
 
 
-def _with_runs(page: JointSummary | Summary | CounterSummary, where: Where) -> Shown:
+def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: Where, form: Form) -> Shown:
     """The page of a report that may have been recorded several times; it then says how far the runs are apart."""
     if page.kind == "joint":
-        return replace(page, summary=_apart(page.summary, page.metas[0].path, where))
-    return _apart(page, page.meta.path, where) if page.kind == "time" else page
+        answer = _apart(page.summary, page.metas[0].path, where, form).answer
+        return replace(page, summary=replace(page.summary, answer=answer))
+    if page.kind == "counters":
+        return page
+    return _apart(page, page.meta.path, where, form)
 
 
-def _apart(page: Summary, report: Path, where: Where) -> Summary:
+def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> Summary | Overview:
     """The same of a page of one report; a run that cannot be read, or lacks that part, is left out with a word."""
     others = _further_runs(report)
     if not others:
         return page
     from kanalyze.analyses.page.repeats import repeated  # noqa: PLC0415 - few reports need it
-    from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - as above
 
     runs = [page]
     for run in others:
         try:
             parts = opened_parts(run, where)
-            runs += [summary_of(parts[None])] if None in parts else []
+            runs += [_timed(parts[None], form)] if None in parts else []
         except KanalyzeError as error:
             print_left_out(error)
     return repeated(runs)
@@ -147,18 +168,29 @@ def _further_runs(report: Path) -> list[Path]:
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
     whole = Where(window=None, device=None, process=None, no_cache=False)
-    _emit_terminal(_pages(reports, whole), _TOP, None)
+    _emit_terminal(_pages(reports, whole, Form()), None, None)
     print_doubts(everything=True)
 
 
-def _emit_terminal(pages: Sequence[Shown], top: int, output: Path | None) -> None:
+def _emit_terminal(pages: Sequence[Shown], top: int | None, output: Path | None) -> None:
     from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - one format is used
     from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - one format is used
 
     emit(render(pages, Look(width(), colour(output)), top), output)
 
 
-def _page(report: Path, where: Where, whole: Report | None = None) -> Shown:
+def _timed(report: Report, form: Form) -> Summary | Overview:
+    """The page of a report of time."""
+    if form.full:
+        from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - one page is made
+
+        return summary_of(report)
+    from kanalyze.analyses.page.overview_page import overview  # noqa: PLC0415 - as above
+
+    return overview(report, whole=form.whole)
+
+
+def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -> Shown:
     """The page of a report, of counters or of time, or the comparison of instances where the window names several.
 
     Of a report that was recorded several times, the page says how far the runs are apart. `whole` is the report where
@@ -166,12 +198,12 @@ def _page(report: Path, where: Where, whole: Report | None = None) -> Shown:
     """
     if whole is not None:
         register_figures(whole)
-    page = _page_of(report, opened_parts(report, where) if whole is None else parts_of(whole, where), where)
+    page = _page_of(report, opened_parts(report, where) if whole is None else parts_of(whole, where), where, form)
     print_doubts(everything=True)  # the page looked at all of it
     return page
 
 
-def _page_of(report: Path, parts: Mapping[str | None, Report], where: Where) -> Shown:
+def _page_of(report: Path, parts: Mapping[str | None, Report], where: Where, form: Form) -> Shown:
     """The page of the `parts` of a report that were asked for."""
     if None in parts and parts[None].meta.timeless:
         from kanalyze.analyses.page.counters_page import summarize_counters  # noqa: PLC0415 - few reports need it
@@ -181,6 +213,4 @@ def _page_of(report: Path, parts: Mapping[str | None, Report], where: Where) -> 
         from kanalyze.analyses.ranges._instances import compare  # noqa: PLC0415 - as above
 
         return compare([*parts.values()])
-    from kanalyze.analyses.page.time_page import summarize as summary_of  # noqa: PLC0415 - a reader need not wait for it
-
-    return _apart(summary_of(parts[None]), report, where)
+    return _apart(_timed(parts[None], form), report, where, form)

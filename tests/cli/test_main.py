@@ -233,8 +233,8 @@ def test_a_full_disk_behind_standard_output_is_told(form):
 @pytest.mark.parametrize(
     ("encoding", "arguments"),
     [
-        pytest.param("ascii", ["summarize", TORCH], id="page-ascii"),
-        pytest.param("latin-1", ["summarize", TORCH], id="page-latin-1"),
+        pytest.param("ascii", ["summarize", "--full", TORCH], id="page-ascii"),
+        pytest.param("latin-1", ["summarize", "--full", TORCH], id="page-latin-1"),
         pytest.param("ascii", ["show", "launches", TORCH], id="table-ascii"),
         pytest.param("cp1252", ["tables"], id="tables-cp1252"),
     ],

@@ -15,7 +15,7 @@ NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
 @cache
 def page(*arguments, **keys):
-    ran = run("summarize", *arguments, **keys)
+    ran = run("summarize", "--full", *arguments, **keys)
     assert (ran.status, ran.error) == (0, "")
     return ran.text
 

@@ -22,7 +22,7 @@ TWO_GPUS, TWO_PROCESSES, EMPTY = (REPORTS / f"{name}.sqlite" for name in ("two_g
 
 
 def page(*arguments, **keys):
-    ran = run("summarize", *arguments, **keys)
+    ran = run("summarize", "--full", *arguments, **keys)
     assert (ran.status, ran.error) == (0, "")
     return ran.text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from kanalyze.analyses.joining._match_kernels import same_kernels
@@ -10,6 +10,7 @@ from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.gains import gains_among
 from kanalyze.analyses.joining.joined import joined_of
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
+from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import Summary, summarize
 
 if TYPE_CHECKING:
@@ -62,6 +63,25 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSu
     alone = dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
     others = [summarize_counters(one) if one.meta.timeless else summarize(one) for one in alone]
     return [*map(_page, found), *others]
+
+
+def overviews_together(
+    *reports: Report, whole: bool = False, **where: Unpack[Where]
+) -> list[Overview | CounterSummary]:
+    """Makes the first pages of reports of one program by different tools, as :func:`summarize_together` does."""
+    found = together("joined", reports, where)
+    joint = {one for each in found if _can_join(each) for one in each.given}
+    alone = dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
+    further = (summarize_counters(one) if one.meta.timeless else overview(one, whole=whole) for one in alone)
+    return [*(_overview(each, whole=whole) for each in found), *further]
+
+
+def _overview(found: Together, *, whole: bool) -> Overview:
+    page = overview(found.base, whole=whole)
+    if not _can_join(found):
+        return page
+    rows = joined_of(found) if page.steady is None else None
+    return replace(page, others=[one.meta for one in found.given[1:]], joined=rows)
 
 
 def _can_join(found: Together) -> bool:

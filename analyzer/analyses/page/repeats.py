@@ -11,10 +11,11 @@ from kanalyze.units import percent, plural, time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
 
 
-def repeated(runs: Sequence[Summary]) -> Summary:
+def repeated(runs: Sequence[Summary | Overview]) -> Summary | Overview:
     """The page of the first of several runs, with the variation of all runs added to its headline."""
     first = runs[0]
     if len(runs) == 1:
@@ -22,7 +23,7 @@ def repeated(runs: Sequence[Summary]) -> Summary:
     return replace(first, answer=f"{first.answer} {_variation(runs)}")
 
 
-def _variation(runs: Sequence[Summary]) -> str:
+def _variation(runs: Sequence[Summary | Overview]) -> str:
     windows = [int(run.windows.get_column("window_ns").sum()) for run in runs]
     busy = [int(run.windows.get_column("busy_ns").sum()) for run in runs]
     idle = sum(not window for window in windows)

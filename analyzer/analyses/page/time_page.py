@@ -174,14 +174,14 @@ def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
     read_first(report, READS)
     tables, reasons = _made(report)
-    spans = _windows(report, tables.get("ledger", ledger.TABLE.empty()))
+    spans = windows_of(report, tables.get("ledger"))
     processes = report.processes
     if report.scope.process is not None:
         processes = processes.filter(pl.col("process_id") == report.scope.process)
     return Summary(
         meta=report.meta,
         scope=report.scope,
-        answer=worded(_answer(report, spans, tables), interface(report)),
+        answer=worded(page_answer(report, spans, tables), interface(report)),
         windows=spans,
         processes=processes,
         process_count=device_operations(report).select(pl.col("process_id").n_unique()).item() or processes.height,
@@ -227,7 +227,15 @@ def _table_or_reason(report: Report, make: Callable[[Report], pl.DataFrame]) -> 
         return str(reason)
 
 
-def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+def process_count(report: Report) -> int:
+    """Processes with device operations; where there are none, the processes in scope."""
+    ran = device_operations(report).select(pl.col("process_id").n_unique()).item()
+    return int(ran) or report.processes.height
+
+
+def windows_of(report: Report, rows: pl.DataFrame | None) -> pl.DataFrame:
+    """The devices and their windows, :data:`WINDOWS`, from the table `ledger`."""
+    rows = ledger.TABLE.empty() if rows is None else rows
     busy = rows.filter(pl.col("bucket").is_in(BUSY_BUCKETS)).group_by("device").agg(busy_ns=pl.col("ns").sum())
     spans = windows(report).rename({"start": "start_ns", "end": "end_ns"})
     joined = spans.join(busy, on="device", how="left").join(report.devices, on="device", how="left")
@@ -237,7 +245,8 @@ def _windows(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     return WINDOWS.select(lengths.sort("device"))
 
 
-def _answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
+def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
+    """One or two sentences that answer first: how busy each device was, and what most of the rest went to."""
     if "ledger" not in tables or spans.is_empty():
         lost = unused_launches(report).filter(~pl.col("captured")).height
         if lost:

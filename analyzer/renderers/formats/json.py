@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
 from kanalyze import outlets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.analyses.page.counters_page import CounterSummary
     from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.renderers.page.of_any_kind import Shown
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 
 #: Metadata fields that are paths.
 _PATHS: Final = ("path", "read_from", "capture")
+
+#: Rows of the first page's tables, its findings, and the length of a text in it.
+_OVERVIEW: Final = {"ledger": 30, "hot_kernels": 6, "parts": 6, "ops": 6, "phases": 12, "culprits": 8}
+_FINDINGS: Final = 6
+_LONGEST: Final = 120
 
 #: Schema version; raised by every breaking change, not by additions.
 SCHEMA_VERSION: Final = 2
@@ -54,6 +61,8 @@ def content(shown: Shown) -> dict[str, Any]:
     }
     if shown.kind == "counters":
         return head | _counters(shown)
+    if shown.kind == "overview":
+        return head | _overview(shown)
     return head | (_summary(shown) if shown.kind == "time" else _instances(shown))
 
 
@@ -75,6 +84,60 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "cannot_tell": summary.cannot_tell,
         "not_recorded": summary.not_recorded,
     }
+
+
+def _overview(found: Overview) -> dict[str, Any]:
+    """The first page: the largest rows of each table, with names cut, so that it stays small."""
+    tables = {
+        name: _short_rows(found.tables[name].head(most)) for name, most in _OVERVIEW.items() if name in found.tables
+    }
+    doubts = found.tables["health"].filter("doubt") if "health" in found.tables else None
+    return {
+        "iterations": None if found.steady is None else _iterations(found.steady),
+        "windows": _rows(found.windows),
+        **tables,
+        "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
+        "health": [] if doubts is None else _short_rows(doubts.select("check", "count").head(_FINDINGS)),
+        "cannot_tell": found.cannot_tell,
+    } | ({"joined_with": [str(_path(meta.path)) for meta in found.others]} if found.others else {})
+
+
+def _iterations(steady: SteadyPart) -> dict[str, Any]:
+    """What repeats, and its steady part."""
+    usual = steady.usual.get_column("dur_ns")
+    kinds = steady.rows.filter(pl.col("name") == steady.each).group_by("kind").len().sort("kind")
+    return {
+        "name": _cut(steady.each),
+        "found_by": steady.found_by,
+        "process_id": steady.process_id,
+        "device": steady.device,
+        "kinds": dict(kinds.iter_rows()),
+        "median_ns": usual.median(),
+        "min_ns": usual.min(),
+        "max_ns": usual.max(),
+        "steady_count": steady.number,
+        "steady_ns": steady.ns,
+        "first": _cut(steady.first),
+        "last": _cut(steady.last),
+    }
+
+
+def _short_rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows with texts cut, without what is missing."""
+    return [
+        {name: _cut(value) if isinstance(value, str) else value for name, value in row.items() if value is not None}
+        for row in frame.to_dicts()
+    ]
+
+
+def _short_finding(found: Finding) -> dict[str, Any]:
+    whole = _finding(found.brief)
+    kept = ("rule", "device", "at_stake_ns", "at_most", "headline", "action", "where", "table")
+    return {name: _cut(whole[name]) if isinstance(whole[name], str) else whole[name] for name in kept}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def _counters(found: CounterSummary) -> dict[str, Any]:

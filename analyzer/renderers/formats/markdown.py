@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.page.time import First, Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid, Section
 
 _NAME: Final = 60
 
 
-def render(shown: Sequence[Shown], top: int) -> str:
+def render(shown: Sequence[Shown], top: int | None) -> str:
     """Renders a page per report as GitHub-flavoured Markdown, ending with a newline."""
     return "\n".join(_page(page_of_any(one, top)) for one in shown)
 
@@ -36,8 +36,13 @@ def _page(page: Page) -> str:
     ]
     for ledger in page.ledgers:
         lines += ["", *_ledger(ledger)]
+    if page.first:
+        lines += ["", f"#### What to do first: {markdown(page.first_remark)}", ""]
+        lines += [_first(one, names) for one in page.first]
     for section in page.sections:
         lines += ["", *_section(section, names)]
+    for block in page.blocks:
+        lines += ["", f"**{markdown(block.title.capitalize())}** {markdown(block.text)}"]
     if page.topics:
         lines += ["", "#### Findings", "", "Time at stake: the GPU's time that each takes.", ""]
         lines += [_topic(topic, names) for topic in page.topics]
@@ -54,7 +59,7 @@ def _ledger(ledger: Ledger) -> list[str]:
         for share in ledger.shares
     ]
     return [
-        f"#### Where the time went: {markdown(ledger.heading)}",
+        f"#### {ledger.title.capitalize()}: {markdown(ledger.heading)}",
         "",
         "| bucket | time | share | most of it |",
         "| :-- | --: | --: | :-- |",
@@ -88,6 +93,12 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
     said = topic._replace(finding=finding._replace(text=markdown(finding.text)), also=markdown(topic.also))
     remedy = markdown(finding.remedy)
     return f"- **{stake}** {said.sentence(names)} {remedy} ({code(finding.table)}, {finding.definition})"
+
+
+def _first(first: First, names: dict[str, str]) -> str:
+    finding = first.finding
+    said = first._replace(finding=finding._replace(headline=markdown(finding.headline)))
+    return f"- **{first.worth}** {said.headline(names)}: {markdown(finding.action)} ({code(f'kanalyze {first.more}')})"
 
 
 def _chapter(chapter: Chapter, names: dict[str, str]) -> list[str]:

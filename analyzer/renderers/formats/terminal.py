@@ -23,6 +23,10 @@ _WIDEST: Final = 160
 _NARROWEST: Final = 60
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _REST: Final = "·"
+
+#: Most lines of the first page, and the rows per table that are tried for it.
+_LINES: Final = 45
+_ROWS: Final = (5, 4, 3, 2)
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 #: A number and its unit, kept on one line.
 _QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
@@ -45,6 +49,7 @@ ASCII: Final = str.maketrans(
         "∷": ":",
         "·": ".",
         "×": "x",
+        "≤": "<",
         "µ": "u",
         "…": "~",
         **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
@@ -70,15 +75,27 @@ _COLOURS: Final = {
     "api": "96",
     "host": "94",
     "unknown": "37",
+    "rest": "37",
 }
 _BOLD, _DIM = "1", "2"
 
 
-def render(shown: Sequence[Shown], look: Look, top: int) -> str:
+def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
     """Renders a page per report as text, ending with a newline."""
     look = Look(max(_NARROWEST, min(look.width, _WIDEST)), look.colour)
-    pages = [_page(page_of_any(one, top), look) for one in shown]
+    pages = [_page(page_of_any(one, top), look) if top else _fitting(one, look) for one in shown]
     return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
+
+
+def _fitting(shown: Shown, look: Look) -> str:
+    """A page with the usual number of rows; the first page with as many as make it no longer than :data:`_LINES`."""
+    page = page_of_any(shown, None)
+    text = _page(page, look)
+    for rows in _ROWS if page.overview else ():
+        if text.count("\n") <= _LINES:
+            break
+        text = _page(page_of_any(shown, rows), look)
+    return text
 
 
 def _page(page: Page, look: Look) -> str:
@@ -87,9 +104,11 @@ def _page(page: Page, look: Look) -> str:
     blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
     for ledger in page.ledgers:
         blocks += ["", *_ledger(ledger, look)]
+    blocks += _first(page, look, names)
     for section in page.sections:
         blocks += ["", *_section(section, look, names)]
     blocks += _findings(page, look, names)
+    blocks += _blocks(page, look)
     for chapter in page.chapters:
         blocks += ["", *_chapter(chapter, look, names[chapter.name])]
     for reason in page.cannot_tell:
@@ -153,7 +172,7 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
     )
     names = max((len(share.bucket) for share in ledger.shares), default=5)
     times = len(ledger.total)
-    lines = [_title("WHERE THE TIME WENT", ledger.heading, look), bar]
+    lines = [_title(ledger.title, ledger.heading, look), bar]
     for share in ledger.shares:
         glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
@@ -161,7 +180,7 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
         detail = _fitted(share.detail, room) or _fitted(share.plain, room) or _cut(share.detail, room)
         lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
-    return [*lines, *_over_time(ledger, look)]
+    return [*lines, *_over_time(ledger, look)] if ledger.busy else lines
 
 
 def _over_time(ledger: Ledger, look: Look) -> list[str]:
@@ -200,7 +219,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 
 
 def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
-    if not page.ledgers:
+    if not page.ledgers or page.overview:
         return []
     lines = ["", _title("FINDINGS", "time at stake: the GPU's time that each takes", look)]
     if not page.topics:
@@ -218,6 +237,45 @@ def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
     stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
     pad = " " * (_STAKE + 2)
     return [f"{stake}  {body[0]}", *(pad + text for text in body[1:])]
+
+
+def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
+    """What to do first: the time, what is wrong, what to do, and where to read on."""
+    if not page.overview or not page.ledgers:
+        return []
+    lines = ["", _title("WHAT TO DO FIRST", page.first_remark, look)]
+    if not page.first:
+        return [*lines, f"{_INDENT}Nothing worth a sentence."]
+    wide = max(len(one.worth) for one in page.first)
+    for one in page.first:
+        space = look.width - wide - 2 * len(_INDENT)
+        body = _wrapped(one.headline(names), space)
+        action = one.finding.action
+        told = (
+            [action, one.more]
+            if len(action) + len(one.more) + 4 > space
+            else [f"{action}{one.more.rjust(space - len(action))}"]
+        )
+        dim = [
+            look.paint(line, _DIM) for text in told for line in (_wrapped(text, space) if len(text) > space else [text])
+        ]
+        first, *more = [*body, *dim]
+        lines.append(f"{_INDENT}{look.paint(one.worth.rjust(wide), _BOLD)}{_INDENT}{first}")
+        lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
+    return lines
+
+
+def _blocks(page: Page, look: Look) -> list[str]:
+    """Titles with their texts beside them."""
+    if not page.blocks:
+        return []
+    wide = max(len(one.title) for one in page.blocks) + len(_INDENT)
+    lines = [""]
+    for one in page.blocks:
+        first, *more = _wrapped(one.text, look.width - wide) or [""]
+        lines.append(look.paint(one.title, _BOLD) + " " * (wide - len(one.title)) + first)
+        lines += [" " * wide + line for line in more]
+    return lines
 
 
 def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:

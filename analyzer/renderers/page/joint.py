@@ -88,10 +88,10 @@ def _time(value: float | None) -> str:
     return _NONE if value is None else units.time(value)
 
 
-def _kernels(found: JointSummary, top: int) -> Section:
+def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks: Sequence[str] = ()) -> Section:
     """Section of the heaviest kernels by launch shape, with counters and operators where known."""
-    measured, traced = "ncu" in found.tools, found.joined.get_column("operator").null_count() < found.joined.height
-    timed = found.joined.filter(pl.col("count").is_not_null())
+    measured, traced = "ncu" in tools, joined.get_column("operator").null_count() < joined.height
+    timed = joined.filter(pl.col("count").is_not_null())
     heads = [Head("time"), Head("window"), Head("count", spare=True)]
     columns: list[tuple[str, Callable[[Any], str]]] = [
         ("exclusive_ns", _time),
@@ -122,8 +122,13 @@ def _kernels(found: JointSummary, top: int) -> Section:
         _KERNELS,
         of(len(cells), timed.height, "by launch shape; counters are ncu's" if measured else "by launch shape"),
         Grid((*heads, Head("kernel", left=True)), cells, named=True),
-        "; ".join(text for text in (_left_over(found), _little(found)) if text),
+        "; ".join(text for text in remarks if text),
     )
+
+
+def _kernels(found: JointSummary, top: int) -> Section:
+    """The section with what is left over, and what no advice gains."""
+    return joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
 
 
 def _shape(row: Row, *, shaped: bool) -> list[str]:

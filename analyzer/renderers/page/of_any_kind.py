@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
 from kanalyze.renderers.page.counters import counters_page
 from kanalyze.renderers.page.instances import instances_page
 from kanalyze.renderers.page.joint import joint_page
-from kanalyze.renderers.page.time import page_of
+from kanalyze.renderers.page.overview import ROWS, overview_page
+from kanalyze.renderers.page.time import Block, page_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from kanalyze.analyses.page.counters_page import CounterSummary
     from kanalyze.analyses.page.joint_page import JointSummary
+    from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
-    from kanalyze.renderers.page.time import Ledger, Page, Topic
+    from kanalyze.renderers.page.time import First, Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid
 
-    Shown: TypeAlias = Summary | Instances | CounterSummary | JointSummary
+    Shown: TypeAlias = Overview | Summary | Instances | CounterSummary | JointSummary
 
 
-def page_of_any(shown: Shown, top: int) -> Page:
-    """Builds the page of any summary, at most `top` rows per table; texts are printable, kernel names unshortened."""
+#: Rows in each table of a page, unless told.
+USUAL_ROWS: Final = 8
+
+
+def page_of_any(shown: Shown, top: int | None) -> Page:
+    """Builds the page of any summary, at most `top` rows per table, or as many as suit it; texts are printable."""
     return _plain(_page_of_any(shown, top))
 
 
-def _page_of_any(shown: Shown, top: int) -> Page:
+def _page_of_any(shown: Shown, top: int | None) -> Page:
     if shown.kind == "counters":
-        return counters_page(shown, top)
+        return counters_page(shown, top or USUAL_ROWS)
     if shown.kind == "joint":
-        return joint_page(shown, top)
-    return page_of(shown, top) if shown.kind == "time" else instances_page(shown, top)
+        return joint_page(shown, top or USUAL_ROWS)
+    if shown.kind == "overview":
+        return overview_page(shown, top or ROWS)
+    return page_of(shown, top or USUAL_ROWS) if shown.kind == "time" else instances_page(shown, top or USUAL_ROWS)
 
 
 def _plain(page: Page) -> Page:
@@ -51,6 +59,9 @@ def _plain(page: Page) -> Page:
         cannot_tell=[*map(outlets.short, page.cannot_tell)],
         more=outlets.lines(page.more),
         chapters=[*map(_plain_chapter, page.chapters)],
+        first=[*map(_plain_first, page.first)],
+        first_remark=outlets.short(page.first_remark),
+        blocks=[Block(outlets.short(one.title), outlets.short(one.text)) for one in page.blocks],
     )
 
 
@@ -72,6 +83,12 @@ def _plain_topic(topic: Topic) -> Topic:
     finding = topic.finding
     text, remedy = outlets.line(finding.text), outlets.line(finding.remedy)
     return topic._replace(finding=finding._replace(text=text, remedy=remedy), also=outlets.short(topic.also))
+
+
+def _plain_first(first: First) -> First:
+    finding = first.finding
+    headline, action = outlets.line(finding.headline), outlets.line(finding.action)
+    return first._replace(finding=finding._replace(headline=headline, action=action))
 
 
 def _plain_chapter(chapter: Chapter) -> Chapter:

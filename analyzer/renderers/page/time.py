@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     _Part = tuple[str | None, int]
 
 #: Self-explanatory bucket names, for buckets without a more specific detail.
-_NO_DETAIL: Final = {
+NO_DETAIL: Final = {
     "host": "program code outside CUDA",
     "unknown": "no launch tells which thread",
     "queued": "submitted, waited on the device",
@@ -90,6 +90,7 @@ class Ledger(NamedTuple):
     shares: list[Share]
     total: str
     busy: list[float]
+    title: str = "WHERE THE TIME WENT"
 
 
 class Topic(NamedTuple):
@@ -104,6 +105,25 @@ class Topic(NamedTuple):
         return f"{said} {self.also}".rstrip()
 
 
+class First(NamedTuple):
+    """One thing to do first: the time that it takes, the finding with headline and action, and where to read on."""
+
+    worth: str
+    finding: Finding
+    more: str
+
+    def headline(self, names: dict[str, str]) -> str:
+        """The headline, with kernel names shortened by `names`."""
+        return self.finding.headline.format(*(names[name] for name in self.finding.names))
+
+
+class Block(NamedTuple):
+    """A title and a text beside it."""
+
+    title: str
+    text: str
+
+
 class Page(NamedTuple):
     """A page: heading, answer, ledgers, tables, findings, closing line, chapters per kernel."""
 
@@ -116,6 +136,10 @@ class Page(NamedTuple):
     cannot_tell: list[str]
     more: str
     chapters: Sequence[Chapter] = ()
+    first: Sequence[First] = ()
+    first_remark: str = ""
+    blocks: Sequence[Block] = ()
+    overview: bool = False
 
 
 def short_names(page: Page, width: int) -> dict[str, str]:
@@ -124,7 +148,8 @@ def short_names(page: Page, width: int) -> dict[str, str]:
     Two kernels that differ never have the same short form.
     """
     tables = [name for section in page.sections for name in section.grid.names()]
-    told = [name for topic in page.topics for name in topic.finding.names]
+    findings = [*(topic.finding for topic in page.topics), *(first.finding for first in page.first)]
+    told = [name for finding in findings for name in finding.names]
     names = list(dict.fromkeys([*tables, *told, *(chapter.name for chapter in page.chapters)]))
     return dict(zip(names, shorten(names, width), strict=True))
 
@@ -141,7 +166,7 @@ def page_of(summary: Summary, top: int) -> Page:
     topics = _topics(summary.findings)
     return Page(
         heading=_heading(summary),
-        health=_health(summary.tables["health"]),
+        health=health_line(summary.tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=parts,
@@ -197,7 +222,8 @@ def _heading(summary: Summary) -> list[str]:
     return heading(meta, parts)
 
 
-def _health(health: pl.DataFrame) -> str:
+def health_line(health: pl.DataFrame) -> str:
+    """How far the report can be trusted, in a line."""
     wrong = health.filter(pl.col("doubt"))
     if wrong.is_empty():
         return "health: complete"
@@ -233,8 +259,8 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
             sums[bucket],
             text,
             units.percent(sums[bucket] / max(length, 1)),
-            _detail(_culprits(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
-            worded(_NO_DETAIL.get(bucket, ""), summary.interface),
+            _detail(culprits_of(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
+            worded(NO_DETAIL.get(bucket, ""), summary.interface),
         )
         for bucket, text in zip(longest, texts, strict=True)
     ]
@@ -254,7 +280,7 @@ def _busy(summary: Summary, device: int) -> list[float]:
     return chunks.get_column("busy_share").to_list()
 
 
-def _culprits(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
+def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
     """Breaks a bucket down by culprit, longest first."""
     sums: dict[str | None, int] = {}
     rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")

@@ -84,9 +84,9 @@ def test_what_the_page_prints_has_a_likeness(text):
 
 
 def test_an_old_terminal_gets_the_page_without_question_marks():
-    ran = spawn("summarize", TORCH, PYTHONIOENCODING="ascii", COLUMNS="80")
+    ran = spawn("summarize", "--full", TORCH, PYTHONIOENCODING="ascii", COLUMNS="80")
     _, line = after("BUSY OVER TIME", ran.raw.decode("ascii").splitlines())
-    _, plain = after("BUSY OVER TIME", run("summarize", TORCH).lines)
+    _, plain = after("BUSY OVER TIME", run("summarize", "--full", TORCH).lines)
     assert line == plain.translate(ASCII)
     assert set(line) <= set(" .:-=+*%#")
     assert "?" not in line
@@ -96,8 +96,8 @@ def test_an_old_terminal_gets_the_page_without_question_marks():
 
 
 def test_remarks_are_shortened_before_they_are_too_long():
-    lines = run("summarize", TORCH, columns=60).lines
+    lines = run("summarize", "--full", TORCH, columns=60).lines
     title, _ = after("LAUNCHES", lines)
     assert title == "LAUNCHES".ljust(60 - len(remark := "8 of 34; medians of call, queue and kernel")) + remark
-    wide, _ = after("LAUNCHES", run("summarize", TORCH).lines)
+    wide, _ = after("LAUNCHES", run("summarize", "--full", TORCH).lines)
     assert wide.endswith("; ! launch-bound")

@@ -1,0 +1,259 @@
+"""Iterations by the program's own marks: steps of the framework's profiler, or the range that repeats.
+
+Definitions: docs/definitions.md, section 4, "Iterations".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.named_ranges import plain, without_ids
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Fewest instances of a range that repeats, and of one that is preferred to the ranges inside it.
+_FEWEST: Final = 3
+_OFTEN: Final = 5
+
+#: Levels of ranges inside ranges that are looked at.
+_LEVELS: Final = 4
+
+#: Least part of a process' device time that a range has launched, to be its iteration by itself.
+_MOST: Final = 0.5
+
+#: A range inside another one that is preferred to it has launched at least this part of the other one's device time.
+_NEARLY: Final = 0.9
+
+#: A distance between two instances is usual up to this part of the median period beyond the median distance.
+_USUAL: Final = 0.5
+
+#: Numbers in names, masked so that all iterations of a loop share one name.
+_NUMBER: Final = r"\d+"
+
+#: Ranges that libraries make of their own calls, and operators that PyTorch marks: no loop of the program.
+_LIBRARIES: Final = re.compile(
+    r"^(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):"
+)
+_OPERATORS: Final = r"^:?(?:aten|autograd|prims|c10d|nccl)::"
+
+#: Names of what holds many iterations.
+_HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
+
+#: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
+_FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
+
+#: What an iteration told by steps of a profiler is called.
+STEP: Final = "step"
+
+BY_STEPS: Final = "profiler steps"
+BY_RANGES: Final = "ranges"
+
+#: The columns of iterations before they are judged. `own_end` is the end of the mark itself; `end` that, or the start
+#: of the next iteration where it follows at its usual distance.
+SPANS: Final = {
+    "process_id": pl.Int64,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "own_end": pl.Int64,
+    "name": pl.String,
+    "window": pl.String,
+    "open": pl.Boolean,
+    "found_by": pl.String,
+}
+
+
+@once_per_process
+def marked_iterations(report: Report) -> pl.DataFrame:
+    """The iterations of each process that has marks: :data:`SPANS`, disjoint, sorted by process and start."""
+    steps = report.steps()
+    by_process = steps.partition_by("process_id", as_dict=True)
+    parts = [pl.DataFrame(schema=SPANS), *(_of_steps(process, part) for (process,), part in by_process.items())]
+    ranges = _repeating(report).join(steps.select("process_id"), on="process_id", how="anti", nulls_equal=True)
+    if ranges.height:
+        work = launched_work(report)
+        for (process,), part in ranges.partition_by("process_id", as_dict=True, maintain_order=True).items():
+            parts.append(_of_ranges(process, part, work.filter(pl.col("process_id").eq_missing(process))))
+    return pl.concat(parts).sort("process_id", "start")
+
+
+@once_per_process
+def launched_work(report: Report) -> pl.DataFrame:
+    """The operations of all processes, sorted by launch: process_id, at (start of the launching call), ns (duration).
+
+    An operation without a launch has its own start.
+    """
+    work = operations(report).select("row", "process_id", "start", "end")
+    called = calls_of(report, work.get_column("row"), "call_start").to_series()
+    length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
+    told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length)
+    return told.select("process_id", "at", "ns").sort("at")
+
+
+def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The operations launched in each of `spans` (start, end): columns operations and device_ns.
+
+    `work` are rows of :func:`launched_work` of the spans' process.
+    """
+    sums = pl.concat([pl.Series("ns", [0], dtype=pl.Int64), work.get_column("ns").cum_sum()])
+    at = work.get_column("at")
+    first, last = (at.search_sorted(spans.get_column(side), side="left") for side in ("start", "end"))
+    last = last.zip_with(last > first, first)
+    return pl.DataFrame(
+        {"operations": last.cast(pl.Int64) - first.cast(pl.Int64), "device_ns": sums.gather(last) - sums.gather(first)}
+    )
+
+
+def _of_steps(process: object, steps: pl.DataFrame) -> pl.DataFrame:
+    """Iterations of the framework's profiler, which are told apart by their numbers."""
+    twice = pl.len().over("step") > 1
+    number = pl.format("step:{}", "step")
+    ordinal = pl.int_range(1, pl.len() + 1).over("step")
+    rows = steps.sort("start", "event_id").select(
+        "start",
+        own_end="end",
+        name=pl.lit(STEP),
+        window=pl.when(twice).then(pl.format("{}#{}", number, ordinal)).otherwise(number),
+        open=pl.lit(value=False),
+        found_by=pl.lit(BY_STEPS),
+    )
+    return _adjoined(process, rows)
+
+
+def _repeating(report: Report) -> pl.DataFrame:
+    """The ranges that repeat: :data:`THREAD`, start, end, name (numbers masked where they differ), open."""
+    ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("name").fill_null("") != ""))
+    bare = without_ids(pl.col("range"))
+    operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
+    named = ranges.filter(~operators).select(*THREAD, "start", "end", "open", name=pl.col("range"))
+    libraries = [name for name in named.get_column("name").unique() if _LIBRARIES.match(name)]
+    named = named.filter(~pl.col("name").is_in(libraries)).with_columns(
+        alike=pl.col("name").str.replace_all(_NUMBER, "#")
+    )
+    often = named.filter(pl.len().over(*THREAD, "alike") >= _FEWEST)
+    one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
+    return often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")
+
+
+def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The iterations of one process by the outermost range that repeats and has launched most of its device time."""
+    whole = int(work.get_column("ns").sum())
+    levels = _levels(ranges, work)
+    if not levels or not whole:
+        return pl.DataFrame(schema=SPANS)
+    chosen = levels[0]
+    for inner in levels[1:]:
+        if _is_loop_of(inner, chosen):
+            chosen = inner
+    found = _adjoined(process, pl.concat([chosen.rows, *chosen.others]))
+    covered = int(work_in(found, work).get_column("device_ns").sum())
+    return found if covered >= _MOST * whole else found.clear()
+
+
+class _Level(NamedTuple):
+    """The ranges of one thread that lie in no other one, but for those of the levels before.
+
+    Attributes:
+        rows: The iterations that they make: start, own_end, name, open, found_by.
+        others: The same of further ranges beside these that repeat, another number of times.
+        device_ns: What the ranges of `rows` have launched.
+    """
+
+    rows: pl.DataFrame
+    others: list[pl.DataFrame]
+    device_ns: int
+
+
+def _levels(ranges: pl.DataFrame, work: pl.DataFrame) -> list[_Level]:
+    """The outermost ranges, those inside them, and so on: one level each."""
+    found = []
+    for _ in range(_LEVELS):
+        own = ranges.sort(*THREAD, "start", "end", descending=[False, False, False, True])
+        reached = pl.col("end").cum_max().shift(1).over(THREAD)
+        outer = own.filter((pl.col("start") >= reached).fill_null(value=True))
+        repeated = outer.filter(pl.len().over(*THREAD, "name") >= _FEWEST)
+        if repeated.height:
+            found.append(_level(repeated, work))
+        ranges = ranges.join(outer.select(*THREAD, "name").unique(), on=[*THREAD, "name"], how="anti", nulls_equal=True)
+        if ranges.is_empty():
+            break
+    return found
+
+
+def _is_loop_of(inner: _Level, outer: _Level) -> bool:
+    """Whether the ranges inside others are the program's loop, and the outer ones hold many iterations of it.
+
+    So it is where the outer ones hardly repeat, are epochs by their name, or hold the inner ones in varying number, as
+    requests do the tokens that they ask for; layers of a network are always as many.
+    """
+    if inner.rows.height < 2 * outer.rows.height or inner.device_ns < _MOST * outer.device_ns:
+        return False
+    if _HOLDS_MANY.search(str(outer.rows.item(0, "name"))):
+        return True
+    begun = inner.rows.get_column("start").search_sorted(outer.rows.get_column("start"), side="left")
+    ended = inner.rows.get_column("start").search_sorted(outer.rows.get_column("own_end"), side="left")
+    held = (ended - begun).cast(pl.Int64)
+    if outer.rows.height < _OFTEN:
+        return inner.device_ns >= _NEARLY * outer.device_ns
+    return int(held.n_unique()) > 2  # noqa: PLR2004 - one that is cut may hold fewer
+
+
+def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
+    """Of ranges side by side the name that has launched most; of the phases of one iteration, all from the first on."""
+    each = ranges.with_columns(work_in(ranges, work))
+    sums = each.group_by(*THREAD, "name").agg(pl.col("device_ns").sum(), count=pl.len(), first=pl.col("start").min())
+    sums = sums.with_columns(pl.col("count").cast(pl.Int64))
+    best = sums.sort("device_ns", "count", "name", descending=[True, True, False]).row(0, named=True)
+    thread = pl.all_horizontal(pl.col(key).eq_missing(pl.lit(best[key], pl.Int64)) for key in THREAD)
+    often = (pl.col("count") - best["count"]).abs() <= 1
+    phases, others = sums.filter(thread & often).sort("first", "name"), sums.filter(thread & ~often)
+    together = int(phases.get_column("device_ns").sum())
+    alone = best["device_ns"] >= _NEARLY * together and not _of_framework(best["name"])
+    name = best["name"] if alone else phases.item(0, "name")
+    own = ranges.filter(thread)
+    more = [_rows(own, one) for one, ns in others.sort("first").select("name", "device_ns").iter_rows() if ns]
+    return _Level(_rows(own, name), more, best["device_ns"] if alone else together)
+
+
+def _of_framework(name: str) -> bool:
+    """Whether PyTorch makes a range of this name inside of each step."""
+    return name.lstrip(":").startswith(_FRAMEWORK)
+
+
+def _rows(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The ranges of one name, as iterations that are not adjoined yet."""
+    own = ranges.filter(pl.col("name") == name).sort("start")
+    each = STEP if _of_framework(name) else plain(name) or name
+    return own.select(
+        "start",
+        own_end="end",
+        name=pl.lit(each),
+        window=pl.lit(None, dtype=pl.String),
+        open="open",
+        found_by=pl.lit(BY_RANGES),
+    )
+
+
+def _adjoined(process: object, rows: pl.DataFrame) -> pl.DataFrame:
+    """Extends each iteration to the start of the next one where that follows at a usual distance; :data:`SPANS`.
+
+    A mark that reaches into the next one ends there.
+    """
+    following = pl.col("start").shift(-1)
+    distance = (following - pl.col("own_end")).clip(lower_bound=0)
+    limit = distance.median() + _USUAL * (following - pl.col("start")).median()
+    until = pl.when(distance <= limit).then(following).otherwise("own_end")
+    told = rows.sort("start").with_columns(
+        pl.min_horizontal(until, following.fill_null(intervals.AFTER_ALL)).alias("end"),
+        process_id=pl.lit(process, dtype=pl.Int64),
+    )
+    return told.select(list(SPANS))

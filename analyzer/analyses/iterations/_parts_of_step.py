@@ -1,0 +1,91 @@
+"""The parts of an iteration by the program's own ranges: its direct children, and what lies between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.named_ranges import STEP_PREFIX, plain, without_ids
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.iterations._steady import SteadyPart
+    from kanalyze.report import Report
+
+#: The name of time in no range of the iteration.
+BETWEEN: Final = "(between them)"
+
+#: A part of an iteration, summed over the steady ones: its host time, and the ledger of that time on the main device.
+SCHEMA: Final = {
+    "range": pl.String,
+    "count": pl.Int64,
+    "ns": pl.Int64,
+    "busy_ns": pl.Int64,
+    **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS},
+}
+
+#: Most different ranges that are told apart; the others are one row.
+_MOST: Final = 64
+
+
+def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """Host time of the steady part by the outermost ranges inside the iterations: :data:`SCHEMA`, in order of time.
+
+    The rows sum to the steady part. Empty where no range lies inside of an iteration.
+    """
+    children = _children(report, steady)
+    if children.is_empty():
+        return pl.DataFrame(schema=SCHEMA)
+    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    whole = pl.DataFrame({"name": [BETWEEN], "start": [low], "end": [high]}, schema=children.schema)
+    spans = pl.concat([children, whole])
+    ledgers = window_ledgers(report.whole, spans.select("start", "end"))
+    own = ledgers.filter(pl.col("device") == steady.device)
+    named = own.with_columns(
+        range=spans.get_column("name").gather(own.get_column("window")),
+        ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS),
+    )
+    sums = named.group_by("range", maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum(), pl.col("^.*_ns$").sum()
+    )
+    rest = sums.filter(pl.col("range") == BETWEEN)
+    inside = sums.filter(pl.col("range") != BETWEEN)
+    left = [(pl.col(column) - inside.get_column(column).sum()).alias(column) for column in _times(sums)]
+    told = pl.concat([inside.sort("ns", descending=True, maintain_order=True), rest.with_columns(left)])
+    busy = pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS).alias("busy_ns")
+    return told.with_columns(busy).filter(pl.col("ns") > 0).select(list(SCHEMA))
+
+
+def _times(sums: pl.DataFrame) -> list[str]:
+    return [name for name in sums.columns if name == "ns" or name.endswith("_ns")]
+
+
+def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The outermost ranges inside the steady iterations, on the thread that has most of them: name, start, end."""
+    empty = pl.DataFrame(schema={"name": pl.String, "start": pl.Int64, "end": pl.Int64})
+    if "range" not in report.kinds:
+        return empty
+    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    bare = without_ids(pl.col("range"))
+    near = named_ranges(report).filter(process & (pl.col("start") >= low) & (pl.col("end") <= high))
+    own = near.filter(pl.col("end") > pl.col("start")).select(*THREAD, "start", "end", name=bare)
+    names = {name: plain(name) or name for name in own.get_column("name").unique()}
+    steps = [name for name, told in names.items() if told == steady.each or told.startswith(STEP_PREFIX)]
+    own = own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
+    own = own.sort(*THREAD, "start", "end", descending=[False, False, False, True])
+    outer = own.filter((pl.col("start") >= pl.col("end").cum_max().shift(1).over(THREAD)).fill_null(value=True))
+    if outer.is_empty():
+        return empty
+    sums = outer.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
+    main = sums.sort("ns", *THREAD, descending=[True, False, False]).head(1)
+    mine = outer.join(main, on=THREAD, how="semi", nulls_equal=True)
+    often = (
+        mine.group_by("name").agg(ns=(pl.col("end") - pl.col("start")).sum()).sort("ns", descending=True).head(_MOST)
+    )
+    return mine.filter(pl.col("name").is_in(often.get_column("name").implode())).select("name", "start", "end")

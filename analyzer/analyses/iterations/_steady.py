@@ -1,0 +1,96 @@
+"""The steady part of a program: the longest run of steady iterations, one directly after the other.
+
+Definitions: docs/definitions.md, section 4, "Iterations".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.iterations.iterations import STEADY, all_iterations
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.window import Window
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+
+class SteadyPart(NamedTuple):
+    """The steady part of a report, and the iterations that it is one of.
+
+    Attributes:
+        window: Its window, with the number of iterations and what one is called.
+        process_id: The process whose iterations they are.
+        device: The GPU on which that process was busy longest.
+        found_by: How the iterations were found.
+        first: What gives its first iteration as a window.
+        last: What gives its last iteration as a window.
+        rows: All iterations of this process, of the table `iterations`.
+    """
+
+    window: Window
+    process_id: int | None
+    device: int | None
+    found_by: str
+    first: str
+    last: str
+    rows: pl.DataFrame
+
+    @property
+    def number(self) -> int:
+        """The number of iterations in the steady part."""
+        return self.window.count or 1
+
+    @property
+    def each(self) -> str:
+        """What one iteration is called."""
+        return self.window.each or "iteration"
+
+    @property
+    def ns(self) -> int:
+        """The length of the steady part."""
+        return (self.window.end_ns or 0) - (self.window.start_ns or 0)
+
+    @property
+    def usual(self) -> pl.DataFrame:
+        """All steady iterations of this name, in the steady part and elsewhere."""
+        return self.rows.filter((pl.col("kind") == STEADY) & (pl.col("name") == self.each))
+
+
+@once_per_report
+def steady_part(report: Report) -> SteadyPart | None:
+    """The steady part of the process in scope that kept the devices in scope busy longest; None if nothing repeats.
+
+    Of several runs of steady iterations, of whatever name, the one that takes longest; of equal ones the first.
+    """
+    rows = all_iterations(report)
+    ran = device_operations(report).group_by("process_id").agg(ns=(pl.col("end") - pl.col("start")).sum())
+    found = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
+    if found.is_empty():
+        return None
+    process = found.sort("ns", "process_id", descending=[True, False]).item(0, "process_id")
+    every = rows.filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
+    own = every.with_columns(end=pl.col("start_ns") + pl.col("dur_ns"), steady=pl.col("kind") == STEADY)
+    goes_on = (
+        (pl.col("start_ns") == pl.col("end").shift(1))
+        & (pl.col("name") == pl.col("name").shift(1))
+        & pl.col("steady")
+        & pl.col("steady").shift(1)
+    )
+    runs = own.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum()).filter("steady")
+    sums = runs.group_by("run", maintain_order=True).agg(pl.col("dur_ns").sum())
+    best = sums.sort("dur_ns", descending=True, maintain_order=True).item(0, "run")
+    run = runs.filter(pl.col("run") == best)
+    window = Window(
+        run.item(0, "start_ns"),
+        run.item(-1, "end"),
+        name=STEADY,
+        process=process,
+        count=run.height,
+        each=run.item(0, "name"),
+    )
+    first, last = run.item(0, "window"), run.item(-1, "window")
+    return SteadyPart(window, process, run.item(0, "device"), run.item(0, "found_by"), first, last, every)

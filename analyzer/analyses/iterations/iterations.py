@@ -1,0 +1,220 @@
+"""Iterations of a program, each steady, warm-up, odd or cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.host._context_creation import begun_before
+from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.iterations._launch_periods import launch_periods
+from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, work_in
+from kanalyze.analyses.ranges._instances import judged
+from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.shared.cached import analysis, once_per_process
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+from kanalyze.units import times
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+STEADY: Final = "steady"
+WARM_UP: Final = "warm-up"
+ODD: Final = "odd"
+CUT: Final = "cut"
+
+TABLE: Final = Table(
+    "iterations",
+    "One repetition of what the program repeats: a step of a profiler, a range, or a period of its launches.",
+    (
+        Column("process_id", pl.Int64, "The process.", nullable=True),
+        Column("device", pl.Int64, "The GPU on which the process was busy longest.", nullable=True),
+        Column(
+            "name", pl.String, "What one of them is called: step, the range's name, or what the launches begin with."
+        ),
+        Column("index", pl.Int64, "Its number among those of its process and name, from 1 on."),
+        Column("start_ns", pl.Int64, "Start."),
+        Column("dur_ns", pl.Int64, "Its length: up to the next one where that follows at the usual distance."),
+        Column("kind", pl.String, "steady, warm-up, odd or cut."),
+        Column("reason", pl.String, "Why it is not steady.", nullable=True),
+        Column(
+            "window",
+            pl.String,
+            "What gives it alone as a window; of launches, together with --process where several processes have some.",
+        ),
+        Column("found_by", pl.String, "How it was found: profiler steps, ranges, or launches."),
+        Column("operations", pl.Int64, "Kernels, copies and memsets that were launched in it."),
+        Column("device_ns", pl.Int64, "Sum of their durations."),
+    ),
+    purpose="what the program repeats: steps, ranges, or periods of launches; which are steady",
+    reads=(*DEVICE_KINDS, "api", "range", "op", "range_detail"),
+    may_read=("overhead", "kernel_config", "graph_detail", "collective_detail", "sync", "osrt", "python"),
+)
+
+#: At most this part of the iterations is odd, and at least one may be: what recurs more often belongs to the usual.
+_ODD_SHARE: Final = 0.1
+
+#: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by so much.
+_MANY: Final = 10
+_FAR_OF_FEW: Final = 0.25
+
+#: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
+_CUT_SHARE: Final = 0.9
+
+_KEYS: Final = ("process_id", "name")
+
+
+@analysis
+def iterations(report: Report) -> pl.DataFrame:
+    """The iterations that overlap the window, in full, and how they were found.
+
+    Definition: docs/definitions.md, section 4, "Iterations".
+
+    Returns:
+        :data:`TABLE`, by process and start; empty if nothing repeats.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+
+    Columns:
+        process_id, device, name, index, start_ns, dur_ns, kind, reason, window, found_by, operations, device_ns.
+    """
+    require(report, TABLE, *DEVICE_KINDS)
+    found, window, device = all_iterations(report), report.scope.window, report.scope.device
+    if window is not None and window.start_ns is not None:
+        found = found.filter(pl.col("start_ns") + pl.col("dur_ns") > window.start_ns)
+    if window is not None and window.end_ns is not None:
+        found = found.filter(pl.col("start_ns") < window.end_ns)
+    if device is not None:
+        used = device_operations(report).get_column("process_id").unique()
+        found = found.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))
+    return TABLE.select(found)
+
+
+@once_per_process
+def all_iterations(report: Report) -> pl.DataFrame:
+    """The iterations of the processes in scope, at any time: :data:`TABLE`, sorted by process and start."""
+    spans = marked_iterations(report)
+    if not {*DEVICE_KINDS}.intersection(report.kinds):
+        return TABLE.empty()
+    silent = (
+        device_operations(report.whole)
+        .select("process_id")
+        .unique()
+        .join(spans.select("process_id"), on="process_id", how="anti", nulls_equal=True)
+    )
+    if silent.height:
+        periods = launch_periods(report).join(silent, on="process_id", how="semi", nulls_equal=True)
+        spans = pl.concat([spans, _as_spans(periods)])
+    spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
+    if spans.is_empty():
+        return TABLE.empty()
+    rows = _numbered(_with_work(report, spans))
+    ledgers = window_ledgers(report, rows.select("start", "end")).with_columns(pl.col("window").cast(pl.UInt32))
+    rows = rows.with_row_index("at").join(ledgers.rename({"window": "at"}), on=["at", "device"], how="left")
+    parts = rows.partition_by(_KEYS, maintain_order=True)
+    told = pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start")
+    return TABLE.select(told.rename({"start": "start_ns"}))
+
+
+def _as_spans(periods: pl.DataFrame) -> pl.DataFrame:
+    """Repetitions of launches, as marks are."""
+    return periods.select(
+        "process_id",
+        "start",
+        "end",
+        own_end="end",
+        name="name",
+        window=pl.lit(None, dtype=pl.String),
+        open=pl.lit(value=False),
+        found_by="found_by",
+    ).cast(SPANS)  # type: ignore[arg-type]
+
+
+def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """Adds operations and device_ns, and the device on which the process was busy longest."""
+    work, parts = launched_work(report), []
+    sums = (
+        device_operations(report.whole).group_by("process_id", "device").agg(ns=(pl.col("end") - pl.col("start")).sum())
+    )
+    main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
+    for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
+        parts.append(part.with_columns(work_in(part, work.filter(pl.col("process_id").eq_missing(process)))))
+    told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
+    return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
+
+
+def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds the number of each iteration within its process and name, and what gives it as a window."""
+    rows = rows.sort("process_id", "start").with_columns(
+        index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(_KEYS),
+        place=pl.col("start").rank("ordinal").over("name").cast(pl.Int64),
+    )
+    return rows.with_columns(window=pl.coalesce("window", pl.format("{}#{}", "name", "place")))
+
+
+def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """Adds kind and reason to the iterations of one process and name, sorted by start."""
+    start_ns = rows.with_columns(start_ns="start")
+    told = rows.with_columns(warmed_up(report, start_ns))
+    cut = _cut(report, told)
+    told = told.with_columns(warm_up=pl.col("warm_up") | cut)  # neither is part of medians
+    told = judged(told, keys=_KEYS)
+    usual = ~pl.col("warm_up")
+    if told.height < _MANY:
+        middle = pl.col("dur_ns").filter(usual).median()
+        told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
+    first = _first_ones(report, told)
+    told = told.with_columns(first=first, odd=pl.col("odd") & ~first)
+    if told.get_column("odd").sum() > max(1, _ODD_SHARE * told.height):
+        told = told.with_columns(odd=pl.lit(value=False))
+    median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
+    kinds, reasons = [], []
+    for row, is_cut in zip(told.iter_rows(named=True), cut, strict=True):
+        kind, reason = _judgement(row, median, cut=is_cut)
+        kinds.append(kind)
+        reasons.append(reason)
+    return told.with_columns(pl.Series("kind", kinds), pl.Series("reason", reasons, dtype=pl.String))
+
+
+def _judgement(row: dict[str, Any], median_ns: float, *, cut: bool) -> tuple[str, str | None]:
+    """The kind of one iteration and its reason."""
+    if cut:
+        return CUT, "the recording holds a part of it only"
+    if row["warm_up"]:
+        return WARM_UP, row["evidence"]
+    if row["odd"] or row["first"]:
+        ratio = f"{times(row['dur_ns'] / max(median_ns, 1))} the median"
+        reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
+        return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)
+    return STEADY, None
+
+
+def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
+    """Whether each iteration is longer than usual and among the first of a process that began in the recording."""
+    began_before = rows.head(1).join(begun_before(report), on="process_id", how="semi", nulls_equal=True).height
+    leading = (rows.get_column("odd") | rows.get_column("warm_up")).cast(pl.Int64).cum_prod() == 1
+    longer = pl.col("dur_ns") > pl.col("dur_ns").filter(~pl.col("warm_up")).median()
+    known = rows.select(longer.fill_null(value=False) & pl.col("odd") & (not began_before)).to_series()
+    return leading & known
+
+
+def _cut(report: Report, rows: pl.DataFrame) -> pl.Series:
+    """Whether each iteration is cut: it was never closed, or lies at an edge of the recording and launched less."""
+    few = rows.get_column("operations") < _CUT_SHARE * median_of(rows, "operations")
+    work = launched_work(report).filter(pl.col("process_id").eq_missing(rows.item(0, "process_id")))
+    low, high = work.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
+    if low is None:
+        return rows.get_column("open")
+    place = pl.int_range(pl.len())
+    edge = ((place == 0) & (pl.col("start") <= low)) | ((place == pl.len() - 1) & (pl.col("own_end") >= high))
+    return rows.select(pl.col("open") | (edge & pl.lit(few))).to_series()
+
+
+__all__ = ["BUCKETS", "TABLE", "all_iterations", "iterations"]

@@ -1,0 +1,183 @@
+"""Phases of a recording: what came before, between and after the steady part of what the program repeats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import in_time, operations
+from kanalyze.analyses.host._context_creation import context_calls, loading_seen, unrecorded_contexts
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
+from kanalyze.analyses.ranges._warm_up import compile_spans
+from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.named_ranges import STEP_PREFIX, plain, without_ids
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kanalyze.analyses.iterations._steady import SteadyPart
+    from kanalyze.report import Report
+
+BEFORE: Final = "before"
+BETWEEN: Final = "between"
+AFTER: Final = "after"
+
+TABLE: Final = Table(
+    "phases",
+    "One part of the recording of the process whose iterations are steady; the parts add up to the recording.",
+    (
+        Column("process_id", pl.Int64, "The process.", nullable=True),
+        Column("phase", pl.String, "steady, or before, between or after the steady iterations."),
+        Column("part", pl.String, "What the process did."),
+        Column(
+            "ns", pl.Int64, "Time of it; at each instant the first part that applies, in the order of definitions.md."
+        ),
+        Column("share", pl.Float64, "Part of the recording."),
+        Column("count", pl.Int64, "Number of stretches of time that it was; of iterations, their number."),
+        Column("start_ns", pl.Int64, "Start of the first of them."),
+    ),
+    purpose="what came before, between and after the steady iterations",
+    reads=(*DEVICE_KINDS, "api", "range", "op", "overhead", "range_detail"),
+    may_read=("kernel_config", "graph_detail", "collective_detail", "sync", "osrt", "python"),
+)
+
+#: Parts that are told by more than their names.
+CONTEXT: Final = "context"
+MODULES: Final = "modules"
+COMPILING: Final = "compiling"
+IMPORTS: Final = "before the first CUDA call"
+PROGRAM: Final = "program"
+
+#: How iterations outside of the steady part are told, by kind.
+_TOLD: Final = {WARM_UP: "first", STEADY: "other", ODD: "odd", CUT: "cut"}
+
+#: Most ranges that are parts of their own in a phase.
+_RANGES: Final = 4
+
+
+@analysis
+def phases(report: Report) -> pl.DataFrame:
+    """The recording of one process, split by what it did, with its steady part as one of the parts.
+
+    Definition: docs/definitions.md, section 4, "Iterations".
+
+    Returns:
+        :data:`TABLE`, in the order of the phases, the longest part first; empty if nothing repeats.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+
+    Columns:
+        process_id, phase, part, ns, share, count, start_ns.
+    """
+    require(report, TABLE, *DEVICE_KINDS)
+    steady = steady_part(report)
+    if steady is None:
+        return TABLE.empty()
+    start, end = _recorded(report, steady)
+    parts = [(STEADY, *part) for part in _steady_row(steady)]
+    for phase, spans in _spans_of_phases(steady, start, end):
+        parts += [(phase, *part) for part in _parts(report, steady, spans)]
+    columns = {"phase": pl.String, "part": pl.String, "ns": pl.Int64, "count": pl.Int64, "start_ns": pl.Int64}
+    rows = pl.DataFrame(parts, schema=columns, orient="row").filter(pl.col("ns") > 0)
+    total = int(rows.get_column("ns").sum())
+    if total != end - start:
+        message = f"phases add up to {total} ns of {end - start}"
+        raise AssertionError(message)
+    order = pl.col("phase").replace_strict({BEFORE: 0, STEADY: 1, BETWEEN: 2, AFTER: 3}, return_dtype=pl.Int64)
+    told = rows.with_columns(process_id=pl.lit(steady.process_id, dtype=pl.Int64), share=pl.col("ns") / max(total, 1))
+    return TABLE.select(told.sort(order, "ns", descending=[False, True], maintain_order=True))
+
+
+def _recorded(report: Report, steady: SteadyPart) -> tuple[int, int]:
+    """Start and end of the recording, and at least those of the iterations."""
+    start, end = report.whole.recorded
+    first, last = steady.rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
+        0
+    )
+    return min(start, first), max(end, last)
+
+
+def _steady_row(steady: SteadyPart) -> Iterator[tuple[str, int, int, int]]:
+    yield steady.each, steady.ns, steady.number, steady.window.start_ns or 0
+
+
+def _spans_of_phases(steady: SteadyPart, start: int, end: int) -> list[tuple[str, pl.DataFrame]]:
+    """The time before the first steady iteration, after the last, and between them outside of the steady part."""
+    usual = steady.usual
+    first = int(usual.select(pl.col("start_ns").min()).item())
+    last = int(usual.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item())
+    own = _span(steady.window.start_ns or 0, steady.window.end_ns or 0)
+    between = intervals.subtract(_span(first, last), own)
+    return [(BEFORE, _span(start, first)), (BETWEEN, between), (AFTER, _span(last, end))]
+
+
+def _span(start: int, end: int) -> pl.DataFrame:
+    found = pl.DataFrame({"start": [start], "end": [end]}, schema=intervals.SPANS)
+    return found.filter(pl.col("end") > pl.col("start"))
+
+
+def _parts(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, int, int, int]]:
+    """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it."""
+    for part, spans in _causes(report, steady, free):
+        taken = intervals.intersect(free, intervals.union(spans))
+        if taken.height:
+            touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), free) > 0
+            yield part, intervals.length(taken), int(touched.sum()), int(taken.item(0, "start"))
+            free = intervals.subtract(free, taken)
+    if free.height:
+        yield PROGRAM, intervals.length(free), free.height, int(free.item(0, "start"))
+
+
+def _causes(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Named times of the process, by precedence."""
+    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    made = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
+    unrecorded = unrecorded_contexts(report).filter(process).select("start", "end")
+    yield CONTEXT, pl.concat([made, unrecorded])
+    yield COMPILING, compile_spans(report)
+    yield MODULES, loading_seen(report).filter(process).select("start", "end")
+    spans = steady.rows.select("name", "kind", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    for name in spans.get_column("name").unique(maintain_order=True):
+        own = spans.filter(pl.col("name") == name)
+        for kind, told in _TOLD.items():
+            yield f"{told} {name}", own.filter(pl.col("kind") == kind).select("start", "end")
+    yield from _ranges(report, steady, free)
+    first = _first_call(report, steady)
+    if first is not None:
+        yield IMPORTS, _span(intervals.BEFORE_ALL, first)
+
+
+def _ranges(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The program's own outermost ranges in the time that is left, those of most time first."""
+    if "range" not in report.kinds or free.is_empty():
+        return
+    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    bare = without_ids(pl.col("range"))
+    ranges = named_ranges(report).filter(process & ~pl.col("open") & ~bare.str.contains(STEP_PREFIX, literal=True))
+    own = ranges.select(*THREAD, "start", "end", name=bare).filter(pl.col("end") > pl.col("start"))
+    own = own.filter(pl.col("name").map_elements(plain, return_dtype=pl.String) != steady.each) if own.height else own
+    lost = intervals.overlap(own.get_column("start"), own.get_column("end"), free)
+    inside = own.with_columns(lost.alias("ns")).filter(pl.col("ns") > 0)
+    inside = inside.sort(*THREAD, "start", "end", descending=[False, False, False, True])
+    outer = inside.filter((pl.col("start") >= pl.col("end").cum_max().shift(1).over(THREAD)).fill_null(value=True))
+    sums = outer.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+    for name in sums.head(_RANGES).get_column("name"):
+        yield f"in {plain(name) or name}", outer.filter(pl.col("name") == name).select("start", "end").sort("start")
+
+
+def _first_call(report: Report, steady: SteadyPart) -> int | None:
+    """When the process first called CUDA or ran anything."""
+    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    calls = report.kind("api").filter(process).get_column("start_ns").min()
+    work = in_time(report, operations(report)).filter(process).get_column("start").min()
+    known = [at for at in (calls, work) if isinstance(at, int)]
+    return min(known, default=None)

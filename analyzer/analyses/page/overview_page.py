@@ -1,0 +1,239 @@
+"""The first page: a typical iteration of the program, what to do first, and what came before and after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
+from kanalyze.analyses.host._call_kinds import interface
+from kanalyze.analyses.idle._idle_sums import want_names
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.iterations._parts_of_step import parts_of_step
+from kanalyze.analyses.iterations._steady import SteadyPart, steady_part
+from kanalyze.analyses.iterations.phases import phases
+from kanalyze.analyses.launches.hot_kernels import hot_kernels
+from kanalyze.analyses.operators.ops import ops
+from kanalyze.analyses.page.time_page import page_answer, process_count, windows_of
+from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.errors import CannotTellError
+from kanalyze.units import percent, plural, time
+from kanalyze.wording import CUDA, worded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.report import Meta, Report
+    from kanalyze.window import Scope, Window
+
+#: What the GPU does in an iteration, or waits for, by bucket.
+_DOES: Final = {
+    "kernel": "computes for",
+    "communication": "only communicates for",
+    "memcpy": "only copies for",
+    "memset": "only sets memory for",
+}
+_WAITS: Final = {
+    "profiler": "for the profiler",
+    "loading": "for modules being loaded",
+    "allocation": "for memory being allocated or freed",
+    "launch": "for launches",
+    "queued": "with work submitted",
+    "sync": "for the host in blocking calls",
+    "api": "for other CUDA calls",
+    "host": "for the program's own code",
+    "unknown": "for what the report does not show",
+}
+
+#: A bucket is told in the answer from this share of an iteration on; at most so many of each kind.
+_NOTABLE: Final = 0.1
+_TOLD: Final = 2
+
+#: Findings that say what the ledger says, without a cause of their own: one that has a cause comes before them from
+#: this part of their time on.
+_GENERAL: Final = ("host-computes", "low-utilisation")
+_TELLING: Final = 0.2
+
+#: One-time costs are told in the answer from this share of the recording on.
+_START_UP: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Content of the first page; a renderer decides how many rows to print.
+
+    Attributes:
+        kind: Kind of page, by which renderers dispatch without importing the class.
+        meta: Where the report came from.
+        scope: The part of the report that was asked for.
+        answer: Two to four sentences that answer.
+        window: The part that ledger, findings, kernels and ranges are of; None for all. With the number of
+            iterations, these are told per iteration.
+        steady: The iterations that it is made of; None if nothing repeats, or a window was asked for.
+        windows: The devices and their windows.
+        process_count: Processes with device operations.
+        tables: ledger, culprits, hot_kernels, parts (of an iteration), ops, phases and health, as there are such.
+        findings: The findings on that part without one-time costs, those with a cause first, the costliest first.
+        cannot_tell: Reason by table, for missing tables.
+        interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
+        zero_ns: Origin of displayed times.
+        others: Reports of other tools of the same program.
+        joined: The table `joined`, where there are such and the page is of the whole recording.
+    """
+
+    kind: ClassVar[Literal["overview"]] = "overview"
+
+    meta: Meta
+    scope: Scope
+    answer: str
+    window: Window | None
+    steady: SteadyPart | None
+    windows: pl.DataFrame
+    process_count: int
+    tables: dict[str, pl.DataFrame]
+    findings: list[Finding]
+    cannot_tell: dict[str, str]
+    interface: str = CUDA
+    zero_ns: int = 0
+    others: list[Meta] = field(default_factory=list)
+    joined: pl.DataFrame | None = None
+
+    @property
+    def tools(self) -> list[str]:
+        """The distinct tools, the one that gives the time first."""
+        return list(dict.fromkeys(meta.tool for meta in (self.meta, *self.others)))
+
+
+def overview(report: Report, *, whole: bool = False) -> Overview:
+    """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it."""
+    steady = None if whole or report.scope.window is not None else _steady(report)
+    view = report if steady is None else report.narrow(window=steady.window)
+    want_names(view)
+    tables, reasons = _tables(report, view, steady)
+    spans = windows_of(view, tables.get("ledger"))
+    found = ranked(view) if "ledger" in tables and tables["ledger"].height else []
+    findings = sorted((one for one in found if one.rule not in ONE_TIME), key=_rank, reverse=True)
+    answer = page_answer(view, spans, tables)
+    if steady is not None:
+        answer = _answer(steady, view, tables, findings)
+    return Overview(
+        meta=report.meta,
+        scope=report.scope,
+        answer=worded(answer, interface(report)),
+        window=view.scope.window,
+        steady=steady,
+        windows=spans,
+        process_count=process_count(report),
+        tables=tables,
+        findings=findings,
+        cannot_tell=reasons,
+        interface=interface(report),
+        zero_ns=report.zero_ns,
+    )
+
+
+def _rank(finding: Finding) -> float:
+    """What findings are ordered by, the largest first."""
+    return finding.at_stake_ns * (_TELLING if finding.rule in _GENERAL else 1)
+
+
+def _steady(report: Report) -> SteadyPart | None:
+    try:
+        return steady_part(report)
+    except CannotTellError:
+        return None
+
+
+def _tables(report: Report, view: Report, steady: SteadyPart | None) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables of the page, and the reason why for each that the report cannot give."""
+    makers: dict[str, Callable[[], pl.DataFrame]] = {
+        "culprits": lambda: culprits(view),
+        "ledger": lambda: ledger(view),
+        "hot_kernels": lambda: hot_kernels(view),
+        "health": lambda: health(report),
+    }
+    if steady is not None:
+        makers["parts"] = lambda: parts_of_step(report, steady)
+        makers["phases"] = lambda: phases(report)
+    if "op" in report.kinds:
+        makers["ops"] = lambda: ops(view)
+    tables, reasons = {}, {}
+    for name, make in makers.items():
+        try:
+            tables[name] = make()
+        except CannotTellError as reason:
+            reasons[name] = str(reason)
+    return tables, reasons
+
+
+def _answer(steady: SteadyPart, view: Report, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
+    """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
+    del view
+    sentences = [_length(steady), _shares(steady, tables), _first(steady, findings), _start_up(tables)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def called(each: str) -> str:
+    """What an iteration is called in a sentence: ``a step``, or ``each 'train_step'``."""
+    return f"a {each}" if each in ("step", "repetition", "request", "decode", "prefill") else f"each {each!r}"
+
+
+def _length(steady: SteadyPart) -> str:
+    usual = steady.usual
+    least, most = usual.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
+    what = called(steady.each)
+    text = f"{what[0].upper()}{what[1:]} takes {time(median_of(usual, 'dur_ns'))}"
+    if usual.height > 1:
+        text += f" (median of {usual.height:,}; {time(least)} to {time(most)})"
+    return f"{text}."
+
+
+def _shares(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> str:
+    rows = tables.get("ledger")
+    if rows is None or rows.is_empty():
+        return ""
+    own = rows.filter(pl.col("device") == steady.device) if steady.device is not None else rows
+    sums = own.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    whole = max(int(sums.get_column("ns").sum()), 1)
+    shares = {str(bucket): ns / whole for bucket, ns in sums.iter_rows()}
+    does = [(bucket, share) for bucket, share in shares.items() if bucket in BUSY_BUCKETS]
+    waits = [(bucket, share) for bucket, share in shares.items() if bucket not in BUSY_BUCKETS]
+    busy = [(bucket, share) for bucket, share in does if share >= _NOTABLE] or does[:1]
+    told = ", ".join(f"{_DOES[bucket]} {percent(share)}" for bucket, share in busy[:_TOLD])
+    idle = [f"{_WAITS[bucket]} in {percent(share)}" for bucket, share in waits if share >= _NOTABLE][:_TOLD]
+    text = f"The GPU {told} of it" if told else "The GPU does nothing in it"
+    return f"{text} and waits {', '.join(idle)}." if idle else f"{text}."
+
+
+def _first(steady: SteadyPart, findings: list[Finding]) -> str:
+    if not findings:
+        return ""
+    best = findings[0].brief
+    names = best.headline.format(*("…" for _ in best.names)) if best.names else best.headline.format()
+    return f"Costliest: {names} ({time(best.at_stake_ns / steady.number)})."
+
+
+def _start_up(tables: dict[str, pl.DataFrame]) -> str:
+    rows = tables.get("phases")
+    if rows is None or rows.is_empty():
+        return ""
+    before, whole = (
+        int(rows.filter(which).get_column("ns").sum()) for which in (pl.col("phase") == "before", pl.lit(1) == 1)
+    )
+    if before < _START_UP * whole:
+        return ""
+    return f"Start-up took {time(before)} of the {time(whole)} recorded."
+
+
+def steady_words(steady: SteadyPart) -> str:
+    """What the steady part is made of: ``average of 60 steps``, ``average of 59 × decode``."""
+    if steady.each == "step":
+        return f"average of {plural(steady.number, 'step')}" if steady.number > 1 else "1 step"
+    return f"average of {steady.number:,} × {steady.each}" if steady.number > 1 else steady.each

@@ -1,0 +1,329 @@
+"""Builds the first page of a timeline report: a typical iteration, what to do first, kernels, ranges, start-up."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.renderers.page import sections
+from kanalyze.renderers.page.joint import joined_kernels
+from kanalyze.renderers.page.time import (
+    NO_DETAIL,
+    Block,
+    First,
+    Ledger,
+    Page,
+    Share,
+    culprits_of,
+    heading,
+    health_line,
+)
+from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.wording import worded
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.page.overview_page import Overview
+
+#: Most rows of the page's tables, findings, and buckets of a ledger; a page of fewer lines has fewer rows.
+ROWS: Final = 6
+_FINDINGS: Final = 3
+_BUCKETS: Final = 6
+_DETAILS: Final = 3
+
+#: Most devices with a ledger of their own.
+_DEVICES: Final = 2
+
+#: What is left of a ledger beside its largest buckets.
+_REST: Final = "rest"
+
+#: A part of a bucket is named from this share of it on.
+_WORTH_NAMING: Final = 0.02
+
+#: Parts of a phase that are named.
+_PARTS: Final = 5
+
+#: Buckets without a detail of their own are told by the ranges that they lie in.
+_KERNEL: Final = "kernel"
+_HOST: Final = "host"
+
+
+def overview_page(found: Overview, top: int) -> Page:
+    """Builds the first page of a report, at most `top` rows per table."""
+    per = _Per(found)
+    parts = [_kernels(found, per, top), _ranges(found, per, top) or _operators(found, per, top)]
+    rows = found.windows.sort("busy_ns", "device", descending=[True, False])
+    shown = rows.head(_DEVICES if rows.height <= _DEVICES else 1)
+    return Page(
+        heading=_heading(found),
+        health="",
+        answer=found.answer,
+        ledgers=[_ledger(found, per, row) for row in shown.sort("device").iter_rows(named=True)],
+        sections=[part for part in parts if part is not None],
+        topics=[],
+        cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
+        more=_more(found),
+        first=[_finding(one, per) for one in found.findings[: max(_FINDINGS, top if top > ROWS else 0)]],
+        first_remark=per.noun,
+        blocks=[*_other_devices(rows.tail(rows.height - shown.height)), *_blocks(found)],
+        overview=True,
+    )
+
+
+class _Per:
+    """Times and counts per iteration, where the page is of iterations."""
+
+    def __init__(self, found: Overview) -> None:
+        window = found.window
+        self.count = window.count if window is not None and window.count else 1
+        self.each = window.each if window is not None and window.count else None
+        self.noun = f"time of a {self.each} that it takes" if self.each else "time that it takes"
+
+    def time(self, ns: float) -> str:
+        return units.time(ns / self.count)
+
+    def number(self, count: int) -> str:
+        return units.mean(count, self.count)
+
+    @property
+    def words(self) -> str:
+        """What times and counts are: ``average of 60 steps``; empty where they are totals."""
+        if self.each is None:
+            return ""
+        if self.count == 1:
+            return f"one {self.each}"
+        told = (
+            units.plural(self.count, self.each) if self.each == "step" else f"{units.count(self.count)} × {self.each}"
+        )
+        return f"average of {told}"
+
+
+def _heading(found: Overview) -> list[str]:
+    models = found.windows.group_by("name", maintain_order=True).len()
+    parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
+    parts.append(units.plural(found.process_count, "process"))
+    parts += [f"with {' and '.join(found.tools[1:])}"] if found.others else []
+    if found.meta.rank is not None:
+        parts.append(f"rank {found.meta.rank}" + (f" of {found.meta.world_size}" if found.meta.world_size else ""))
+    if found.steady is not None:
+        parts.append(
+            f"{units.count(found.steady.rows.filter(pl.col('name') == found.steady.each).height)} × {found.steady.each}"
+        )
+    elif found.scope.window is not None:
+        parts.append(f"window {found.scope.window}")
+    parts += [health_line(found.tables["health"])] if "health" in found.tables else []
+    return heading(found.meta, parts)
+
+
+def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
+    rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
+    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    length = int(sums.get_column("ns").sum())
+    shown = round(length / per.count)
+    buckets = [(str(bucket), ns) for bucket, ns in sums.iter_rows()]
+    apportioned = units.apportioned([ns for _, ns in buckets], shown)
+    texts = units.adding_up(apportioned, shown)
+    shares = [
+        Share(
+            bucket,
+            ns,
+            text,
+            units.percent(ns / max(length, 1)),
+            _detail(found, per, bucket, window["device"], ns),
+            worded(NO_DETAIL.get(bucket, ""), found.interface),
+        )
+        for (bucket, ns), text in zip(buckets, texts, strict=True)
+    ]
+    shares = _with_rest(shares, apportioned, shown, length)
+    span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
+    words = per.words or span
+    title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
+    return Ledger(f"GPU {window['device']}, {words}", shown, shares, units.adding_up([shown], shown)[0], [], title)
+
+
+def _with_rest(shares: list[Share], times_ns: list[int], shown_ns: int, length: int) -> list[Share]:
+    """The largest buckets, and the others as one, which is told by their names."""
+    if len(shares) <= _BUCKETS:
+        return shares
+    kept, rest = shares[: _BUCKETS - 1], shares[_BUCKETS - 1 :]
+    ns, left = sum(one.ns for one in rest), sum(times_ns[_BUCKETS - 1 :])
+    texts = units.adding_up([*times_ns[: _BUCKETS - 1], left], shown_ns)
+    named = [one._replace(time=text) for one, text in zip(kept, texts, strict=False)]
+    names = ", ".join(one.bucket for one in rest)
+    return [*named, Share(_REST, ns, texts[-1], units.percent(ns / max(length, 1)), names, names)]
+
+
+def _other_devices(rows: pl.DataFrame) -> list[Block]:
+    """How busy each further device was."""
+    if rows.is_empty():
+        return []
+    told = [
+        f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}"
+        for row in rows.sort("device").iter_rows(named=True)
+    ]
+    return [Block("OTHER GPUS", f"busy {', '.join(told)}; --device N shows one")]
+
+
+def _detail(found: Overview, per: _Per, bucket: str, device: int, whole: int) -> str:
+    """What most of a bucket was: kernel families, the ranges that it lies in, or what held the device up."""
+    if bucket == _KERNEL:
+        return _families(found, whole)
+    named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device)
+    worth = [(name, ns) for name, ns in named if ns >= _WORTH_NAMING * whole][:_DETAILS]
+    return ", ".join(f"{sections.unversioned(name)} {per.time(ns)}" for name, ns in worth)
+
+
+def _families(found: Overview, whole: int) -> str:
+    table = found.tables.get("hot_kernels")
+    if table is None or table.is_empty():
+        return ""
+    known = table.filter(pl.col("family").is_not_null())
+    sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "family", descending=True)
+    told = [f"{family} {ns / max(whole, 1):.0%}".replace("%", " %") for family, ns in sums.iter_rows()]
+    return ", ".join(told[:_DETAILS])
+
+
+def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
+    """A bucket by the ranges inside the iterations, where there are some; of the main device."""
+    parts = found.tables.get("parts")
+    if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
+        return []
+    rows = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True)
+    return [(_in(name), ns) for name, ns in rows.iter_rows() if ns]
+
+
+def _in(name: str) -> str:
+    return name.strip("()") if name.startswith("(") else f"in {name}"
+
+
+def _by_culprit(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
+    """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
+    reasons = found.tables.get("culprits")
+    if bucket == _HOST and reasons is not None:
+        named = culprits_of(bucket, reasons.filter(pl.col("device") == device))
+    else:
+        rows = found.tables["ledger"].filter((pl.col("device") == device) & (pl.col("bucket") == bucket))
+        named = [*rows.sort("ns", descending=True).select("detail", "ns").iter_rows()]
+    return [(sections.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
+
+
+def _kernels(found: Overview, per: _Per, top: int) -> Section | None:
+    table = found.tables.get("hot_kernels")
+    if table is None or table.is_empty():
+        return None
+    if found.joined is not None:
+        return joined_kernels(found.joined, found.tools, top)
+    heads = (Head("time"), Head("of GPU"), Head("count"), Head("average", spare=True), Head("kernel", left=True))
+    rows = [
+        (
+            per.time(row["exclusive_ns"]),
+            units.percent(row["busy_share"]),
+            per.number(row["count"]),
+            units.time(row["avg_ns"]),
+            row["name"] or "(no name)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    remark = f"per {per.each}; share of the GPU's busy time" if per.each else "share of the GPU's busy time"
+    return Section("KERNELS", of(len(rows), table.height, remark), Grid(heads, rows, named=True))
+
+
+def _ranges(found: Overview, per: _Per, top: int) -> Section | None:
+    """The parts of an iteration by the program's ranges, which add up to it."""
+    parts = found.tables.get("parts")
+    if parts is None or parts.height < 2:  # noqa: PLR2004 - a single one tells nothing
+        return None
+    heads = (
+        Head("time"),
+        Head("share"),
+        Head("GPU busy"),
+        Head("launch", spare=True),
+        Head("host", spare=True),
+        Head("sync", spare=True),
+        Head("range", left=True),
+    )
+    whole = max(int(parts.get_column("ns").sum()), 1)
+    rows = [
+        (
+            per.time(row["ns"]),
+            units.percent(row["ns"] / whole),
+            units.percent(row["busy_ns"] / max(row["ns"], 1)),
+            per.time(row["launch_ns"]),
+            per.time(row["host_ns"]),
+            per.time(row["sync_ns"]),
+            row["range"],
+        )
+        for row in parts.head(top).iter_rows(named=True)
+    ]
+    return Section(
+        "RANGES", of(len(rows), parts.height, f"per {per.each}; what the host was in"), Grid(heads, rows, cut=True)
+    )
+
+
+def _operators(found: Overview, per: _Per, top: int) -> Section | None:
+    table = found.tables.get("ops")
+    if table is None or table.is_empty() or not table.get_column("exclusive_device_ns").sum():
+        return None
+    heads = (Head("device"), Head("share"), Head("own host"), Head("count"), Head("operator", left=True))
+    rows = [
+        (
+            per.time(row["exclusive_device_ns"]),
+            units.percent(row["exclusive_share"]),
+            per.time(row["self_cpu_ns"]),
+            per.number(row["count"]),
+            row["name"] or "(no operator)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    remark = f"per {per.each}" if per.each else "share of busy time"
+    return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
+
+
+def _finding(finding: Finding, per: _Per) -> First:
+    brief = finding.brief
+    sign = "≤ " if finding.at_most else ""
+    return First(f"{sign}{per.time(finding.at_stake_ns)}", brief, f"explain {finding.rule}")
+
+
+def _blocks(found: Overview) -> list[Block]:
+    """The recording outside of the steady part: what came before, and what between and after."""
+    table = found.tables.get("phases")
+    if table is None or table.is_empty() or found.steady is None:
+        return []
+    told = {phase: _phase(table.filter(pl.col("phase") == phase)) for phase in ("before", "between", "after")}
+    before, rest = told.pop("before"), [f"{phase} {text}" for phase, text in told.items() if text]
+    blocks = [Block(f"BEFORE THE {units.plural_of(found.steady.each).upper()}", before)] if before else []
+    return [*blocks, Block("AND BESIDE" if before else "BESIDE", "; ".join(rest))] if rest else blocks
+
+
+def _phase(rows: pl.DataFrame) -> str:
+    """A phase with its largest parts; empty if it took no time."""
+    ns = int(rows.get_column("ns").sum())
+    if not ns:
+        return ""
+    named = rows.filter(pl.col("ns") >= _WORTH_NAMING * ns).head(_PARTS)
+    parts = [(_part(part, count), part_ns) for part, part_ns, count in named.select("part", "ns", "count").iter_rows()]
+    return f"{units.time(ns)}: {', '.join(f'{part} {units.time(part_ns)}' for part, part_ns in parts)}"
+
+
+def _part(name: str, count: int) -> str:
+    """A part, with its number where it is iterations."""
+    first, _, each = name.partition(" ")
+    if first not in ("first", "other", "odd", "cut") or not each:
+        return name
+    return f"{units.count(count)} {first} {units.plural_of(each) if count > 1 else each}"
+
+
+def _more(found: Overview) -> str:
+    """What to type next, as whole commands."""
+    path = shlex.quote(str(found.meta.path))
+    narrowed = [
+        f"--{name} {value}"
+        for name, value in (("device", found.scope.device), ("process", found.scope.process))
+        if value is not None
+    ]
+    options = " ".join(["", *narrowed])
+    return f"kanalyze summarize {path}{options} --full (all sections), --whole; kanalyze explain NAME"

@@ -1,0 +1,157 @@
+"""The table `iterations`, the steady part, windows by iterations, and the phases of a recording."""
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.iterations._parts_of_step import BETWEEN, parts_of_step
+from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.errors import BadWindowError, UnknownNameError
+from support.command import SAMPLES, run
+from support.real_reports import real_report
+from support.build import call, kernel, nvtx, report
+
+MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
+TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
+
+
+def loop(lengths, *, name="step", gap=10, start=1_000):
+    """Ranges one after the other, with a launch and a kernel in each."""
+    events, at, number = [], start, 1
+    for length in lengths:
+        events += [
+            nvtx(name, at, at + length),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(at + 4, at + length - 1, correlation=number),
+        ]
+        at, number = at + length + gap, number + 1
+    return events
+
+
+def kinds(lengths, **keys):
+    return kanalyze.iterations(report(loop(lengths, **keys)))
+
+
+def test_steps_of_equal_length_are_steady():
+    rows = kinds([100] * 8)
+    assert rows.get_column("kind").to_list() == ["steady"] * 8
+    assert rows.get_column("window").to_list() == [f"step#{number}" for number in range(1, 9)]
+    assert rows.get_column("dur_ns").to_list() == [110] * 7 + [100]
+    assert rows.get_column("operations").to_list() == [1] * 8
+
+
+def test_a_long_one_among_them_is_odd():
+    rows = kinds([100] * 6 + [400] + [100] * 6)
+    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
+    assert "× the median" in rows.item(6, "reason")
+
+
+def test_what_recurs_is_not_odd():
+    rows = kinds(([100] * 3 + [200]) * 5)
+    assert rows.filter(pl.col("kind") == "odd").is_empty()
+
+
+def test_a_range_that_occurs_twice_is_no_iteration():
+    assert kinds([100, 100]).is_empty()
+
+
+def test_epochs_hold_steps():
+    events = loop([100] * 4) + loop([100] * 4, start=2_000) + loop([100] * 4, start=3_000)
+    events += [nvtx("epoch", start, start + 450) for start in (999, 1_999, 2_999)]
+    rows = kanalyze.iterations(report([{**event} if isinstance(event, dict) else event for event in events]))
+    assert rows.get_column("name").unique().to_list() == ["step"]
+
+
+def test_real_steps_are_those_of_the_program():
+    rows = kanalyze.iterations(real_report(MLP))
+    assert rows.get_column("name").unique().to_list() == ["step"]
+    assert rows.height == 42
+    assert rows.item(0, "kind") == "warm-up"
+    trace = kanalyze.iterations(real_report(TRACE))
+    assert trace.get_column("window").to_list() == [f"step:{number}" for number in range(2, 9)]
+    assert trace.get_column("found_by").unique().to_list() == ["profiler steps"]
+
+
+@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
+def test_the_steady_part_is_a_window_of_iterations(path):
+    steady = steady_part(real_report(path))
+    rows = kanalyze.iterations(real_report(path), window="steady")
+    assert rows.height == steady.number
+    assert rows.get_column("dur_ns").sum() == steady.ns
+    assert kanalyze.ledger(real_report(path), window="steady").get_column("ns").sum() == steady.ns
+
+
+@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
+def test_parts_of_steps_add_up_to_the_steady_part(path):
+    found = real_report(path)
+    steady = steady_part(found)
+    parts = parts_of_step(found, steady)
+    assert parts.get_column("ns").sum() == steady.ns
+    ledger = kanalyze.ledger(found, window="steady").group_by("bucket").agg(pl.col("ns").sum())
+    for bucket, ns in ledger.iter_rows():
+        assert parts.get_column(f"{bucket}_ns").sum() == ns
+    assert parts.item(-1, "range") == BETWEEN
+
+
+@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
+def test_phases_add_up_to_the_recording(path):
+    found = real_report(path)
+    start, end = found.recorded
+    rows = kanalyze.phases(found)
+    assert rows.get_column("ns").sum() == end - start
+    assert rows.filter(pl.col("phase") == "steady").item(0, "ns") == steady_part(found).ns
+
+
+# Windows by iterations
+
+
+def test_windows_from_one_iteration_to_another():
+    found = real_report(MLP)
+    first, last = found.window("step#2"), found.window("step#5")
+    window = found.window("step#2..step#5")
+    assert (window.start_ns, window.count, window.each) == (first.start_ns, 4, "step")
+    assert window.end_ns >= last.end_ns
+    assert found.window("step#-1").start_ns == found.window("step#42").start_ns
+    assert found.window("forward#2..optimizer#2").count is None
+    trace = real_report(TRACE)
+    assert trace.window("step:3..step:5").count == 3
+
+
+def test_windows_that_are_none():
+    with pytest.raises(BadWindowError, match="the end is not after the start"):
+        real_report(MLP).window("step#5..step#2")
+    with pytest.raises(UnknownNameError):
+        real_report(MLP).window("step#43")
+    with pytest.raises(UnknownNameError):
+        real_report(MLP).window("step#-43")
+    ran = run("show", "ledger", "--window", "steady", SAMPLES / "add" / "nsys.sqlite")
+    assert ran.status == 2
+    assert "nothing in this report repeats" in ran.error
+
+
+# Generated programs
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(20, 2_000), min_size=3, max_size=20),
+    gap=st.integers(1, 50),
+    start=st.integers(0, 5_000),
+    tail=st.integers(0, 5_000),
+)
+def test_iterations_are_disjoint_and_phases_close(lengths, gap, start, tail):
+    events = loop(lengths, gap=gap, start=start + 1)
+    end = start + sum(lengths) + gap * len(lengths) + tail + 1
+    found = report([*events, call("cudaFree", end, end + 5)])
+    rows = kanalyze.iterations(found)
+    assert rows.height == len(lengths)
+    assert (rows.get_column("dur_ns") > 0).all()
+    ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
+    assert (ends.shift(1).drop_nulls() <= rows.get_column("start_ns").slice(1)).all()
+    low, high = found.recorded
+    assert kanalyze.phases(found).get_column("ns").sum() == high - low
+    steady = steady_part(found)
+    assert kanalyze.ledger(found, window="steady").get_column("ns").sum() == steady.ns
+    assert set(rows.get_column("kind")) <= {"steady", "warm-up", "odd", "cut"}
