@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.idle.ledger import ledger
     from kanalyze.analyses.idle.syncs import syncs
     from kanalyze.analyses.idle.utilisation import utilisation
+    from kanalyze.analyses.iterations.iterations import iterations
+    from kanalyze.analyses.iterations.phases import phases
     from kanalyze.analyses.joining.agreement import agreement
     from kanalyze.analyses.joining.gains import gains
     from kanalyze.analyses.joining.joined import joined
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.operators.op_kernels import op_kernels
     from kanalyze.analyses.operators.ops import ops
     from kanalyze.analyses.operators.tree import tree
+    from kanalyze.analyses.page.overview_page import Overview, overview
     from kanalyze.analyses.page.time_page import Summary, summarize
     from kanalyze.analyses.ranges.range_gpu import range_gpu
     from kanalyze.analyses.ranges.range_kernels import range_kernels
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KanalyzeError",
+    "Overview",
     "Report",
     "Summary",
     "Window",
@@ -91,6 +95,7 @@ __all__ = [
     "health",
     "hot_kernels",
     "hot_lines",
+    "iterations",
     "joined",
     "kernels",
     "launch_summary",
@@ -103,6 +108,8 @@ __all__ = [
     "occupancy",
     "op_kernels",
     "ops",
+    "overview",
+    "phases",
     "range_gpu",
     "range_kernels",
     "ranges",
@@ -122,7 +129,8 @@ __all__ = [
 _PLACES = {
     "kanalyze.analyses.page.time_page": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
-    "kanalyze.notebook": ("read", "read_all", "summarize"),
+    "kanalyze.analyses.page.overview_page": ("Overview",),
+    "kanalyze.notebook": ("overview", "read", "read_all", "summarize"),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),
 }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import catalog, outlets, readers
-from kanalyze.analyses.page import counters_page, joint_page, time_page
+from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
 from kanalyze.errors import ClosedReportError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import html
@@ -75,6 +75,13 @@ class NotebookSummary(time_page.Summary):
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
+
+
+class NotebookOverview(overview_page.Overview):
+    """A first page displayed as itself."""
+
+    def _repr_html_(self) -> str:
+        return html.page(self, None)
 
 
 class NotebookCounters(counters_page.CounterSummary):
@@ -154,6 +161,12 @@ def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSumm
     if report.meta.timeless:
         return NotebookCounters(**vars(counters_page.summarize_counters(report)))
     return NotebookSummary(**vars(time_page.summarize(report)))
+
+
+def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
+    """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
+    _refuse_others("overview", (report,), several=False)
+    return NotebookOverview(**vars(overview_page.overview(report, whole=whole)))
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:

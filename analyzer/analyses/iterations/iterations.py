@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.ledger import BUCKETS
-from kanalyze.analyses.iterations._launch_periods import launch_periods
+from kanalyze.analyses.iterations._launch_periods import FOUND_BY, REPETITION, launch_periods
 from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, work_in
 from kanalyze.analyses.ranges._instances import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
@@ -51,14 +51,18 @@ TABLE: Final = Table(
         Column("found_by", pl.String, "How it was found: profiler steps, ranges, or launches."),
         Column("operations", pl.Int64, "Kernels, copies and memsets that were launched in it."),
         Column("device_ns", pl.Int64, "Sum of their durations."),
+        Column("kernel_ns", pl.Int64, "The same of kernels and whole graphs."),
     ),
-    purpose="what the program repeats: steps, ranges, or periods of launches; which are steady",
+    purpose="what the program repeats, and which of it is steady",
     reads=(*DEVICE_KINDS, "api", "range", "op", "range_detail"),
     may_read=("overhead", "kernel_config", "graph_detail", "collective_detail", "sync", "osrt", "python"),
 )
 
 #: At most this part of the iterations is odd, and at least one may be: what recurs more often belongs to the usual.
 _ODD_SHARE: Final = 0.1
+
+#: Where more differ, those are odd that take so many times the median, or so small a part of it.
+_MAGNITUDE: Final = 3
 
 #: Of fewer iterations than these, whose median distance from the median says little, an odd one is off by so much.
 _MANY: Final = 10
@@ -83,7 +87,8 @@ def iterations(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
 
     Columns:
-        process_id, device, name, index, start_ns, dur_ns, kind, reason, window, found_by, operations, device_ns.
+        process_id, device, name, index, start_ns, dur_ns, kind, reason, window, found_by, operations, device_ns,
+        kernel_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
     found, window, device = all_iterations(report), report.scope.window, report.scope.device
@@ -115,7 +120,7 @@ def all_iterations(report: Report) -> pl.DataFrame:
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
     if spans.is_empty():
         return TABLE.empty()
-    rows = _numbered(_with_work(report, spans))
+    rows = _numbered(_loops_by_work(_with_work(report, spans)))
     ledgers = window_ledgers(report, rows.select("start", "end")).with_columns(pl.col("window").cast(pl.UInt32))
     rows = rows.with_row_index("at").join(ledgers.rename({"window": "at"}), on=["at", "device"], how="left")
     parts = rows.partition_by(_KEYS, maintain_order=True)
@@ -150,6 +155,17 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
 
+def _loops_by_work(rows: pl.DataFrame) -> pl.DataFrame:
+    """Names the loops that launches tell by what they launched, so that the heaviest of a process has no number."""
+    loop = pl.col("name").str.contains(rf"^{REPETITION}(?: \d+)?$") & (pl.col("found_by") == FOUND_BY)
+    sums = rows.filter(loop).group_by("process_id", "name").agg(pl.col("device_ns", "kernel_ns").sum())
+    place = pl.struct("kernel_ns", "device_ns").rank("ordinal", descending=True).over("process_id")
+    called = pl.when(place == 1).then(pl.lit(REPETITION)).otherwise(pl.format("{} {}", pl.lit(REPETITION), place))
+    names = sums.sort("name").select("process_id", "name", called=called)
+    told = rows.join(names, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
+    return told.with_columns(name=pl.when(loop).then("called").otherwise("name")).drop("called")
+
+
 def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
     """Adds the number of each iteration within its process and name, and what gives it as a window."""
     rows = rows.sort("process_id", "start").with_columns(
@@ -172,8 +188,7 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
         told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
     first = _first_ones(report, told)
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first)
-    if told.get_column("odd").sum() > max(1, _ODD_SHARE * told.height):
-        told = told.with_columns(odd=pl.lit(value=False))
+    told = _without_recurring(told)
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
     kinds, reasons = [], []
     for row, is_cut in zip(told.iter_rows(named=True), cut, strict=True):
@@ -194,6 +209,17 @@ def _judgement(row: dict[str, Any], median_ns: float, *, cut: bool) -> tuple[str
         reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
         return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)
     return STEADY, None
+
+
+def _without_recurring(rows: pl.DataFrame) -> pl.DataFrame:
+    """Takes what recurs too often from the odd ones: all but those of another magnitude, or these, too."""
+    most = max(1.0, _ODD_SHARE * rows.height)
+    if rows.get_column("odd").sum() <= most:
+        return rows
+    middle = pl.col("dur_ns").filter(~pl.col("warm_up")).median()
+    far = (pl.col("dur_ns") > _MAGNITUDE * middle) | (pl.col("dur_ns") * _MAGNITUDE < middle)
+    left = rows.with_columns(pl.col("odd") & far)
+    return left if left.get_column("odd").sum() <= most else rows.with_columns(odd=pl.lit(value=False))
 
 
 def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:

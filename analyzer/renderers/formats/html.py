@@ -37,6 +37,7 @@ _COLOURS: Final = {
     "api": "#66c2a5",
     "host": "#4575b4",
     "unknown": "#bdbdbd",
+    "rest": "#bdbdbd",
 }
 
 _STYLE: Final = (
@@ -54,14 +55,17 @@ _STYLE: Final = (
 )
 
 
-def page(shown: Shown, top: int) -> str:
+def page(shown: Shown, top: int | None) -> str:
     """Renders a page as one ``<div>``."""
     found = page_of_any(shown, top)
     names = short_names(found, _NAME)
     title, *parts = found.heading
-    head = f"<b>{html(title)}</b> <span class='dim'>{html(' · '.join([*parts, found.health]))}</span>"
+    beside = " · ".join([*parts, found.health] if found.health else parts)
+    head = f"<b>{html(title)}</b> <span class='dim'>{html(beside)}</span>"
     blocks = [f"<div>{head}</div>", f"<p><b>{html(found.answer)}</b></p>", *map(_ledger, found.ledgers)]
+    blocks += _first(found, names)
     blocks += [_section(section, names) for section in found.sections]
+    blocks += [f"<p><b>{html(one.title.capitalize())}</b> {html(one.text)}</p>" for one in found.blocks]
     blocks += _findings(found, names)
     blocks += [_chapter(chapter, names[chapter.name]) for chapter in found.chapters]
     blocks += [f"<p class='dim'>{html(reason)}</p>" for reason in found.cannot_tell]
@@ -94,7 +98,7 @@ def _ledger(ledger: Ledger) -> str:
     )
     total = f"<tr><td class='l'>total</td><td>{ledger.total}</td><td>100.0 %</td><td></td></tr>"
     return (
-        f"<h4>Where the time went <span class='dim'>{html(ledger.heading)}</span></h4>"
+        f"<h4>{html(ledger.title.capitalize())} <span class='dim'>{html(ledger.heading)}</span></h4>"
         f"<div class='bar'>{pieces}</div><table>{rows}{total}</table>"
     )
 
@@ -118,6 +122,17 @@ def _cells(row: Sequence[str], classes: Sequence[str], names: Mapping[str, str],
         whole, short = html(row[-1]), html(names.get(row[-1], row[-1]))
         cells[-1] = f"<td{classes[-1]} title='{whole}'>{short}</td>"
     return "".join(cells)
+
+
+def _first(found: Page, names: dict[str, str]) -> list[str]:
+    if not found.first:
+        return []
+    items = "".join(
+        f"<li><b>{html(one.worth)}</b> {html(one.headline(names))} "
+        f"<span class='dim'>{html(f'{one.finding.action} → kanalyze {one.more}')}</span></li>"
+        for one in found.first
+    )
+    return [f"<h4>What to do first <span class='dim'>{html(found.first_remark)}</span></h4><ul>{items}</ul>"]
 
 
 def _findings(found: Page, names: dict[str, str]) -> list[str]:

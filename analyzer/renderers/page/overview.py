@@ -43,8 +43,9 @@ _REST: Final = "rest"
 #: A part of a bucket is named from this share of it on.
 _WORTH_NAMING: Final = 0.02
 
-#: Parts of a phase that are named.
+#: Parts that are named, of what came before the steady iterations and of the rest.
 _PARTS: Final = 5
+_PARTS_BESIDE: Final = 2
 
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
@@ -54,7 +55,7 @@ _HOST: Final = "host"
 def overview_page(found: Overview, top: int) -> Page:
     """Builds the first page of a report, at most `top` rows per table."""
     per = _Per(found)
-    parts = [_kernels(found, per, top), _ranges(found, per, top) or _operators(found, per, top)]
+    parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)]
     rows = found.windows.sort("busy_ns", "device", descending=[True, False])
     shown = rows.head(_DEVICES if rows.height <= _DEVICES else 1)
     return Page(
@@ -104,7 +105,7 @@ class _Per:
 def _heading(found: Overview) -> list[str]:
     models = found.windows.group_by("name", maintain_order=True).len()
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
-    parts.append(units.plural(found.process_count, "process"))
+    parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
     parts += [f"with {' and '.join(found.tools[1:])}"] if found.others else []
     if found.meta.rank is not None:
         parts.append(f"rank {found.meta.rank}" + (f" of {found.meta.world_size}" if found.meta.world_size else ""))
@@ -141,7 +142,7 @@ def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
     words = per.words or span
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
-    return Ledger(f"GPU {window['device']}, {words}", shown, shares, units.adding_up([shown], shown)[0], [], title)
+    return Ledger(f"GPU {window['device']}, {words}", length, shares, units.adding_up([shown], shown)[0], [], title)
 
 
 def _with_rest(shares: list[Share], times_ns: list[int], shown_ns: int, length: int) -> list[Share]:
@@ -293,18 +294,19 @@ def _blocks(found: Overview) -> list[Block]:
     table = found.tables.get("phases")
     if table is None or table.is_empty() or found.steady is None:
         return []
-    told = {phase: _phase(table.filter(pl.col("phase") == phase)) for phase in ("before", "between", "after")}
-    before, rest = told.pop("before"), [f"{phase} {text}" for phase, text in told.items() if text]
+    of = {phase: table.filter(pl.col("phase") == phase) for phase in ("before", "between", "after")}
+    before = _phase(of.pop("before"), _PARTS)
+    rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE))]
     blocks = [Block(f"BEFORE THE {units.plural_of(found.steady.each).upper()}", before)] if before else []
     return [*blocks, Block("AND BESIDE" if before else "BESIDE", "; ".join(rest))] if rest else blocks
 
 
-def _phase(rows: pl.DataFrame) -> str:
+def _phase(rows: pl.DataFrame, most: int) -> str:
     """A phase with its largest parts; empty if it took no time."""
     ns = int(rows.get_column("ns").sum())
     if not ns:
         return ""
-    named = rows.filter(pl.col("ns") >= _WORTH_NAMING * ns).head(_PARTS)
+    named = rows.filter(pl.col("ns") >= _WORTH_NAMING * ns).head(most)
     parts = [(_part(part, count), part_ns) for part, part_ns, count in named.select("part", "ns", "count").iter_rows()]
     return f"{units.time(ns)}: {', '.join(f'{part} {units.time(part_ns)}' for part, part_ns in parts)}"
 
@@ -314,6 +316,8 @@ def _part(name: str, count: int) -> str:
     first, _, each = name.partition(" ")
     if first not in ("first", "other", "odd", "cut") or not each:
         return name
+    if not each.isalpha():
+        return f"{units.count(count)} {first} × {each}"
     return f"{units.count(count)} {first} {units.plural_of(each) if count > 1 else each}"
 
 
@@ -326,4 +330,4 @@ def _more(found: Overview) -> str:
         if value is not None
     ]
     options = " ".join(["", *narrowed])
-    return f"kanalyze summarize {path}{options} --full (all sections), --whole; kanalyze explain NAME"
+    return f"kanalyze summarize {path}{options} --full, or --whole; kanalyze explain NAME"

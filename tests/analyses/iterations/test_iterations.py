@@ -9,9 +9,9 @@ import kanalyze
 from kanalyze.analyses.iterations._parts_of_step import BETWEEN, parts_of_step
 from kanalyze.analyses.iterations._steady import steady_part
 from kanalyze.errors import BadWindowError, UnknownNameError
+from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES, run
 from support.real_reports import real_report
-from support.build import call, kernel, nvtx, report
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
