@@ -64,8 +64,8 @@ class SteadyPart(NamedTuple):
 def steady_part(report: Report) -> SteadyPart | None:
     """The steady part of the process in scope that kept the devices in scope busy longest; None if nothing repeats.
 
-    Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one that
-    takes longest; of equal ones the first.
+    Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
+    that takes longest; of equal ones the first.
     """
     rows = all_iterations(report)
     ran = device_operations(report).group_by("process_id").agg(ns=(pl.col("end") - pl.col("start")).sum())
@@ -74,9 +74,15 @@ def steady_part(report: Report) -> SteadyPart | None:
         return None
     process = found.sort("ns", "process_id", descending=[True, False]).item(0, "process_id")
     every = rows.filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
-    usual = every.filter(pl.col("kind") == STEADY).group_by("name", maintain_order=True).agg(pl.col("kernel_ns", "device_ns").sum())
+    usual = (
+        every.filter(pl.col("kind") == STEADY)
+        .group_by("name", maintain_order=True)
+        .agg(pl.col("kernel_ns", "device_ns").sum())
+    )
     name = usual.sort("kernel_ns", "device_ns", descending=True, maintain_order=True).item(0, "name")
-    own = every.with_columns(end=pl.col("start_ns") + pl.col("dur_ns"), steady=(pl.col("kind") == STEADY) & (pl.col("name") == name))
+    own = every.with_columns(
+        end=pl.col("start_ns") + pl.col("dur_ns"), steady=(pl.col("kind") == STEADY) & (pl.col("name") == name)
+    )
     goes_on = (
         (pl.col("start_ns") == pl.col("end").shift(1))
         & (pl.col("name") == pl.col("name").shift(1))

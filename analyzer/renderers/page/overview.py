@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import units
+from kanalyze.outlets import command
 from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.joint import joined_kernels
 from kanalyze.renderers.page.time import (
@@ -322,12 +322,10 @@ def _part(name: str, count: int) -> str:
 
 
 def _more(found: Overview) -> str:
-    """What to type next, as whole commands."""
-    path = shlex.quote(str(found.meta.path))
-    narrowed = [
-        f"--{name} {value}"
-        for name, value in (("device", found.scope.device), ("process", found.scope.process))
-        if value is not None
-    ]
-    options = " ".join(["", *narrowed])
-    return f"kanalyze summarize {path}{options} --full, or --whole; kanalyze explain NAME"
+    """What to type next, a command each line."""
+    narrowed = {"--window": found.scope.window, "--device": found.scope.device, "--process": found.scope.process}
+    options = [word for name, value in narrowed.items() if value is not None for word in (name, value)]
+    shown = [command("kanalyze", "summarize", found.meta.path, *options, "--full")]
+    if found.findings:
+        shown.append(command("kanalyze", "explain", found.findings[0].rule))
+    return "\n".join(shown)

@@ -95,15 +95,6 @@ def test_parts_of_steps_add_up_to_the_steady_part(path):
     assert parts.item(-1, "range") == BETWEEN
 
 
-@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
-def test_phases_add_up_to_the_recording(path):
-    found = real_report(path)
-    start, end = found.recorded
-    rows = kanalyze.phases(found)
-    assert rows.get_column("ns").sum() == end - start
-    assert rows.filter(pl.col("phase") == "steady").item(0, "ns") == steady_part(found).ns
-
-
 # Windows by iterations
 
 
