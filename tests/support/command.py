@@ -50,6 +50,8 @@ _TRACES = {
     "op_kernels": SAMPLES / "mlp_train" / "torch.json.gz",
     "fusion": SAMPLES / "gelu" / "torch.json.gz",
     "steps": SAMPLES / "mlp_train" / "torch.json.gz",
+    "iterations": SAMPLES / "mlp_train" / "torch.json.gz",
+    "phases": SAMPLES / "mlp_train" / "torch.json.gz",
     "tree": SAMPLES / "mlp_train" / "torch.json.gz",
 }
 

@@ -130,11 +130,7 @@ def findings(report: Report) -> pl.DataFrame:
             found.device,
             found.at_stake_ns,
             found.at_most,
-<<<<<<< HEAD
             (2 * found.at_stake_ns + iterations) // (2 * iterations) if iterations else None,
-=======
-            found.at_stake_ns // iterations if iterations else None,
->>>>>>> 144827c (tests: the first page, phases)
             found.at_stake_ns / max(lengths[found.device], 1),
             found.headline.format(*found.names),
             found.action,

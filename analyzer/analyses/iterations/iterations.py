@@ -53,7 +53,7 @@ TABLE: Final = Table(
         Column("device_ns", pl.Int64, "Sum of their durations."),
         Column("kernel_ns", pl.Int64, "The same of kernels and whole graphs."),
     ),
-    purpose="what the program repeats, and which of it is steady",
+    purpose="what the program repeats, how regularly",
     reads=(*DEVICE_KINDS, "api", "range", "op", "range_detail"),
     may_read=("overhead", "kernel_config", "graph_detail", "collective_detail", "sync", "osrt", "python"),
 )

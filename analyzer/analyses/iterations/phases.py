@@ -44,7 +44,7 @@ TABLE: Final = Table(
         Column("count", pl.Int64, "Number of stretches of time that it was; of iterations, their number."),
         Column("start_ns", pl.Int64, "Start of the first of them."),
     ),
-    purpose="what came before, between and after the steady iterations",
+    purpose="what came before and after the steady part",
     reads=(*DEVICE_KINDS, "api", "range", "op", "overhead", "range_detail"),
     may_read=("kernel_config", "graph_detail", "collective_detail", "sync", "osrt", "python"),
 )
