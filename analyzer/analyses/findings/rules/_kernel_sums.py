@@ -10,6 +10,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, recorded
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.grouping import grouped
+from kanalyze.columns.lookup import gathered
 from kanalyze.decoder.decode import decode
 
 if TYPE_CHECKING:
@@ -92,20 +93,20 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     return found
 
 
-def decoded_as(kernels: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
-    """Whether each kernel's decoded name is `wanted`."""
-    names = kernels.get_column("name")
-    known = [name for name in names.unique().drop_nulls() if wanted(decode(name))]
-    return names.is_in(known).fill_null(value=False)
+def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.Series:
+    """Whether the decoded name of each operation of `work` (name) is `wanted`."""
+    names = work.get_column("name")
+    different = names.unique().drop_nulls()
+    known = different.filter(pl.Series([wanted(decode(name)) for name in different.cast(pl.String)], dtype=pl.Boolean))
+    return names.is_in(known.implode()).fill_null(value=False)
 
 
 def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
-    """The operations in scope of some devices, stream by stream, with their names as text."""
-    streams = recorded(report, "stream").with_row_index("row").select("row", "stream")
+    """The operations in scope of some devices, stream by stream, in order of their start."""
     columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id")
     work = exclusive_operations(report).select(columns)
-    work = work.filter(pl.col("device").is_in(devices)).with_columns(pl.col("name").cast(pl.String))
-    placed = work.join(streams, on="row", how="left", maintain_order="left")
+    streams = gathered(recorded(report, "stream").get_column("stream"), work.get_column("row"))
+    placed = work.with_columns(streams).filter(pl.col("device").is_in(devices))
     return placed.sort("device", "process_id", "stream", "start", maintain_order=True)
 
 

@@ -8,16 +8,13 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules._sites import sites
 from kanalyze.analyses.host._launching_call import calls_of, launching_rows
-from kanalyze.analyses.host._python_frames import roles
-from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import gathered, rows_at
-from kanalyze.named_ranges import ALL_STEPS
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -28,6 +25,9 @@ _OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "
 #: A place is named if it has at least this share of the time.
 _MOST: Final = 0.5
 
+#: Of more operations than these, every second, third… is asked: what has most of the time, has most of theirs.
+_ENOUGH: Final = 1 << 13
+
 
 def place_of(report: Report, chosen: pl.Expr) -> str:
     """The place of most time of the `chosen` rows of ``exclusive_operations``, escaped for a sentence; empty if none.
@@ -37,17 +37,16 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
     """
     if "api" not in report.kinds:
         return ""
-    work = exclusive_operations(report).filter(chosen).select("row", "exclusive_ns")
+    every = exclusive_operations(report).lazy().filter(chosen).select("row", "exclusive_ns").collect()
+    work = every.gather_every(every.height // _ENOUGH + 1)
     calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
     processes = gathered(operations(report).get_column("process_id"), work.get_column("row"))
     points = calls.with_columns(processes.alias("process_id"))
-    for names in (_functions, _ranges):
-        times = work.with_columns(place=names(report, points)).group_by("place").agg(pl.col("exclusive_ns").sum())
-        most = _MOST * total(times, "exclusive_ns")
-        found = times.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
-        if found.height:
-            return literal(str(found.item(-1, "place")))
-    return ""
+    times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
+    sums = times.group_by("place").agg(pl.col("exclusive_ns").sum())
+    most = _MOST * total(sums, "exclusive_ns")
+    found = sums.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
+    return literal(str(found.item(-1, "place"))) if found.height else ""
 
 
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
@@ -83,24 +82,5 @@ def place_of_kernel(report: Report, device: int, name: str, at_stake_ns: int) ->
     """The :func:`place_of` of a kernel's launches on a device; empty where no finding is made of so little time."""
     if at_stake_ns < least_worth_saying(report)[device]:
         return ""
-    return place_of(report, (pl.col("device") == device) & (pl.col("name").cast(pl.String) == name))
-
-
-def _functions(report: Report, points: pl.DataFrame) -> pl.Series:
-    """The innermost function of the program around each point."""
-    if "python" not in report.kinds:
-        return pl.Series("place", [None] * points.height, dtype=pl.String)
-    rows = host_tree(report).rows
-    told = roles(rows.filter(pl.col("kind") == "python").get_column("name").unique().drop_nulls())
-    own = told.filter(pl.col("role") == "program").get_column("name")
-    wanted = rows.select((pl.col("kind") == "python") & pl.col("name").is_in(own.implode())).to_series()
-    found = host_tree(report).innermost(points, wanted.fill_null(value=False))
-    return gathered(rows.get_column("name"), found).cast(pl.String)
-
-
-def _ranges(report: Report, points: pl.DataFrame) -> pl.Series:
-    """The innermost range around each point, without the profiler's steps."""
-    if "range" not in report.kinds:
-        return pl.Series("place", [None] * points.height, dtype=pl.String)
-    names = gathered(range_names(report), ranges_at(report, points)).cast(pl.String)
-    return names.set((names == ALL_STEPS).fill_null(value=False), None)
+    named = pl.col("name") == pl.lit(name, dtype=pl.Categorical)
+    return place_of(report, (pl.col("device") == device) & named)

@@ -31,7 +31,7 @@ _FARTHEST: Final = 9
 _DROPOUT: Final = ("dropout", "masked_scale")
 
 #: Memsets, and copies within the device.
-_MOVES: Final = (pl.col("kind") == "memset") | pl.col("name").str.contains("Device-to-Device", literal=True)
+_MOVES: Final = (pl.col("kind") == "memset") | (pl.col("name") == "[CUDA memcpy Device-to-Device]")
 
 #: Operators of the products of attention, of all heads at once.
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm")

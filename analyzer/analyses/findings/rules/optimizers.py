@@ -61,7 +61,7 @@ class _Steps(NamedTuple):
     Attributes:
         device: The GPU.
         optimizer: The class of the optimizer; empty where only the launches tell that it is one.
-        kernels: The operations: row, kind, name (text), exclusive_ns, step (a number).
+        kernels: The operations: row, kind, name, exclusive_ns, step (a number).
         spans: When the host was in each step: start, end, sorted.
     """
 
@@ -144,7 +144,7 @@ def _in_ranges(report: Report, method: str) -> list[_Steps]:
     calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
     placed = work.with_columns(calls.get_columns()).drop_nulls("at").sort("at", maintain_order=True)
     joined = placed.join_asof(ranges, left_on="at", right_on="start", by=THREAD, check_sortedness=False)
-    inside = joined.filter(pl.col("at") < pl.col("end")).with_columns(pl.col("name").cast(pl.String))
+    inside = joined.filter(pl.col("at") < pl.col("end"))
     found = []
     for (device, optimizer), rows in inside.partition_by("device", "optimizer", as_dict=True).items():
         spans = rows.select("start", "end").unique().sort("start", "end")
@@ -281,11 +281,15 @@ def _by_fills(report: Report) -> list[_Steps]:
         return []
     lines = stream_lines(report, devices)
     known = _numbered(lines, _fills(lines))
+    many = known.group_by("device", "step").agg(pl.len().alias("many"))
+    known = known.with_columns(lists=decoded_as(known, _is_list_fill)).join(many, on=["device", "step"])
+    known = known.filter(pl.col("lists") | (pl.col("many") >= _FEWEST_FILLS))
+    if known.is_empty():
+        return []
     known = beside(beside(known, report.kernel_config, "grid_x"), report.copy_detail, "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
-    known = known.with_columns(lists=decoded_as(known, _is_list_fill), many=pl.len().over("step"), sizes=sizes)
     alike = pl.col("step").n_unique().over("device", "many")
-    row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (pl.col("sizes") >= _FEWEST_SIZES)
+    row = (pl.col("many") >= _FEWEST_FILLS) & (alike >= _RECURRING) & (sizes >= _FEWEST_SIZES)
     return _steps(report, known.filter(row | pl.col("lists")))
 
 
