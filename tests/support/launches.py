@@ -64,6 +64,16 @@ class Program:
             self._launch(one)
         return self
 
+    def beside(self, launches: Iterable[Launch], thread: int) -> Program:
+        """Launches by another thread since the beginning, which do not wait for those of the first one."""
+        until, self.now = self.now, 1_000
+        for one in launches:
+            if self.now >= until:
+                break
+            self._launch(one._replace(thread=thread))
+        self.now = max(until, self.now)
+        return self
+
     def waits(self, ns: int = 20_000) -> Program:
         """The host waits for the device."""
         self.events.append(call("cudaStreamSynchronize", self.now, self.now + ns, process=self.process))

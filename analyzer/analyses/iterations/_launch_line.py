@@ -33,7 +33,7 @@ _WORK: Final = ("kernel", "graph")
 _NUMBER: Final = r"\d+"
 
 #: Columns that a launch takes from the first of its operations, and sums over all of them.
-_FIRST: Final = ("since", "until", "copies", "input", "optimizer")
+_FIRST: Final = ("thread_id", "since", "until", "copies", "input", "optimizer")
 _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 
 #: Names of kernels with which a training step ends.
@@ -43,10 +43,10 @@ _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
     """Launches by process, in the order of their calls, with everything that one call launched as one launch.
 
-    Columns: since and until (its call; the operation itself in a process whose calls are unknown), ns (summed durations
-    of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes), alike (for names
-    alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between host and device),
-    input (a copy to the device), optimizer (a kernel that updates parameters).
+    Columns: thread_id, since and until (its call; the operation itself in a process whose calls are unknown), ns
+    (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
+    alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
+    host and device), input (a copy to the device), optimizer (a kernel that updates parameters).
     """
     coded = _coded(report)
     return {process: _line(part) for (process,), part in parts_by(coded, ["process_id"]).items()}
@@ -58,7 +58,7 @@ def _coded(report: Report) -> pl.DataFrame:
     told = _told(work.get_column("name"))
     if told.get_column("unified").any():
         work, told = (frame.filter(~told.get_column("unified")) for frame in (work, told))
-    calls = calls_of(report, work.get_column("row"), "call_row", "call_start", "call_end")
+    calls = calls_of(report, work.get_column("row"), "call_row", "thread_id", "call_start", "call_end")
     calls = calls.rename({"call_start": "since", "call_end": "until"})
     shapes, numbers = shape_numbers(report)
     shaped = beside(work.select("event_id", pl.col("kind", "name").to_physical()), numbers, "shape")

@@ -23,7 +23,7 @@ COLUMNS: Final = ("exact", "alike", "loose")
 
 #: Fewest segments that are alike, and fewest launches in all of them.
 LEAST_ALIKE: Final = 2
-_LEAST_LAUNCHES: Final = 12
+LEAST_LAUNCHES: Final = 12
 
 #: Fewest launches of a unit: many kernels of one library have one name but for the numbers in it.
 _LEAST_LENGTH: Final = {"exact": 1, "alike": 1, "loose": 8}
@@ -55,6 +55,7 @@ class Unit(NamedTuple):
         column: Column of the line whose codes are alike in all of its repetitions.
         length: Number of launches.
         word: Sum of their codes.
+        anchor: The anchor: what it is, and its code.
         at: Places of its anchor in the line.
         alike: Whether the segment from each anchor to the next one is this unit.
         share: Share of the line's weight in such segments.
@@ -63,9 +64,15 @@ class Unit(NamedTuple):
     column: str
     length: int
     word: int
+    anchor: tuple[str, int, int]
     at: pl.Series
     alike: pl.Series
     share: float
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What units of the same launches have in common, in whichever process."""
+        return self.column, self.length, self.word
 
 
 class Sums(NamedTuple):
@@ -118,7 +125,7 @@ def _found(line: pl.DataFrame, sums: Sums, column: str, of: str, size: int) -> I
     alike = alike.filter(
         pl.col("length") >= _LEAST_LENGTH[column],
         pl.col("count") >= LEAST_ALIKE,
-        pl.col("count") * pl.col("length") >= _LEAST_LAUNCHES,
+        pl.col("count") * pl.col("length") >= LEAST_LAUNCHES,
         pl.col("count") >= pl.col("segments") * needed_share(pl.col("length")),
     )
     # an anchor that occurs in odd ones, too; what is equal is told apart by its place, since codes depend on the order
@@ -128,7 +135,7 @@ def _found(line: pl.DataFrame, sums: Sums, column: str, of: str, size: int) -> I
     )
     best = best.sort("weight", "first", descending=[True, False]).head(_EXAMINED)
     for code, word in best.select("code", "word").iter_rows():
-        yield (column, word), _examined(codes, sums, column, code, word)
+        yield (column, word), _examined(codes, sums, (column, word), (of, size, code))
 
 
 def _grams(codes: pl.Series, size: int) -> pl.Series:
@@ -164,11 +171,12 @@ def _segments(codes: pl.Series, sums: Sums, column: str) -> pl.DataFrame:
     )
 
 
-def _examined(codes: pl.Series, sums: Sums, column: str, code: int, word: int) -> Unit:
+def _examined(codes: pl.Series, sums: Sums, unit: tuple[str, int], anchor: tuple[str, int, int]) -> Unit:
     """The unit of one anchor in the whole line."""
-    at = (codes == code).arg_true()
+    column, word = unit
+    at = (codes == anchor[-1]).arg_true()
     start, end = at.slice(0, len(at) - 1), at.slice(1)
     alike = between(sums.codes[column], start, end) == word
     weight = between(sums.weight, start, end).filter(alike).sum()
     length = int((end - start).filter(alike).item(0))
-    return Unit(column, length, word, at, alike, weight / sums.weight.item(-1))
+    return Unit(column, length, word, anchor, at, alike, weight / sums.weight.item(-1))

@@ -124,6 +124,33 @@ def test_the_launches_of_threads_swap_places():
         assert found(program) == program.begun
 
 
+def test_a_thread_that_launches_at_a_rate_of_its_own():
+    random = Random(3)  # noqa: S311 - no secret depends on it
+    program = Program().then(BOOT).iterations(*[training_step()] * 30)
+    program.beside(
+        (
+            Launch(f"augment {part}", ns=100, pause=random.randrange(10, 90_000))
+            for _ in range(900)
+            for part in range(3)
+        ),
+        2,
+    )
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert rows.get_column("usual").all()
+
+
+def test_a_rank_that_does_other_things_as_well():
+    programs = [Program(process=rank).then(BOOT).iterations(*[training_step()] * 20) for rank in range(2)]
+    programs[1].then(Launch(f"other {number}", ns=20_000) for number in range(1_500))
+    rows = frame(*programs)
+    assert rows.group_by("process_id", "name").len().sort("process_id").rows() == [
+        (0, "repetition", 20),
+        (1, "repetition", 20),
+    ]
+    assert frame(programs[1]).is_empty()
+
+
 def test_shapes_differ_from_step_to_step():
     steps = [[one._replace(blocks=7 * number % 5 + 1) for one in training_step()] for number in range(40)]
     program = Program().then(BOOT).iterations(*steps)
