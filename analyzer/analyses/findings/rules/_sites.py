@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._python_frames import roles
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._idle_parts import range_names
@@ -56,6 +57,13 @@ def site_text() -> pl.Expr:
     where = pl.coalesce("function", "range")
     both = pl.format("{} in {}", "operator", where)
     return pl.coalesce(both, "operator", where)
+
+
+def main_site(report: Report, points: pl.DataFrame) -> str:
+    """The site of at least half of `points` (process_id, thread_id, at), escaped for a sentence; empty if none."""
+    told = sites(report, points).select(site=site_text()).group_by("site").len()
+    most = told.drop_nulls("site").filter(2 * pl.col("len") >= points.height).sort("len", "site")
+    return literal(str(most.item(-1, "site"))) if most.height else ""
 
 
 def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:

@@ -10,6 +10,8 @@ from kanalyze import exact, intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules._places import place_of
+from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls
@@ -77,6 +79,7 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         "copies",
         headline=f"{per.plural(copies.height, 'copy', 'of pageable memory')} block the host",
         action=_PINNED_COPY[in_pytorch(report), to_host],
+        where=place_of(report, pl.col("row").is_in(copies.get_column("row").implode())),
         at_most=True,
     )
 
@@ -343,8 +346,11 @@ def _small_copies_between(report: Report, device: int, direction: str, copies: p
     )
     remedy = "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D)."
     one = Finding("small-copies", device, moved_ns + called_ns, text, remedy, "copies")
-    action = _TOGETHER[in_pytorch(report)]
-    return one._replace(headline=f"{per.plural(count, 'small copy')}, one after another", action=action)
+    return one._replace(
+        headline=f"{per.plural(count, 'small copy')}, one after another",
+        action=_TOGETHER[in_pytorch(report)],
+        where=main_site(report, copies.select("process_id", "thread_id", at="call_start")),
+    )
 
 
 #: How to copy many pieces at once, in CUDA and in PyTorch.

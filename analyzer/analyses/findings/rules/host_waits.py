@@ -12,6 +12,7 @@ from kanalyze.analyses.device._operations import operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
+from kanalyze.analyses.findings.rules._sites import main_site
 from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, PerIteration, in_pytorch, per_iteration, phase
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
@@ -297,7 +298,7 @@ def unneeded_sync(report: Report) -> list[Finding]:
         rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").is_in(_BUCKETS))
         stake = min(total(calls, "gain_ns"), total(rows, "ns"))
         blocked = int((calls.get_column("end") - calls.get_column("start")).sum())
-        per, (most, where) = per_iteration(report), _most(report, calls)
+        per, most = per_iteration(report), _most(report, calls)
         text = (
             f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which the "
             f"host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} until "
@@ -310,6 +311,7 @@ def unneeded_sync(report: Report) -> list[Finding]:
         action = _UNWAIT[in_pytorch(report)]
         headline = f"{per.plural(calls.height, 'wait')} for the GPU that nothing is seen to need"
         one = Finding("unneeded-sync", device, stake, text, remedy, "syncs --by api")
+        where = main_site(report, calls.select(*THREAD, at="start"))
         found.append(one._replace(headline=headline, action=action, where=where))
     return found
 
@@ -330,16 +332,15 @@ def unneeded(report: Report) -> dict[int, pl.DataFrame]:
     return {int(device): calls for (device,), calls in parts.items() if calls.height >= _FEWEST}
 
 
-def _most(report: Report, calls: pl.DataFrame) -> tuple[str, str]:
-    """The name and range of most of `calls`, and that range alone (empty for none)."""
+def _most(report: Report, calls: pl.DataFrame) -> str:
+    """The name and range of most of `calls`."""
     points = calls.select("process_id", "thread_id", at="start")
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String)
     named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
     top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False]).row(0)
     name, span, times = top
     what = f"{literal(str(name))} in {literal(span)}" if span else literal(str(name))
-    most = what if times == calls.height else f"{percent(times / calls.height)} of them {what}"
-    return most, literal(span or "")
+    return what if times == calls.height else f"{percent(times / calls.height)} of them {what}"
 
 
 # Blocking calls after which the host launched more work without having received any data that the report can see.

@@ -109,11 +109,13 @@ def test_headlines_and_actions_fit_a_line(told):
 
 
 @pytest.mark.one_in(2)
-def test_the_same_is_found_in_steps_and_told_of_each(told):
-    whole, steps = told
-    assert [finding[:3] for finding in steps] == [finding[:3] for finding in whole]
-    changed = [finding.rule for finding, one in zip(whole, steps, strict=True) if finding.text != one.text]
-    assert changed or not whole
+def test_what_is_found_in_steps_is_told_of_each(told):
+    whole, steps = ({finding[:3]: finding.text for finding in found} for found in told)
+    both = [key for key in whole if key in steps]
+    assert both
+    for key in both:
+        says = any(word in steps[key] for word in (" a step", " in 4 steps"))
+        assert says == (steps[key] != whole[key]), key
 
 
 @pytest.mark.one_in(2)
