@@ -151,17 +151,19 @@ def _edges(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.DataFrame
     running, wanted = sums.codes[unit.column], (line.get_column(unit.column) == cut.code).arg_true().cast(_INDEX)
     at, tail = frame.get_column("at"), unit.length - cut.after
     seen = count_up_to(wanted, at, equal=False).cast(_INDEX)
-    rest = (unit.word - cut.head) % (1 << 64)  # sums of codes wrap
+    tail_word = (unit.word - cut.head) % (1 << 64)  # sums of codes wrap
     frame = frame.with_columns(
         whole_head=_sum_at(running, at, at + cut.after) == cut.head,
         next=_nth(wanted, seen + (cut.nth - 1)),
-        whole_tail=_sum_at(running, at - tail, at) == rest,
+        whole_tail=_sum_at(running, at - tail, at) == tail_word,
         last=_nth(wanted, seen - cut.last),
     )
     usual, near = pl.col("at") + cut.after, pl.col("at") + int(cut.after * _MOST)
     next_one = pl.when(pl.col("next") <= pl.min_horizontal("high", near)).then("next")
     stop = pl.when(pl.col("whole_head") & (usual <= pl.col("high"))).then(usual).otherwise(next_one)
-    frame = frame.with_columns(stop=pl.coalesce(stop, pl.min_horizontal(usual, "high")))
+    # an odd one after which nothing else is launched has the rest
+    rest = pl.when(pl.col("ends") & (pl.col("high") - pl.col("at") + tail <= _MOST * unit.length)).then("high")
+    frame = frame.with_columns(stop=pl.coalesce(stop, rest, pl.min_horizontal(usual, "high")))
     usual, near = pl.col("at") - tail, pl.col("at") - int(tail * _MOST)
     low = pl.max_horizontal("low", pl.col("stop").shift(1, fill_value=0))
     complete = pl.when(pl.col("whole_tail") & (usual >= low)).then(usual)
@@ -179,14 +181,17 @@ def _edges(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.DataFrame
 
 
 def _limits(line: pl.DataFrame, unit: Unit) -> pl.DataFrame:
-    """Each anchor (at), and between which places its repetition lies: after any barrier before, up to the next one."""
+    """Each anchor (at), and between which places its repetition lies: after any barrier before, up to the next one.
+
+    Columns: at, low, high, and ends (whether no other anchor comes before `high`).
+    """
     at, barriers = unit.at.cast(_INDEX), line.get_column("barrier").arg_true().cast(_INDEX)
     passed = count_up_to(barriers, at, equal=True).cast(_INDEX)
     frame = pl.DataFrame({"at": at, "barrier": _nth(barriers, passed), "passed": _nth(barriers, passed - 1)})
     following = pl.col("at").shift(-1, fill_value=line.height)
-    return frame.select(
-        "at", low=(pl.col("passed") + 1).fill_null(0), high=pl.min_horizontal(following, pl.col("barrier"))
-    )
+    frame = frame.with_columns(high=pl.min_horizontal(following, pl.col("barrier")))
+    ends = (pl.col("high") < pl.col("at").shift(-1)).fill_null(value=True)
+    return frame.select("at", "high", low=(pl.col("passed") + 1).fill_null(0), ends=ends)
 
 
 def _sum_at(running: pl.Series, start: pl.Series, end: pl.Series) -> pl.Series:

@@ -185,6 +185,16 @@ def test_a_loop_of_one_kernel_that_is_not_most_of_the_work():
     assert frame(Program().then([Launch("large", ns=10**8)]).then([Launch("only")] * 1000)).is_empty()
 
 
+def test_the_last_one_is_odd():
+    kernels = [Launch("stencil"), Launch("scale"), Launch("square")]
+    usual = [copy_in(pause=300_000), *kernels, copy_out()]
+    odd = [copy_in(pause=300_000), *kernels, Launch("memset"), Launch("total"), copy_out()]
+    program = Program().then([Launch("memset")]).iterations(*[*[usual] * 39, odd] * 3)
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert rows.get_column("launches").to_list() == [*[5] * 39, 7] * 3
+
+
 def test_launches_that_occur_twice_in_an_iteration():
     program = Program().iterations(*[[Launch("a", pause=9_000), Launch("a"), Launch("b"), Launch("b")]] * 50)
     assert found(program) == program.begun
