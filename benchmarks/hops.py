@@ -29,7 +29,7 @@ HOMES = [str(Path(place).resolve()) for place in (*kanalyze.__path__, ROOT / "co
 WAYS = {
     "summarize a small nsys report": ["summarize", str(SAMPLES / "add" / "nsys.sqlite")],
     "show ops of a trace": ["show", "ops", str(SAMPLES / "mlp_train" / "torch.json.gz")],
-    "collect --dry-run": ["collect", "add", "--dry-run"],
+    "collect --dry-run": ["collect", "--dry-run", "add"],
 }
 
 
@@ -66,7 +66,7 @@ def walked(arguments: list[str]) -> Hops:
         threading.setprofile(hops)
         sys.setprofile(hops)
         try:
-            command.main([*arguments, *more], standalone_mode=False)
+            command.main([*arguments[:1], *more, *arguments[1:]], standalone_mode=False)
         finally:
             sys.setprofile(None)
             threading.setprofile(None)

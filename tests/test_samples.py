@@ -71,10 +71,10 @@ def test_a_manifest_says_that_all_went_well(folder):
 def test_the_readme_has_the_command_that_made_it(folder):
     manifest = manifest_of(folder)
     options, workload = manifest["options"], manifest["workload"]
-    command = ["kanalyze collect", workload["name"]]
+    command = ["kanalyze collect"]
     if options["recipe"] != "plain":
         command += ["--recipe", options["recipe"], *(f"--recipe-flag={flag}" for flag in options["recipe_flags"])]
-    command += ["-o", folder.name, *(["--", *workload["args"]] if workload["args"] else [])]
+    command += ["-o", folder.name, workload["name"], *(["--", *workload["args"]] if workload["args"] else [])]
     assert f"| `{folder.name}` | `{' '.join(command)}` |" in (SAMPLES / "README.md").read_text()
 
 
