@@ -9,18 +9,20 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
+from kanalyze.analyses.findings.rules._next_launches import idle_since
 from kanalyze.analyses.findings.rules._sites import site_text, sites
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.idle._blocking_calls import WAITING, in_scope
 from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
-from kanalyze.columns.lookup import beside, rows_at
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import beside, gathered, rows_at
+from kanalyze.columns.ordering import in_order
 from kanalyze.units import size
 
 if TYPE_CHECKING:
@@ -83,18 +85,16 @@ def reads(report: Report) -> pl.DataFrame:
     began if that was later, until the thread's next launch, but no longer than the read took: without it, the host
     would have come to that launch sooner by as much, and by no more.
     """
-    waits = _waits(report)
-    grouped = waits.group_by(*THREAD, "device", "launch", maintain_order=True).agg(
-        pl.col("call_row", "size_bytes").first(), pl.col("start").min(), pl.col("end").max()
-    )
     columns = (*THREAD, "device", "call_row", "size_bytes", "start", "end")
+    grouped = _grouped(report)
     found = [grouped.select(*columns, since="start", until="end").clear()]
-    next_launches = followed(report, grouped)
-    for (device,), own in next_launches.partition_by("device", as_dict=True, maintain_order=True).items():
-        row = own.get_column("row")
+    work = operations(report)
+    for (device,), own in grouped.drop_nulls("row").partition_by("device", as_dict=True, maintain_order=True).items():
+        here = own.filter(work.get_column("device").gather(own.get_column("row")) == device)
+        row = here.get_column("row")
         idle = idle_since(report, int(str(device)), row)
-        begins = operations(report).get_column("start").gather(row).alias("begins")
-        line = own.with_columns(idle, begins).drop_nulls("idle")
+        begins = work.get_column("start").gather(row).alias("begins")
+        line = here.with_columns(idle, begins).drop_nulls("idle")
         line = line.with_columns(since=pl.max_horizontal("idle", "start"))
         until = pl.min_horizontal("begins", pl.col("since") + pl.col("end") - pl.col("start"))
         line = line.with_columns(until=until).filter(pl.col("until") > pl.col("since"))
@@ -102,22 +102,58 @@ def reads(report: Report) -> pl.DataFrame:
     return pl.concat(found)
 
 
-def _waits(report: Report) -> pl.DataFrame:
-    """Blocking calls in scope whose thread had launched a copy to the host last.
+def _grouped(report: Report) -> pl.DataFrame:
+    """The reads in scope, whatever they cost: columns of :func:`reads` up to `end`, and `row`.
 
-    Adds `launch`, when that was, and size_bytes of the copy (null where it is not known).
+    `row` is the operation that the thread launched next; null where it launched nothing more.
     """
     waiting = in_scope(report).filter(pl.col("scope").is_in([*WAITING, "copy"])).drop_nulls(["device", *THREAD])
-    work = operations(report).select("event_id", "kind", "detail", call=launch_rows(report)).drop_nulls("call")
-    read = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == _TO_HOST)
-    told = work.group_by("call").agg(pl.col("event_id").filter(read.fill_null(value=False)).first())
-    sized = beside(told, report.copy_detail, "size_bytes")
-    at = rows_at(report.kind("api").select(*THREAD, launch="start_ns"), told.get_column("call"))
-    launches = pl.concat([sized, at], how="horizontal").drop_nulls([*THREAD, "launch"]).sort("launch")
-    last = waiting.sort("start").join_asof(
-        launches, left_on="start", right_on="launch", by=[*THREAD], check_sortedness=False
+    copies = _copies_to_host(report)
+    found = [waiting.select(*THREAD, "device", "call_row", "start", "end", size_bytes=0, next=0).clear()]
+    if waiting.is_empty() or copies.is_empty():
+        return found[0].with_columns(row=pl.lit(None, dtype=pl.UInt32))
+    rows = launching_rows(report)
+    calls = rows_at(report.kind("api").select(*THREAD, launch="start_ns"), rows).with_columns(call=rows)
+    launches = parts_by(in_order(calls, "launch"), THREAD)
+    for key, own in parts_by(waiting, THREAD).items():
+        if key in launches:
+            found.append(_of_thread(own, launches[key], copies))
+    every = pl.concat([part.select(found[0].columns) for part in found], how="vertical_relaxed")
+    return every.with_columns(_first_operations(report, every.get_column("next")))
+
+
+def _of_thread(waiting: pl.DataFrame, launches: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
+    """The reads of one thread, by its blocking calls and launches; `next` is the call that launched next."""
+    begun, calls = launches.get_column("launch"), launches.get_column("call")
+    last = begun.search_sorted(waiting.get_column("start"), side="right").cast(pl.Int64) - 1
+    waits = waiting.with_columns(call=gathered(calls, last.set(last < 0, None).cast(pl.UInt32)))
+    grouped = (
+        waits.join(copies, on="call")
+        .sort("start")
+        .group_by(*THREAD, "device", "call", maintain_order=True)
+        .agg(pl.col("call_row", "size_bytes").first(), pl.col("start").min(), pl.col("end").max())
     )
-    return last.drop_nulls("event_id")
+    after = begun.search_sorted(grouped.get_column("end"), side="left")
+    return grouped.with_columns(next=gathered(calls, after.set(after == len(begun), None)))
+
+
+def _copies_to_host(report: Report) -> pl.DataFrame:
+    """Calls that launched a copy to the host: call (its row), size_bytes."""
+    work = operations(report).select("event_id", "kind", "detail").with_columns(call=launch_rows(report))
+    copies = work.filter(pl.col("kind") == "memcpy").drop_nulls("call")
+    own = copies.filter((pl.col("detail").cast(pl.String) == _TO_HOST).fill_null(value=False))
+    return beside(own.unique("call", keep="first"), report.copy_detail, "size_bytes").select("call", "size_bytes")
+
+
+def _first_operations(report: Report, calls: pl.Series) -> pl.Series:
+    """The row of the first operation that each of `calls` launched; null for null."""
+    launched = launch_rows(report)
+    rows = launched.is_in(calls.drop_nulls().unique().implode()).arg_true()
+    work = pl.DataFrame({"call": launched.gather(rows), "row": rows})
+    begun = operations(report).get_column("start").gather(rows)
+    first = work.with_columns(begun.alias("begun")).sort("begun", "row").unique("call", keep="first")
+    known = pl.DataFrame({"call": calls}).join(first, on="call", how="left", maintain_order="left")
+    return known.get_column("row").cast(pl.UInt32).alias("row")
 
 
 def _finding(report: Report, device: int, stake: int) -> Finding:

@@ -13,6 +13,8 @@ from kanalyze.analyses.findings.rules._telling import in_pytorch
 from kanalyze.analyses.findings.rules.memory import in_window
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.idle._idle_within import idle_within
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.units import plural, time
@@ -31,7 +33,8 @@ def pinned_allocation(report: Report) -> list[Finding]:
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
     calls = in_window(report, calls)
-    if calls.is_empty():
+    held = ledger(report).filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
+    if calls.is_empty() or not any(worth_saying(report, ns) for ns in held.get_column("ns")):
         return []
     found = []
     for device, pieces in idle_within(report, calls.select(*THREAD, "start", "end")).items():
