@@ -174,7 +174,7 @@ def _attention(report: Report, device: DeviceKernels, chain: pl.DataFrame) -> Fi
         remedy,
         "kernels --by family",
         (str(most),),
-        headline=f"Attention in single steps is {share} of kernel time",
+        headline=f"Attention is not fused: {share} of kernel time",
         action=call if in_pytorch(report) else "attention of cuDNN, or FlashAttention",
         where=place_of(report, pl.col("row").is_in(chain.get_column("row").implode())),
     )

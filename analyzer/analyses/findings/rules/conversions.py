@@ -134,7 +134,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         remedy,
         "kernels --by operation",
         (chosen.longest,),
-        headline=f"Casts between types are {percent(chosen.share)} of kernel time",
+        headline=f"{told.plural(chosen.launches, 'cast')} from type to type",
         action="keep weights in bfloat16, or torch.compile(model)",
         where=place_of(report, chosen.operations(device.device)),
     )

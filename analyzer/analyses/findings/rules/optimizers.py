@@ -20,7 +20,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import beside
 from kanalyze.decoder.decode import decode
-from kanalyze.units import mean, plural
+from kanalyze.units import plural
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import KernelName
@@ -96,7 +96,7 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
     waited = _waits(report, steps)
     way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
     who = literal(steps.optimizer) or "An optimizer of Adam's kind"
-    each = f"{mean(steps.kernels.height, number)} kernels in each of {plural(number, 'step')}"
+    each = f"{plural(_each(steps.kernels), 'kernel')} in each of {plural(number, 'step')}"
     text = (
         f"{who} works {way}, operation by operation: {each}, {told.time(ran)}; the host was in it for "
         f"{told.time(host)}. One pass over the tensors saves at most {told.time(kernels)} of kernels, and "
@@ -118,6 +118,12 @@ def _unfused(report: Report, steps: _Steps) -> list[Finding]:
         at_most=True,
     )
     return [found]
+
+
+def _each(kernels: pl.DataFrame) -> int:
+    """The median number of operations of a step: a window may cut the first and the last one."""
+    counts = kernels.group_by("step").len().get_column("len").sort()
+    return int(counts.item(len(counts) // 2))
 
 
 def _waits(report: Report, steps: _Steps) -> int:
@@ -296,7 +302,7 @@ def _by_fills(report: Report) -> list[_Steps]:
 def _zeroed(report: Report, steps: _Steps) -> Finding:
     told, number = per_iteration(report), steps.kernels.get_column("step").n_unique()
     ran, waited = total(steps.kernels, "exclusive_ns"), _waits(report, steps)
-    fills = f"{mean(steps.kernels.height, number)} fills"
+    fills = plural(_each(steps.kernels), "fill")
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
     text = (
         f"{who} fills gradients with zeros: {fills} in each of {plural(number, 'step')}, {told.time(ran)} of the GPU, "

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kanalyze.analyses.findings.rules.attention import unfused_attention
 from kanalyze.window import Window
@@ -78,6 +80,37 @@ def test_one_is_not_enough_and_other_streams_are_other_chains():
     assert stakes(*line(*chain)) == []
     assert stakes(*line(*chain), *line(*chain, at=100, stream=8)) == [80]
     assert stakes(*line(GEMM, SCALE, SOFTMAX), *line(GEMM, at=30, stream=8), *line(GEMM, SCALE, SOFTMAX, at=50)) == []
+
+
+def modelled(names):
+    """The time at stake of kernels of 10 ns on one stream, by walking from each softmax to both sides."""
+    last, taken, found = len(names) - 1, set(), 0
+    for place, name in enumerate(names):
+        first, end = place - 1, place + 1
+        while first >= 0 and names[first] in (SCALE, CAST):
+            first -= 1
+        while end <= last and names[end] in (SCALE, CAST):
+            end += 1
+        scaled = name == BACKWARD or SCALE in names[first + 1 : place]
+        if name not in (SOFTMAX, BACKWARD) or first < 0 or end > last or max(place - first, end - place) > 9:
+            continue
+        if {names[first], names[end]} != {GEMM} or not scaled:
+            continue
+        found += 1
+        first -= name == BACKWARD and first > 0 and names[first - 1] == GEMM
+        end += name == BACKWARD and end < last and names[end + 1] == GEMM
+        while first > 0 and names[first - 1] == CAST:
+            first -= 1
+        while end < last and names[end + 1] == CAST:
+            end += 1
+        taken.update(range(first, end + 1))
+    return [10 * len(taken)] if found > 1 else []
+
+
+@given(st.lists(st.sampled_from([GEMM, GEMM, SCALE, CAST, SOFTMAX, BACKWARD, SUM]), max_size=40))
+@example([GEMM, SCALE, SOFTMAX, CAST, GEMM, CAST, GEMM, GEMM, BACKWARD, GEMM, GEMM, CAST])
+def test_time_at_stake_equals_a_walk_from_each_softmax(names):
+    assert stakes(*line(*names)) == modelled(names)
 
 
 @pytest.mark.parametrize(("operator", "told"), [("aten::bmm", [2 * 30]), ("aten::addmm", [])])
