@@ -59,20 +59,30 @@ def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding
     )
     sides = " and ".join(map(str, shapes.odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
-    images = device.chosen(lambda said: said.family == "conv").launches
-    layout = " Convolutions run as such products where images are not in channels_last." if images else ""
+    images = not shapes.odd and device.chosen(_is_layout).launches > 0
+    remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
     return Finding(
         "unaligned-gemm",
         device.device,
         max(chosen.ns - shapes.aligned_ns, 0),
         text,
-        f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes.{layout}",
+        _IMAGES if images else remedy,
         "kernels",
         (chosen.longest,),
         headline=f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
-        action=pad,
+        action=_CHANNELS_LAST if images else pad,
         where=place_of(report, chosen.operations(device.device)),
     )
+
+
+#: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
+_CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
+_IMAGES: Final = "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
+
+
+def _is_layout(said: KernelName) -> bool:
+    """Whether cuDNN converts images between layouts, so that they are not in channels_last."""
+    return said.library == "cudnn" and said.operation == "layout" and said.layout is not None
 
 
 class _Shapes(NamedTuple):

@@ -172,8 +172,12 @@ def test_shapes_that_are_none_say_nothing(shapes):
 
 
 def test_convolutions_run_as_products_in_the_wrong_layout():
-    (found,) = told(unaligned_gemm, kernel(0, 100, name=ALIGN1), kernel(100, 200, name=IMAGES_TF32))
-    assert found.remedy.endswith("Convolutions run as such products where images are not in channels_last.")
+    converts = (
+        "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, (bool)0, (bool)1, (cudnnKernelDataType_t)0>(T3)"
+    )
+    (found,) = told(unaligned_gemm, kernel(0, 100, name=ALIGN1), kernel(100, 200, name=converts))
+    assert found.action == "model.to(memory_format=torch.channels_last)"
+    assert found.remedy.startswith("Keep images in channels_last")
 
 
 def test_products_by_cublas_that_are_few_are_left_to_it():
