@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -58,7 +59,7 @@ def low_occupancy(report: Report) -> list[Finding]:
         remedy = f"{what}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         stake, names = total(shapes, "low_occupancy_ns"), (str(top["name"]),)
         one = Finding("low-occupancy", device, stake, text, remedy, "occupancy", names)
-        headline = f"{{0}}: {count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM"
+        headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
         found.append(one._replace(headline=headline, action=what, where=_place(report, one), at_most=True))
     return found
 
@@ -103,7 +104,7 @@ def small_grid(report: Report) -> list[Finding]:
     A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
     the latter.
     """
-    found, per, how = [], per_iteration(report), _LARGER[in_pytorch(report)]
+    found, per = [], per_iteration(report)
     small = small_grids(report)
     for (device,), shapes in small.partition_by("device", as_dict=True, maintain_order=True).items():
         top = shapes.row(0, named=True)
@@ -117,11 +118,11 @@ def small_grid(report: Report) -> list[Finding]:
             f"{{0}} uses {shape} on {count(top['sm_count'])} SMs{of_fit}, for {per.time(top['alone_ns'])}.{others} A "
             f"block for every SM gains at most the time at stake; more may follow with several."
         )
-        remedy = _BLOCKS[in_pytorch(report)]
         stake, names = total(shapes, "idle_sm_ns"), (str(top["name"]),)
+        action, remedy = _more_blocks(names[0], torch=in_pytorch(report))
         one = Finding("small-grid", device, stake, text, remedy, "occupancy", names)
-        headline = f"{{0}} has {plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs"
-        found.append(one._replace(headline=headline, action=how, where=_place(report, one)))
+        headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
+        found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
     return found
 
 
@@ -132,8 +133,22 @@ _BLOCKS: Final = (
 )
 _LARGER: Final = (
     "more blocks: smaller tiles, a larger batch, or kernels side by side",
-    "larger batches, or fuse it with its neighbours: torch.compile",
+    "larger batches or layers; torch.compile fuses small kernels",
 )
+
+#: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
+_PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
+
+
+def _more_blocks(name: str, *, torch: bool) -> tuple[str, str]:
+    """What to do about a small grid of the kernel `name`: in a line, and as a sentence."""
+    if torch and _PER_CHANNEL.search(name):
+        remedy = (
+            "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
+            "model.to(memory_format=torch.channels_last), and the same for images."
+        )
+        return "of images: channels_last; it runs a block per channel here", remedy
+    return _LARGER[torch], _BLOCKS[torch]
 
 
 def small_grids(report: Report) -> pl.DataFrame:
@@ -187,7 +202,7 @@ def tail(report: Report) -> list[Finding]:
             remedy = "Its grid follows the shapes: try other batch sizes or widths; or run other kernels beside it."
         stake, names = total(shapes, "tail_ns"), (str(top["name"]),)
         one = Finding("tail", device, stake, text, remedy, "occupancy", names)
-        headline = f"{{0}}: its last wave is {percent(top['tail_share'])} of its time"
+        headline = f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}"
         action = _EVEN[in_pytorch(report)].format(room=count(room))
         found.append(one._replace(headline=headline, action=action, where=_place(report, one)))
     return found

@@ -131,7 +131,7 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         remedy,
         "graphs --by candidate",
         (str(top["first"]),),
-        headline=f"{per.plural(launches, 'launch')} repeat in the same order",
+        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
         action=_REPLAY[in_pytorch(report)],
     )
 

@@ -262,3 +262,18 @@ def test_each_device_has_its_own():
     both = [launch(0, 100, 1, device=0), launch(0, 100, 2, device=1)]
     assert [(device, ns) for device, ns, _ in found(small_grid, *both)] == [(0, 75), (1, 50)]
     assert [(device, ns) for device, ns, _ in found(small_grid, *both, device=1)] == [(1, 50)]
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("void at::native::batch_norm_backward_kernel<float>(int)", "of images: channels_last"),
+        ("void at::native::batch_norm_backward_channels_last_kernel<4>(int)", "larger batches"),
+        ("void at::native::reduce_kernel<512>(int)", "larger batches"),
+        ("void batch_norm_of_my_own(int)", "more blocks"),
+    ],
+)
+def test_more_blocks_are_had_in_another_way_where_each_channel_has_one(name, action):
+    (finding,) = small_grid(report([launch(0, 100, 1, name=name)], limits=SMALL))
+    assert finding.action.startswith(action)
+    assert finding.headline == "1 block for 4 SMs: {0}"
