@@ -74,7 +74,7 @@ _WORTH_CASTING: Final = 0.03
 _FEWEST: Final = 32
 
 #: Types of weights and what is computed with them.
-_FLOATS: Final = ("f64", "f32", "bf16", "f16")
+_FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 def recurring_casts(report: Report) -> list[Finding]:
@@ -91,6 +91,14 @@ def _is_cast(said: KernelName) -> bool:
     """Whether a kernel of PyTorch copies to another type: one whose input's type only the call tells casts, too."""
     given, made = said.input_types, said.output_type
     return said.library == "aten" and said.operation == "copy" and made in _FLOATS and given != (made,)
+
+
+def _types(chosen: Chosen) -> str:
+    """The types between which the kernels cast: ``between bfloat16 and float32``; of more or fewer it names none."""
+    said = [decode(name) for name in chosen.rows.get_column("name")]
+    types = {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
+    names = sorted(_FLOATS.get(one, one) for one in types)
+    return f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
 
 
 def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
@@ -113,7 +121,8 @@ def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
 
 def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     told, most = per_iteration(report), decode(chosen.longest)
-    to = f"to {most.output_type}" + (f" from {most.input_types[0]}" if most.input_types else "")
+    source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
+    to = f"to {made}" + (f" from {source}" if source else "")
     waited = _waited(report, device, chosen)
     around = operator_of(report, chosen.operations(device.device))
     text = (
@@ -134,7 +143,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
         remedy,
         "kernels --by operation",
         (chosen.longest,),
-        headline=f"{told.plural(chosen.launches, 'cast')} from type to type",
+        headline=told.plural(chosen.launches, "cast", _types(chosen)),
         action="keep weights in bfloat16, or torch.compile(model)",
         where=place_of(report, chosen.operations(device.device)),
     )

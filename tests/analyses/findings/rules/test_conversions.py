@@ -49,11 +49,19 @@ def casts(many, name, *, rest=1000):
     return [*(kernel(10 * at, 10 * at + 10, name=name) for at in range(many)), kernel(10 * many, 10 * many + rest)]
 
 
-@pytest.mark.parametrize(("name", "to"), [(DOWN, "to bf16 from f32"), (UP, "to f32")])
+@pytest.mark.parametrize(("name", "to"), [(DOWN, "to bfloat16 from float32"), (UP, "to float32")])
 def test_casts_that_recur(name, to):
     (found,) = recurring_casts(report(casts(32, name)))
     assert (found.at_stake_ns, found.at_most) == (320, False)
     assert f"32 casts between types, most {to} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"), [(DOWN, "32 casts between bfloat16 and float32"), (UP, "32 casts from type to type")]
+)
+def test_the_headline_names_both_types_where_they_are_known(name, headline):
+    (found,) = recurring_casts(report(casts(32, name)))
+    assert found.headline == headline
 
 
 @pytest.mark.parametrize("events", [casts(32, SAME), casts(31, UP), casts(32, UP, rest=20_000)])
