@@ -68,17 +68,21 @@ def reports_in_folder(path: Path) -> list[Path]:
     Folders in it count where they are reports, such as captures. Of a report of nsys and its export beside it there is
     only the export.
     """
-    if not os.path.isdir(path) or read_capture.accepts(path, b""):  # noqa: PTH112 - never raises
+    if not _is_folder(path) or read_capture.accepts(path, b""):
         return []
     with readable(path):
         entries = sorted(path.iterdir())
-    files = [entry for entry in entries if entry.name.endswith(_REPORTS)]
+    files = [entry for entry in entries if entry.name.endswith(_REPORTS) and not _is_folder(entry)]
     if not files and accepted(path):
         return []
     exported = {entry.stem for entry in files if entry.suffix == _EXPORT}
     files = [entry for entry in files if entry.suffix != _NSYS or entry.stem not in exported]
-    folders = [entry for entry in entries if entry.is_dir() and accepted(entry)]
+    folders = [entry for entry in entries if _is_folder(entry) and accepted(entry)]
     return sorted([*files, *folders, *map(file_of, runs_in(path))])
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - never raises, as of a link to itself
 
 
 def every_report(
@@ -95,11 +99,22 @@ def every_report(
     with `runs` all of them. Raises as :func:`kanalyze.readers.read` does; with `left_out`, further reports of a folder
     that fail to open are skipped and their errors passed to it.
     """
-    if inside := reports_in_folder(path):
-        opened = partial(every_report, progress=progress, cache=cache, runs=runs, left_out=left_out)
-        return [
-            one for some in _opened([partial(opened, one) for one in inside], left_out, any_first=True) for one in some
-        ]
+    opened = partial(_every_report, progress=progress, cache=cache, runs=runs, left_out=left_out)
+    if inside := reports_in_folder(path):  # of which none is looked into again: a link may lead back here
+        found = _opened([partial(opened, one) for one in inside], left_out, any_first=True)
+        return [one for some in found for one in some]
+    return opened(path)
+
+
+def _every_report(
+    path: Path,
+    *,
+    progress: Progress | None,
+    cache: bool,
+    runs: bool,
+    left_out: Callable[[KanalyzeError], object] | None,
+) -> list[Report]:
+    """The same of a path that is no folder of reports."""
     if not read_capture.accepts(path, b""):
         return [read(path, progress, cache=cache)]
     found = [way.opened for way in ways(path, progress, cache=cache, runs=runs)]

@@ -295,12 +295,6 @@ def test_reports_of_different_tools_given_together_are_the_same_page():
     assert len(shown.lines) == 1 + kanalyze.joined(*map(kanalyze.read, files)).height
 
 
-def test_a_table_of_one_report_is_not_made_of_several():
-    ran = run("show", "kernels", SAMPLES / "add/nsys.sqlite", SAMPLES / "add/ncu.raw.csv")
-    assert ran.status == 2
-    assert "kernels is of one report; `kanalyze show joined` puts several together." in ran.error
-
-
 @pytest.fixture
 def repeated(tmp_path):
     """A capture with two runs of the nsys pass, and traces of two ranks."""

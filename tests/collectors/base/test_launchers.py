@@ -104,7 +104,7 @@ def test_where_the_script_cannot_be_told_the_torch_pass_says_so(files, command):
     assert wanted_passes(work, Options()) == ("nsys", "torch", "ncu")
     why = obstacles(work, Options(), find_tools(Options(), work, torch=False))["torch"]
     assert why.why.startswith("the script that this program starts cannot be told")
-    assert "kanalyze collect torchrun -- " in why.remedy
+    assert "kanalyze collect torchrun --nproc" in why.remedy
 
 
 @pytest.mark.parametrize("command", ["./bare.sh", "bash bare.sh", "env", "mpirun -n 2 ./tool"])
