@@ -14,6 +14,7 @@ from kanalyze.analyses.findings.rules._sites import site_text, sites
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
+from kanalyze.analyses.host._rounds import rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import WAITING, in_scope
 from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.launches._steady_window import least_worth_saying
@@ -23,6 +24,7 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import beside, gathered, rows_at
 from kanalyze.columns.ordering import in_order
+from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.units import size
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def idle_after_reads(report: Report, device: int) -> pl.DataFrame:
 @once_per_report
 def _idle(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
-    known = reads(report)
+    known = _of_loops(report, reads(report))
     found: dict[int, pl.DataFrame] = {}
     for (device,), own in known.partition_by("device", as_dict=True, maintain_order=True).items():
         number, least = int(str(device)), _least_reads(report)
@@ -66,6 +68,25 @@ def _idle(report: Report) -> dict[int, pl.DataFrame]:
             if intervals.length(pieces) >= max(least_worth_saying(report)[number], 1):
                 found[number] = pieces
     return found
+
+
+def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
+    """The reads without those of rounds (steps, instances of a range) most of which do without them.
+
+    In a window of iterations the number of these tells as much.
+    """
+    if known.is_empty() or (report.scope.window is not None and report.scope.window.count):
+        return known
+    inside = rounds_at(report, known.select("process_id", at="start"))
+    line = known.with_columns(inside.select("round", "round_name"))
+    window = report.scope.window
+    low, high = (None, None) if window is None else (window.start_ns, window.end_ns)
+    every = rounds(report).filter(pl.col("end") > (BEFORE_ALL if low is None else low))
+    every = every.filter(pl.col("start") < (AFTER_ALL if high is None else high))
+    counted = every.group_by(round_name="name").agg(many=pl.len())
+    line = line.join(counted, on="round_name", how="left", maintain_order="left")
+    often = pl.col("round").n_unique().over("round_name") >= _OFTEN * pl.col("many")
+    return line.filter(pl.col("round").is_null() | often).select(known.columns)
 
 
 def _least_reads(report: Report) -> float:
@@ -157,7 +178,7 @@ def _first_operations(report: Report, calls: pl.Series) -> pl.Series:
 
 
 def _finding(report: Report, device: int, stake: int) -> Finding:
-    per, own = per_iteration(report), reads(report).filter(pl.col("device") == device)
+    per, own = per_iteration(report), _of_loops(report, reads(report)).filter(pl.col("device") == device)
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""

@@ -80,7 +80,6 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         headline=f"{per.plural(copies.height, 'copy', 'of pageable memory')} block the host",
         action=_PINNED_COPY[in_pytorch(report), to_host],
         where=place_of(report, pl.col("row").is_in(copies.get_column("row").implode())),
-        at_most=True,
     )
 
 
@@ -122,7 +121,7 @@ def _recurring(report: Report, copies: pl.DataFrame) -> str:
     return (
         f"they recur, {here}in {count(each.height)} of {of}; in the median {median_of(each, 'copies'):.3g} in each, "
         f"whose calls block the host for {time(median_of(each, 'blocked'))}: at most "
-        f"{time(median_of(each, 'covered'))} in each can be gained"
+        f"{time(median_of(each, 'covered'))} in each can be gained by pinning it"
     )
 
 

@@ -253,3 +253,15 @@ def test_what_a_read_costs_is_idle_time_and_no_longer_than_the_read(made, window
 
 def test_a_real_program_that_does_all_well_does_not_raise_it():
     assert blocking_read(real_report(REPORTS / "findings_clean.sqlite")) == []
+
+
+@pytest.mark.parametrize(("every", "raised"), [(1, True), (2, True), (3, False)])
+def test_of_the_rounds_of_a_loop_half_or_more_read(every, raised):
+    """Twelve rounds, of which each, each second, or each third has the copy for which it waits."""
+    events = []
+    for number in range(12):
+        own = step(number)
+        events += [nvtx("round", 100 * number, 100 * number + 90), *(own if number % every == 0 else own[:2])]
+    events += step(12)[:2]
+    assert reads(report(events)).height == 12 // every
+    assert bool(blocking_read(report(events))) == raised

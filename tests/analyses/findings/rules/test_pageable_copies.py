@@ -85,7 +85,7 @@ def test_an_upload_before_the_steps_is_told_apart_from_what_they_repeat():
     assert "pin_memory" not in seen["pageable-copy-once"].remedy
     assert seen["pageable-copy"].at_stake_ns == 5 * 102
     assert "in 5 of 5 steps; in the median 1 in each" in seen["pageable-copy"].text
-    assert "block the host for 102 ns: at most 102 ns in each can be gained" in seen["pageable-copy"].text
+    assert "block the host for 102 ns: at most 102 ns in each can be gained by pinning it" in seen["pageable-copy"].text
 
 
 def test_an_upload_inside_the_first_step_is_told_apart_too():
