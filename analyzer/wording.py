@@ -14,7 +14,8 @@ RUNTIME: Final = "runtime"
 _IN_HIP: Final = (
     (r"\bcudaMemcpyBatchAsync, cudaMemcpy2D\b", "hipMemcpy2D"),
     (r"\bcudaHostAlloc\b", "hipHostMalloc"),
-    (r"\bcuda(?=(?:MemAdvise|MemPrefetchAsync|StreamNonBlocking|FuncSetAttribute)\b)", "hip"),
+    (r"\bcuda(?=(?:MemAdvise|MemPrefetchAsync|MemcpyAsync|MallocAsync|FuncSetAttribute|GraphLaunch)\b)", "hip"),
+    (r"\bcudaStream(?=(?:NonBlocking|CreateWithFlags|BeginCapture|WaitEvent)\b)", "hipStream"),
     (r"\bCUDA_MODULE_LOADING=EAGER\b", "HIP_ENABLE_DEFERRED_LOADING=0"),
     (r"\b([0-9,]+|the|per|than|an|empty) SM(s?)\b", r"\1 CU\2"),
     (r"\ban CU\b", "a CU"),

@@ -282,6 +282,21 @@ def test_units_are_called_after_their_maker():
     assert processor(None, None, None) == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "told_so"),
+    [
+        ("cudaHostAlloc once, then cudaMemcpyAsync to there", "hipHostMalloc once, then hipMemcpyAsync to there"),
+        ("cudaMallocAsync from a pool", "hipMallocAsync from a pool"),
+        ("cudaStreamBeginCapture, cudaGraphLaunch", "hipStreamBeginCapture, hipGraphLaunch"),
+        ("cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)", "hipStreamCreateWithFlags(…, hipStreamNonBlocking)"),
+        ("order streams by cudaStreamWaitEvent", "order streams by hipStreamWaitEvent"),
+        ("Making the CUDA context", "Making the HIP context"),
+    ],
+)
+def test_what_to_do_in_a_line(text, told_so):
+    assert worded(text, HIP) == told_so
+
+
 def test_words_of_the_program_stay():
     text = "Most in range my_SM_cudaFoo CUDA: 3 SMs, per SM, in no CUDA call, as CUDA graphs, cudaMemAdvise"
     told_so = "Most in range my_SM_cudaFoo CUDA: 3 CUs, per CU, in no HIP call, as HIP graphs, hipMemAdvise"

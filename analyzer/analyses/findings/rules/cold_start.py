@@ -100,7 +100,7 @@ def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     text = f"Loading modules and libraries: {how}."
     remedy = "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER)."
     one = Finding("module-loading", device, stake, text, remedy, "ledger")
-    headline = f"CUDA loads modules and libraries for {per.time(stake)}"
+    headline = f"Loading modules and libraries takes {per.time(stake)}"
     action = "warm up before you measure, or CUDA_MODULE_LOADING=EAGER"
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         remedy = "It goes on in the steady part: keep to a few shapes, and run each once before."
