@@ -55,7 +55,7 @@ TABLE: Final = Table(
     ),
     purpose="what the program repeats, how regularly",
     reads=(*DEVICE_KINDS, "api", "range", "op", "range_detail"),
-    may_read=("overhead", "kernel_config", "graph_detail", "collective_detail", "sync", "osrt", "python"),
+    may_read=("overhead", "kernel_config", "copy_detail", "collective_detail"),
 )
 
 #: At most this part of the iterations is odd, and at least one may be: what recurs more often belongs to the usual.
