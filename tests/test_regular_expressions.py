@@ -10,6 +10,7 @@ from kanalyze.readers.torch.decode import old_forms as trace_loose
 from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import sections
 from kanalyze.renderers.tables import frame
+from kanalyze.renderers.text import grid
 
 TRIED = [
     (sections._FOLDERS, "a"),
@@ -18,7 +19,7 @@ TRIED = [
     (sections._AROUND, " in a.py(1): "),
     (sections._VERSION, "_v"),
     (frame._PHRASE, " on "),
-    (terminal._QUANTITY, "1 "),
+    (grid.QUANTITY, "1 "),
     (terminal._SHELL_WORD, "a"),
     (terminal._SHELL_WORD, "'"),
     (terminal._SHELL_WORD, "$'\\\\"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
-from kanalyze.renderers.text.grid import LEAST_NAME, Look
+from kanalyze.renderers.text.grid import LEAST_NAME, Look, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,8 +27,6 @@ _REST: Final = "·"
 _LINES: Final = 45
 _ROWS: Final = (5, 4, 3, 2)
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
-#: A number and its unit, kept on one line.
-_QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
 #: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
 _SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")
 _MORE: Final = "More: "
@@ -101,7 +98,7 @@ def _fitting(shown: Shown, look: Look) -> str:
 def _page(page: Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
     names = short_names(page, max(LEAST_NAME, min([*room, _NAME_MOST, look.width])))
-    blocks = [_heading(page, look), *_wrapped(page.answer, look.width)]
+    blocks = [_heading(page, look), *wrapped(page.answer, look.width)]
     for ledger in page.ledgers:
         blocks += ["", *_ledger(ledger, look)]
     blocks += _first(page, look, names)
@@ -112,7 +109,7 @@ def _page(page: Page, look: Look) -> str:
     for chapter in page.chapters:
         blocks += ["", *_chapter(chapter, look, names[chapter.name])]
     for reason in page.cannot_tell:
-        blocks += ["", *_wrapped(reason, look.width)]
+        blocks += ["", *wrapped(reason, look.width)]
     blocks += ["", *(look.paint(line, _DIM) for line in _commands(page.more, look.width))]
     return "\n".join(blocks) + "\n"
 
@@ -142,16 +139,8 @@ def _heading(page: Page, look: Look) -> str:
         joined = f"{lines[-1]}   {part}"
         lines[-1:] = [joined] if len(joined) <= look.width else [lines[-1], part]
     first, *rest = [*lines, page.health] if page.health else lines
-    wrapped = [line for text in rest for line in _wrapped(text, look.width)]
-    return "\n".join([first.replace(name, look.paint(name, _BOLD), 1), *wrapped, ""])
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Wraps `text` to `width` columns, without separating numbers from units."""
-    bound = _QUANTITY.sub("\\1\xa0\\2", text)
-    width = max(width, LEAST_NAME)
-    lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace("\xa0", " ") for line in lines]
+    below = [line for text in rest for line in wrapped(text, look.width)]
+    return "\n".join([first.replace(name, look.paint(name, _BOLD), 1), *below, ""])
 
 
 def _title(title: str, right: str, look: Look) -> str:
@@ -214,7 +203,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
         _title(section.title, section.remark, look),
         look.paint(_INDENT + head, _DIM),
         *(_INDENT + row for row in rows),
-        *(look.paint(line, _DIM) for line in _wrapped(section.foot, look.width, _INDENT)),
+        *(look.paint(line, _DIM) for line in wrapped(section.foot, look.width, _INDENT)),
     ]
 
 
@@ -231,8 +220,8 @@ def _findings(page: Page, look: Look, names: dict[str, str]) -> list[str]:
 
 def _topic(topic: Topic, look: Look, names: dict[str, str]) -> list[str]:
     finding, space = topic.finding, look.width - _STAKE - 2
-    sentence = _wrapped(topic.sentence(names), space)
-    remedy = _wrapped(f"{finding.remedy} → {finding.table}, {finding.definition}", space)
+    sentence = wrapped(topic.sentence(names), space)
+    remedy = wrapped(f"{finding.remedy} → {finding.table}, {finding.definition}", space)
     body = [*sentence, *(look.paint(text, _DIM) for text in remedy)]
     stake = look.paint(units.time(finding.at_stake_ns).rjust(_STAKE), _BOLD)
     pad = " " * (_STAKE + 2)
@@ -249,7 +238,7 @@ def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     wide = max(len(one.worth) for one in page.first)
     for one in page.first:
         space = look.width - wide - 2 * len(_INDENT)
-        body = _wrapped(one.headline(names), space)
+        body = wrapped(one.headline(names), space)
         action = one.finding.action
         told = (
             [action, one.more]
@@ -257,7 +246,7 @@ def _first(page: Page, look: Look, names: dict[str, str]) -> list[str]:
             else [f"{action}{one.more.rjust(space - len(action))}"]
         )
         dim = [
-            look.paint(line, _DIM) for text in told for line in (_wrapped(text, space) if len(text) > space else [text])
+            look.paint(line, _DIM) for text in told for line in (wrapped(text, space) if len(text) > space else [text])
         ]
         first, *more = [*body, *dim]
         lines.append(f"{_INDENT}{look.paint(one.worth.rjust(wide), _BOLD)}{_INDENT}{first}")
@@ -272,7 +261,7 @@ def _blocks(page: Page, look: Look) -> list[str]:
     wide = max(len(one.title) for one in page.blocks) + len(_INDENT)
     lines = [""]
     for one in page.blocks:
-        first, *more = _wrapped(one.text, look.width - wide) or [""]
+        first, *more = wrapped(one.text, look.width - wide) or [""]
         lines.append(look.paint(one.title, _BOLD) + " " * (wide - len(one.title)) + first)
         lines += [" " * wide + line for line in more]
     return lines
@@ -283,11 +272,11 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
     wide = max((len(label) for label, _ in chapter.facts), default=0)
     beside = len(name) + 2 + len(chapter.launch) <= look.width
     lines = [_title(name, chapter.launch if beside else "", look)]
-    lines += _wrapped("" if beside else chapter.launch, look.width, _INDENT)
-    lines += _wrapped(chapter.conclusion, look.width, _INDENT)
+    lines += wrapped("" if beside else chapter.launch, look.width, _INDENT)
+    lines += wrapped(chapter.conclusion, look.width, _INDENT)
     lines += [""] * bool(chapter.facts and chapter.conclusion)
     for label, text in chapter.facts:
-        first, *more = _wrapped(text, look.width - wide - 2 * len(_INDENT)) or [""]
+        first, *more = wrapped(text, look.width - wide - 2 * len(_INDENT)) or [""]
         lines.append(f"{_INDENT}{look.paint(label.ljust(wide), _DIM)}{_INDENT}{first}")
         lines += [" " * (wide + 2 * len(_INDENT)) + line for line in more]
     lines += ["", _INDENT + _title("ADVICE", chapter.legend, Look(look.width - len(_INDENT), look.colour))] * bool(
@@ -295,8 +284,8 @@ def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
     )
     for advice in chapter.advice:
         space = look.width - _STAKE - 2
-        remedy = (look.paint(line, _DIM) for line in _wrapped(advice.remedy, space))
-        first, *more = [*_wrapped(advice.sentence, space), *remedy] or [""]
+        remedy = (look.paint(line, _DIM) for line in wrapped(advice.remedy, space))
+        first, *more = [*wrapped(advice.sentence, space), *remedy] or [""]
         lines.append(f"{look.paint(advice.worth.rjust(_STAKE), _BOLD)}  {first}")
         lines += [" " * (_STAKE + 2) + line for line in more]
-    return [*lines, *(look.paint(line, _DIM) for line in _wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]
+    return [*lines, *(look.paint(line, _DIM) for line in wrapped(chapter.more, look.width, " " * (_STAKE + 2)))]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze import outlets, units
 from kanalyze.renderers.tables.frame import KERNELS, PHRASES, is_text, last_of, on_phrases, text_of
 from kanalyze.renderers.text.distinct import distinct, short_paths
-from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head
+from kanalyze.renderers.text.grid import LEAST_NAME, Grid, Head, wrapped
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -194,14 +192,11 @@ def _lines(shown: Sequence[_Cells], prose: Sequence[_Cells], width: int) -> list
         return [head, *(rows or ["(no rows)"])]
     head, rows = _grid(shown) if shown else (prose[0].name, [""] * len(prose[0].texts))
     lines = [head]
-    wrap = partial(
-        textwrap.wrap, width=width, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False
-    )
     for number, row in enumerate(rows):
         lines += [row] * bool(shown)
         for one in prose:
             label = "" if one is prose[0] else f"{one.name}: "
-            lines += wrap(label + one.texts[number]) if one.texts[number] else []
+            lines += wrapped(label + one.texts[number], width, _INDENT) if one.texts[number] else []
     return lines if rows else [head, "(no rows)"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -36,6 +37,10 @@ _ENOUGH_FOR_NAMES: Final = 32
 #: Minimum width of a kernel name, and of a text that is truncated.
 LEAST_NAME: Final = 20
 _LEAST_CUT: Final = 12
+
+
+#: A number and its unit, kept on one line.
+QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
 
 
 class Head(NamedTuple):
@@ -148,6 +153,14 @@ def operation(name: str) -> str:
     """A memory operation without nsys' brackets."""
     found = re.fullmatch(r"\[(?:CUDA|HIP) (.*)\]", name)
     return found[1] if found else name
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """Wraps `text` to `width` columns, without separating numbers from units."""
+    bound = QUANTITY.sub("\\1\xa0\\2", text)
+    width = max(width, LEAST_NAME)
+    lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def _cut(text: str, room: int) -> str:
