@@ -206,7 +206,7 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
 def _kind(where: str, *, small: bool) -> str:
     """What a program of PyTorch reads, by the operator in which it does."""
     operator = where.split(" ", maxsplit=1)[0]
-    return _KINDS.get(operator, "scalar" if small else "tensor")
+    return _KINDS.get(operator, "tensor" if not small else "scalar" if operator in _SCALARS else "value")
 
 
 class _Told(NamedTuple):
@@ -226,7 +226,13 @@ _KINDS: Final = {
     **dict.fromkeys(("aten::nonzero", "aten::index", "aten::masked_select", "aten::index_put_"), "shape"),
     "aten::is_nonzero": "condition",
 }
+_SCALARS: Final = ("aten::item", "aten::_local_scalar_dense")
 _TOLD: Final = {
+    "value": _Told(
+        "A value read by the host (.item(), x[mask], if) stalls",
+        "read it every N steps; torch.where in place of masks and if",
+        _IN_TORCH,
+    ),
     "shape": _Told(
         "A shape that depends on data (x[mask], nonzero) stalls",
         "torch.where(mask, x, 0) in place of x[mask]",

@@ -171,6 +171,11 @@ def test_what_is_read_is_told_by_the_operator(name, headline):
     assert one.headline == headline
 
 
+def test_without_operators_it_may_be_any_value():
+    (one,) = blocking_read(report([event for event in torch() if event.kind != "op"]))
+    assert one.headline == "A value read by the host (.item(), x[mask], if) stalls"
+
+
 def test_a_tensor_is_no_number():
     (one,) = blocking_read(report(torch("aten::to", size=4_000)))
     assert one.headline == "Results read by the host (.cpu() and others) stall the GPU"
