@@ -38,7 +38,10 @@ _NEARLY: Final = 0.9
 _USUAL: Final = 0.5
 
 #: Numbers in names, masked so that all iterations of a loop share one name.
-_NUMBER: Final = r"\d+"
+NUMBER: Final = r"\d+"
+
+#: What stands between a name and its number, which is masked as ``#``.
+_BETWEEN: Final = "# _-:./="
 
 #: Ranges that libraries make of their own calls, and operators that PyTorch marks: no loop of the program.
 _LIBRARIES: Final = re.compile(
@@ -52,8 +55,9 @@ _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
 #: Ranges that PyTorch makes inside of a step; an iteration told by them is called a step.
 _FRAMEWORK: Final = ("enumerate(DataLoader)", "Optimizer.")
 
-#: What an iteration told by steps of a profiler is called.
+#: What an iteration told by steps of a profiler is called, and one of several ranges side by side.
 STEP: Final = "step"
+ITERATION: Final = "iteration"
 
 BY_STEPS: Final = "profiler steps"
 BY_RANGES: Final = "ranges"
@@ -140,7 +144,7 @@ def _repeating(report: Report) -> pl.DataFrame:
     named = ranges.filter(~operators).select(*THREAD, "start", "end", "open", name=pl.col("range"))
     libraries = [name for name in named.get_column("name").unique() if _LIBRARIES.match(name)]
     named = named.filter(~pl.col("name").is_in(libraries)).with_columns(
-        alike=pl.col("name").str.replace_all(_NUMBER, "#")
+        alike=pl.col("name").str.replace_all(NUMBER, "#")
     )
     often = named.filter(pl.len().over(*THREAD, "alike") >= _FEWEST)
     one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
@@ -223,8 +227,14 @@ def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
     alone = best["device_ns"] >= _NEARLY * together and not _of_framework(best["name"])
     name = best["name"] if alone else phases.item(0, "name")
     own = ranges.filter(thread)
-    more = [_rows(own, one) for one, ns in others.sort("first").select("name", "device_ns").iter_rows() if ns]
-    return _Level(_rows(own, name), more, best["device_ns"] if alone else together)
+    last = phases.item(-1, "name")
+    phased = not (alone or name == last or _of_framework(name))
+    each = ITERATION if phased else called(name)
+    found_by = f"{BY_RANGES} {called(name)} to {called(last)}" if phased else BY_RANGES
+    more = [
+        _rows(own, one, called(one)) for one, ns in others.sort("first").select("name", "device_ns").iter_rows() if ns
+    ]
+    return _Level(_rows(own, name, each, found_by), more, best["device_ns"] if alone else together)
 
 
 def _of_framework(name: str) -> bool:
@@ -232,17 +242,22 @@ def _of_framework(name: str) -> bool:
     return name.lstrip(":").startswith(_FRAMEWORK)
 
 
-def _rows(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
+def called(name: str) -> str:
+    """What an iteration that begins with a range of this name is called."""
+    bare = plain(name)
+    return STEP if _of_framework(name) else bare.rstrip(_BETWEEN) or bare or name
+
+
+def _rows(ranges: pl.DataFrame, name: str, each: str, found_by: str = BY_RANGES) -> pl.DataFrame:
     """The ranges of one name, as iterations that are not adjoined yet."""
     own = ranges.filter(pl.col("name") == name).sort("start")
-    each = STEP if _of_framework(name) else plain(name) or name
     return own.select(
         "start",
         own_end="end",
         name=pl.lit(each),
         window=pl.lit(None, dtype=pl.String),
         open="open",
-        found_by=pl.lit(BY_RANGES),
+        found_by=pl.lit(found_by),
     )
 
 

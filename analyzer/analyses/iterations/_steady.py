@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, section 4, "Iterations".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -16,6 +16,10 @@ from kanalyze.window import Window
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+
+#: Fewest iterations of a run that adjoin each other, for a run to be one of these.
+_FEWEST: Final = 3
 
 
 class SteadyPart(NamedTuple):
@@ -65,7 +69,7 @@ def steady_part(report: Report) -> SteadyPart | None:
     """The steady part of the process in scope that kept the devices in scope busy longest; None if nothing repeats.
 
     Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
-    that takes longest; of equal ones the first.
+    with most of them; of equal ones the first.
     """
     rows = all_iterations(report)
     ran = device_operations(report).group_by("process_id").agg(ns=(pl.col("end") - pl.col("start")).sum())
@@ -80,19 +84,9 @@ def steady_part(report: Report) -> SteadyPart | None:
         .agg(pl.col("kernel_ns", "device_ns").sum())
     )
     name = usual.sort("kernel_ns", "device_ns", descending=True, maintain_order=True).item(0, "name")
-    own = every.with_columns(
-        end=pl.col("start_ns") + pl.col("dur_ns"), steady=(pl.col("kind") == STEADY) & (pl.col("name") == name)
-    )
-    goes_on = (
-        (pl.col("start_ns") == pl.col("end").shift(1))
-        & (pl.col("name") == pl.col("name").shift(1))
-        & pl.col("steady")
-        & pl.col("steady").shift(1)
-    )
-    runs = own.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum()).filter("steady")
-    sums = runs.group_by("run", maintain_order=True).agg(pl.col("dur_ns").sum())
-    best = sums.sort("dur_ns", descending=True, maintain_order=True).item(0, "run")
-    run = runs.filter(pl.col("run") == best)
+    run = _longest_run(every, name, adjoining=True)
+    if run.height < _FEWEST:
+        run = _longest_run(every, name, adjoining=False)
     window = Window(
         run.item(0, "start_ns"),
         run.item(-1, "end"),
@@ -103,3 +97,18 @@ def steady_part(report: Report) -> SteadyPart | None:
     )
     first, last = run.item(0, "window"), run.item(-1, "window")
     return SteadyPart(window, process, run.item(0, "device"), run.item(0, "found_by"), first, last, every)
+
+
+def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFrame:
+    """Of the runs of steady iterations of one name the one with most of them, then the one that takes longest.
+
+    With `adjoining` each begins where the one before ended; else there may be time between, but no other iteration.
+    """
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    own = rows.with_columns(end=end, usual=(pl.col("kind") == STEADY) & (pl.col("name") == name))
+    near = pl.col("start_ns") == pl.col("end").shift(1) if adjoining else pl.lit(value=True)
+    goes_on = (near & pl.col("usual") & pl.col("usual").shift(1)).fill_null(value=False)
+    runs = own.with_columns(run=(~goes_on).cum_sum()).filter("usual")
+    sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
+    best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
+    return runs.filter(pl.col("run") == best)

@@ -61,6 +61,9 @@ _TOLD: Final = 2
 _GENERAL: Final = ("host-computes", "low-utilisation")
 _TELLING: Final = 0.2
 
+#: From so many devices on the page is of one of them.
+_SEVERAL: Final = 2
+
 #: One-time costs are told in the answer from this share of the recording on.
 _START_UP: Final = 0.1
 
@@ -78,6 +81,7 @@ class Overview:
             iterations, these are told per iteration.
         steady: The iterations that it is made of; None if nothing repeats, or a window was asked for.
         windows: The devices and their windows.
+        device: The GPU that ledger, findings and kernels are of; None without one.
         process_count: Processes with device operations.
         tables: ledger, culprits, hot_kernels, parts (of an iteration), ops, phases and health, as there are such.
         findings: The findings on that part without one-time costs, those with a cause first, the costliest first.
@@ -96,6 +100,7 @@ class Overview:
     window: Window | None
     steady: SteadyPart | None
     windows: pl.DataFrame
+    device: int | None
     process_count: int
     tables: dict[str, pl.DataFrame]
     findings: list[Finding]
@@ -116,13 +121,15 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
     steady = None if whole or report.scope.window is not None else _steady(report)
     view = report if steady is None else report.narrow(window=steady.window)
     want_names(view)
-    tables, reasons = _tables(report, view, steady)
+    tables, reasons = _made({"culprits": lambda: culprits(view), "ledger": lambda: ledger(view)})
     spans = windows_of(view, tables.get("ledger"))
+    main = _main_device(spans, steady)
+    more, further = _made(_makers(report, view if spans.height < _SEVERAL else view.narrow(device=main), steady))
+    tables, reasons = tables | more, reasons | further
     found = ranked(view) if "ledger" in tables and tables["ledger"].height else []
-    findings = sorted((one for one in found if one.rule not in ONE_TIME), key=_rank, reverse=True)
-    answer = page_answer(view, spans, tables)
-    if steady is not None:
-        answer = _answer(steady, view, tables, findings)
+    usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
+    findings = sorted(usual, key=_rank, reverse=True)
+    answer = page_answer(view, spans, tables) if steady is None else _answer(steady, tables, findings)
     return Overview(
         meta=report.meta,
         scope=report.scope,
@@ -130,6 +137,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         window=view.scope.window,
         steady=steady,
         windows=spans,
+        device=main,
         process_count=process_count(report),
         tables=tables,
         findings=findings,
@@ -144,6 +152,16 @@ def _rank(finding: Finding) -> float:
     return finding.at_stake_ns * (_TELLING if finding.rule in _GENERAL else 1)
 
 
+def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
+    """The GPU that the page is about: that of the iterations, else the one that was busy longest."""
+    if spans.is_empty():
+        return None
+    known = spans.get_column("device").to_list()
+    if steady is not None and steady.device in known:
+        return steady.device
+    return int(spans.sort("busy_ns", "device", descending=[True, False]).item(0, "device"))
+
+
 def _steady(report: Report) -> SteadyPart | None:
     try:
         return steady_part(report)
@@ -151,19 +169,22 @@ def _steady(report: Report) -> SteadyPart | None:
         return None
 
 
-def _tables(report: Report, view: Report, steady: SteadyPart | None) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
-    """The tables of the page, and the reason why for each that the report cannot give."""
+def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Callable[[], pl.DataFrame]]:
+    """What makes the tables of the main device, and of the report."""
     makers: dict[str, Callable[[], pl.DataFrame]] = {
-        "culprits": lambda: culprits(view),
-        "ledger": lambda: ledger(view),
-        "hot_kernels": lambda: hot_kernels(view),
+        "hot_kernels": lambda: hot_kernels(of_device),
         "health": lambda: health(report),
     }
     if steady is not None:
         makers["parts"] = lambda: parts_of_step(report, steady)
         makers["phases"] = lambda: phases(report)
     if "op" in report.kinds:
-        makers["ops"] = lambda: ops(view)
+        makers["ops"] = lambda: ops(of_device)
+    return makers
+
+
+def _made(makers: dict[str, Callable[[], pl.DataFrame]]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables, and the reason why for each that the report cannot give."""
     tables, reasons = {}, {}
     for name, make in makers.items():
         try:
@@ -173,16 +194,21 @@ def _tables(report: Report, view: Report, steady: SteadyPart | None) -> tuple[di
     return tables, reasons
 
 
-def _answer(steady: SteadyPart, view: Report, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
+def _answer(steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
     """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
-    del view
     sentences = [_length(steady), _shares(steady, tables), _first(steady, findings), _start_up(tables)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
 def called(each: str) -> str:
     """What an iteration is called in a sentence: ``a step``, or ``each 'train_step'``."""
-    return f"a {each}" if each in ("step", "repetition", "request", "decode", "prefill") else f"each {each!r}"
+    return (
+        f"a {each}"
+        if each in ("step", "repetition", "request", "decode", "prefill")
+        else f"an {each}"
+        if each == "iteration"
+        else f"each {each!r}"
+    )
 
 
 def _length(steady: SteadyPart) -> str:

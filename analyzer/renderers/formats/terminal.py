@@ -25,7 +25,7 @@ _REST: Final = "·"
 
 #: Most lines of the first page, and the rows per table that are tried for it.
 _LINES: Final = 45
-_ROWS: Final = (5, 4, 3, 2)
+_ROWS: Final = (5, 4, 3, 2, 1, 0)
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
 #: A word of a command line, quoted as :func:`kanalyze.outlets.command` does.
 _SHELL_WORD: Final = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|[^\s'"]|['"])+""")

@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 #: Most rows of the page's tables, findings, and buckets of a ledger; a page of fewer lines has fewer rows.
 ROWS: Final = 6
 _FINDINGS: Final = 3
+_FEWEST: Final = 2
 _BUCKETS: Final = 6
+_MORE_BUCKETS: Final = 4
 _DETAILS: Final = 3
-
-#: Most devices with a ledger of their own.
-_DEVICES: Final = 2
 
 #: What is left of a ledger beside its largest buckets.
 _REST: Final = "rest"
@@ -50,14 +49,15 @@ _PARTS_BESIDE: Final = 2
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
 _HOST: Final = "host"
+_COMMUNICATION: Final = "communication"
 
 
 def overview_page(found: Overview, top: int) -> Page:
     """Builds the first page of a report, at most `top` rows per table."""
-    per = _Per(found)
-    parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)]
-    rows = found.windows.sort("busy_ns", "device", descending=[True, False])
-    shown = rows.head(_DEVICES if rows.height <= _DEVICES else 1)
+    per = _Per(found, min(_BUCKETS, top + _MORE_BUCKETS))
+    parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
+    main = pl.col("device") == found.device
+    shown, others = found.windows.filter(main), found.windows.filter(~main)
     return Page(
         heading=_heading(found),
         health="",
@@ -67,9 +67,11 @@ def overview_page(found: Overview, top: int) -> Page:
         topics=[],
         cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
         more=_more(found),
-        first=[_finding(one, per) for one in found.findings[: max(_FINDINGS, top if top > ROWS else 0)]],
+        first=[
+            _finding(one, per) for one in found.findings[: max(_FINDINGS if top else _FEWEST, top if top > ROWS else 0)]
+        ],
         first_remark=per.noun,
-        blocks=[*_other_devices(rows.tail(rows.height - shown.height)), *_blocks(found)],
+        blocks=[*_other_devices(others), *_blocks(found)],
         overview=True,
     )
 
@@ -77,7 +79,8 @@ def overview_page(found: Overview, top: int) -> Page:
 class _Per:
     """Times and counts per iteration, where the page is of iterations."""
 
-    def __init__(self, found: Overview) -> None:
+    def __init__(self, found: Overview, buckets: int) -> None:
+        self.buckets = buckets
         window = found.window
         self.count = window.count if window is not None and window.count else 1
         self.each = window.each if window is not None and window.count else None
@@ -138,20 +141,20 @@ def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
         )
         for (bucket, ns), text in zip(buckets, texts, strict=True)
     ]
-    shares = _with_rest(shares, apportioned, shown, length)
+    shares = _with_rest(shares, apportioned, shown, length, per.buckets)
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
     words = per.words or span
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     return Ledger(f"GPU {window['device']}, {words}", length, shares, units.adding_up([shown], shown)[0], [], title)
 
 
-def _with_rest(shares: list[Share], times_ns: list[int], shown_ns: int, length: int) -> list[Share]:
+def _with_rest(shares: list[Share], times_ns: list[int], shown_ns: int, length: int, most: int) -> list[Share]:
     """The largest buckets, and the others as one, which is told by their names."""
-    if len(shares) <= _BUCKETS:
+    if len(shares) <= most:
         return shares
-    kept, rest = shares[: _BUCKETS - 1], shares[_BUCKETS - 1 :]
-    ns, left = sum(one.ns for one in rest), sum(times_ns[_BUCKETS - 1 :])
-    texts = units.adding_up([*times_ns[: _BUCKETS - 1], left], shown_ns)
+    kept, rest = shares[: most - 1], shares[most - 1 :]
+    ns, left = sum(one.ns for one in rest), sum(times_ns[most - 1 :])
+    texts = units.adding_up([*times_ns[: most - 1], left], shown_ns)
     named = [one._replace(time=text) for one, text in zip(kept, texts, strict=False)]
     names = ", ".join(one.bucket for one in rest)
     return [*named, Share(_REST, ns, texts[-1], units.percent(ns / max(length, 1)), names, names)]
@@ -171,17 +174,19 @@ def _other_devices(rows: pl.DataFrame) -> list[Block]:
 def _detail(found: Overview, per: _Per, bucket: str, device: int, whole: int) -> str:
     """What most of a bucket was: kernel families, the ranges that it lies in, or what held the device up."""
     if bucket == _KERNEL:
-        return _families(found, whole)
+        return _families(found)
     named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device)
     worth = [(name, ns) for name, ns in named if ns >= _WORTH_NAMING * whole][:_DETAILS]
     return ", ".join(f"{sections.unversioned(name)} {per.time(ns)}" for name, ns in worth)
 
 
-def _families(found: Overview, whole: int) -> str:
+def _families(found: Overview) -> str:
+    """The kernel families with most time, as shares of kernel time without communication."""
     table = found.tables.get("hot_kernels")
     if table is None or table.is_empty():
         return ""
-    known = table.filter(pl.col("family").is_not_null())
+    known = table.filter(pl.col("family").is_not_null() & (pl.col("family") != _COMMUNICATION))
+    whole = int(known.get_column("exclusive_ns").sum())
     sums = known.group_by("family").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "family", descending=True)
     told = [f"{family} {ns / max(whole, 1):.0%}".replace("%", " %") for family, ns in sums.iter_rows()]
     return ", ".join(told[:_DETAILS])
@@ -213,7 +218,7 @@ def _by_culprit(found: Overview, bucket: str, device: int) -> list[tuple[str, in
 
 def _kernels(found: Overview, per: _Per, top: int) -> Section | None:
     table = found.tables.get("hot_kernels")
-    if table is None or table.is_empty():
+    if table is None or table.is_empty() or not top:
         return None
     if found.joined is not None:
         return joined_kernels(found.joined, found.tools, top)
@@ -297,8 +302,8 @@ def _blocks(found: Overview) -> list[Block]:
     of = {phase: table.filter(pl.col("phase") == phase) for phase in ("before", "between", "after")}
     before = _phase(of.pop("before"), _PARTS)
     rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE))]
-    blocks = [Block(f"BEFORE THE {units.plural_of(found.steady.each).upper()}", before)] if before else []
-    return [*blocks, Block("AND BESIDE" if before else "BESIDE", "; ".join(rest))] if rest else blocks
+    blocks = [Block("START-UP", before)] if before else []
+    return [*blocks, Block("BESIDE", "; ".join(rest))] if rest else blocks
 
 
 def _phase(rows: pl.DataFrame, most: int) -> str:

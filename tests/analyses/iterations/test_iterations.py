@@ -146,3 +146,26 @@ def test_iterations_are_disjoint_and_phases_close(lengths, gap, start, tail):
     steady = steady_part(found)
     assert kanalyze.ledger(found, window="steady").get_column("ns").sum() == steady.ns
     assert set(rows.get_column("kind")) <= {"steady", "warm-up", "odd", "cut"}
+
+
+def test_phases_side_by_side_are_one_iteration():
+    events, number = [], 1
+    for start in range(1_000, 5_000, 500):
+        for name, begin, end in (("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)):
+            events += [
+                nvtx(name, start + begin, start + end),
+                call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
+                kernel(start + begin + 4, start + end - 1, correlation=number),
+            ]
+            number += 1
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("name").unique().to_list() == ["iteration"]
+    assert rows.get_column("found_by").unique().to_list() == ["ranges forward to optimizer"]
+    assert rows.get_column("start_ns").to_list() == [*range(1_000, 5_000, 500)]
+    assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
+
+
+def test_a_run_with_time_between_is_steady_where_none_adjoins():
+    events = loop([100, 100], start=1_000) + loop([100, 100], start=9_000) + loop([100, 100], start=30_000)
+    found = report(events)
+    assert steady_part(found).number == 6

@@ -1,0 +1,84 @@
+"""`kanalyze summarize` without options: the first page, of the typical iteration."""
+
+import json
+
+import pytest
+
+from support.command import ADD, REPORTS, SAMPLES, TORCH, run
+
+MLP, TRACE = SAMPLES / "mlp_train" / "nsys.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
+EVERY = [*sorted(REPORTS.glob("*.sqlite")), *sorted(REPORTS.glob("torch/*.json.gz")), *sorted(SAMPLES.iterdir())[1:]]
+
+
+def page(*arguments, **keys):
+    ran = run("summarize", *arguments, **keys)
+    assert (ran.status, ran.error) == (0, "")
+    return ran.text
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("path", [ADD, TORCH, MLP, TRACE], ids=lambda path: f"{path.parent.name}_{path.stem}")
+def test_page_looks_as_it_should(gold, path, columns):
+    gold(page(path, columns=columns), f"overview_{path.parent.name}_{path.name.split('.')[0]}_{columns}.txt")
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_page_has_at_most_45_lines_of_80_columns(path):
+    lines = run("summarize", path).lines
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80 or "kanalyze summarize" in max(lines, key=len)
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_json_is_small(path):
+    text = run("summarize", path, "--format", "json").text
+    assert len(text.encode()) < 20_000
+    assert json.loads(text)["answer"]
+
+
+def test_the_steady_part_is_first_and_the_whole_is_an_option():
+    first, whole, full = page(MLP), page(MLP, "--whole"), page(MLP, "--full")
+    assert "WHERE A STEP GOES" in first
+    assert f"average of {json.loads(page(MLP, '--format', 'json'))['iterations']['steady_count']} steps" in first
+    assert "WHERE THE TIME WENT" in whole
+    assert "The GPU was busy" in whole
+    assert "TOTAL AND EXPOSED" in full
+    assert "TOTAL AND EXPOSED" not in first + whole
+
+
+def test_a_window_is_looked_at_as_it_is():
+    text = page(MLP, "--window", "step#3")
+    assert "window step#3" in text
+    assert "average of" not in text
+    assert "average of 4 steps" in page(MLP, "--window", "step#2..step#5")
+
+
+def test_top_is_how_many_rows_each_table_has():
+    assert len(page(MLP, "--top", "12").splitlines()) > 45
+    assert page(MLP, "--top", "1").count("1 of 18") == 1
+
+
+def test_where_nothing_repeats_the_page_is_of_the_whole():
+    text = page(ADD)
+    assert "START-UP" not in text
+    assert page(ADD, "--whole") == text
+
+
+def test_json_of_the_page_leads_to_the_tables():
+    found = json.loads(page(MLP, "--format", "json"))
+    told = found["iterations"]
+    assert (told["name"], told["found_by"], told["kinds"]) == ("step", "ranges", {"steady": 41, "warm-up": 1})
+    (window,) = found["windows"]
+    assert window["window_ns"] == told["steady_ns"] == sum(row["ns"] for row in found["ledger"])
+    assert run("show", "ledger", MLP, "--window", f"{told['first']}..{told['last']}").status == 0
+    assert all(run("explain", finding["rule"]).status == 0 for finding in found["findings"])
+
+
+def test_markdown_has_the_same_parts():
+    text = page(MLP, "--format", "markdown")
+    assert "#### What to do first" in text
+    assert "#### Where a step goes" in text
+    assert "**Start-up**" in text
