@@ -40,7 +40,7 @@ def _page_of_any(shown: Shown, top: int | None) -> Page:
     if shown.kind == "joint":
         return joint_page(shown, top or USUAL_ROWS)
     if shown.kind == "overview":
-        return overview_page(shown, top or ROWS)
+        return overview_page(shown, ROWS if top is None else top)
     return page_of(shown, top or USUAL_ROWS) if shown.kind == "time" else instances_page(shown, top or USUAL_ROWS)
 
 
