@@ -217,8 +217,8 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
 def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
     """Of ranges side by side the name that has launched most; of the phases of one iteration, all from the first on."""
     launched = ranges.with_columns(work_in(ranges, work))
-    sums = launched.group_by(*THREAD, "name").agg(pl.col("device_ns").sum(), count=pl.len(), first=pl.col("start").min())
-    sums = sums.with_columns(pl.col("count").cast(pl.Int64))
+    count, first = pl.len().cast(pl.Int64).alias("count"), pl.col("start").min().alias("first")
+    sums = launched.group_by(*THREAD, "name").agg(pl.col("device_ns").sum(), count, first)
     best = sums.sort("device_ns", "count", "name", descending=[True, True, False]).row(0, named=True)
     thread = pl.all_horizontal(pl.col(key).eq_missing(pl.lit(best[key], pl.Int64)) for key in THREAD)
     often = (pl.col("count") - best["count"]).abs() <= 1
