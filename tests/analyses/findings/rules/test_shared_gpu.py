@@ -153,7 +153,7 @@ def test_the_time_is_that_of_a_loop_over_every_instant():
 
 
 def test_two_processes_of_a_real_report():
-    text = " ".join(run("summarize", REPORTS / "two_processes.sqlite").text.split())
+    text = " ".join(run("summarize", "--full", REPORTS / "two_processes.sqlite").text.split())
     assert "1 shared use of a GPU" in text
     assert "Processes 2276 and 2277 share GPU 0" in text
     assert "nvidia-cuda-mps-control" in text
