@@ -106,7 +106,7 @@ def test_culprits_and_findings_are_named_without_ids():
 
 
 def test_the_page_groups_them():
-    text = run("summarize", EMIT, columns=120).text
+    text = run("summarize", EMIT, "--full", columns=120).text
     assert "op_id = " not in text
     section = text.partition("NVTX RANGES")[2].partition("\n\n")[0]
     (row,) = [line for line in section.splitlines() if line.endswith(" aten::linear")]
