@@ -65,6 +65,9 @@ def refused(error: BaseException) -> bool:
         return True
     # polars goes on without its library where that cannot be loaded, up to the first use
     odd = isinstance(error, NameError | ImportError | Warning)
+    # nor does an import of Python's always say what it lacked
+    if isinstance(error, SystemError) and limits_of_process():
+        return True
     return odd and "polars._plr" not in sys.modules and bool(limits_of_process())
 
 

@@ -48,7 +48,7 @@ def joint_page(found: JointSummary, top: int) -> Page:
         heading=[
             first,
             *rest,
-            *(_with([meta for meta in others if meta.tool == tool], base) for tool in found.tools[1:]),
+            *joined_with(others, found.tools, base),
         ],
         sections=[_kernels(found, top) if one.title == _KERNELS else one for one in page.sections],
         chapters=_chapters(found, top),
@@ -60,6 +60,12 @@ def _given(found: JointSummary) -> list[Path]:
     """The paths that were given: reports in a capture's folder are that folder."""
     base, *others = found.metas
     return list(dict.fromkeys(meta.path for meta in (base, *others) if meta.path.parent != base.path))
+
+
+def joined_with(others: Sequence[Meta], tools: Sequence[str], base: Meta) -> list[str]:
+    """The other reports, those of each tool that has some."""
+    of_tools = ([meta for meta in others if meta.tool == tool] for tool in tools[1:])
+    return [_with(some, base) for some in of_tools if some]
 
 
 def _with(others: Sequence[Meta], base: Meta) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page import sections
-from kanalyze.renderers.page.joint import joined_kernels
+from kanalyze.renderers.page.joint import joined_kernels, joined_with
 from kanalyze.renderers.page.time import (
     NO_DETAIL,
     Block,
@@ -56,7 +56,7 @@ def overview_page(found: Overview, top: int) -> Page:
     """Builds the first page of a report, at most `top` rows per table."""
     per = _Per(found, min(_BUCKETS, top + _MORE_BUCKETS))
     parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
-    main = pl.col("device") == found.device
+    main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = found.windows.filter(main), found.windows.filter(~main)
     return Page(
         heading=_heading(found),
@@ -109,7 +109,7 @@ def _heading(found: Overview) -> list[str]:
     models = found.windows.group_by("name", maintain_order=True).len()
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
     parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
-    parts += [f"with {' and '.join(found.tools[1:])}"] if found.others else []
+    parts += joined_with(found.others, found.tools, found.meta)
     if found.meta.rank is not None:
         parts.append(f"rank {found.meta.rank}" + (f" of {found.meta.world_size}" if found.meta.world_size else ""))
     if found.steady is not None:

@@ -279,7 +279,7 @@ def test_operators_of_a_trace_come_with_its_kernels():
 
 
 def test_summarize_puts_a_capture_on_one_page():
-    ran = run("summarize", SAMPLES / "cdist", columns=120)
+    ran = run("summarize", "--full", SAMPLES / "cdist", columns=120)
     assert (ran.status, ran.error) == (0, "")
     assert "with torch.json.gz (torch.profiler)   with ncu\n" in ran.text
     assert "left over: 17 rows that ncu did not measure" in ran.text
@@ -317,7 +317,7 @@ def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
 
 def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
     ran = run("summarize", repeated, columns=120)
-    assert "with 2 reports of torch.profiler with ncu health" in " ".join(ran.text.split())
+    assert "with 2 reports of torch.profiler with ncu 3 × iteration" in " ".join(ran.text.split())
     assert "This is the first of 2 runs" in ran.text
     assert ran.text.count("\nKERNELS ") == 1
 

@@ -35,7 +35,7 @@ def test_summarize_says_how_far_the_runs_of_a_repeated_pass_are_apart(capture):
     shutil.copyfile(ADD_UM, capture / "nsys-3.sqlite")
     ran = run("summarize", capture)
     assert (ran.status, ran.error) == (0, "")
-    assert [line.split()[0] for line in ran.lines if "NVIDIA H200, sm_90" in line] == ["run"]
+    assert [line.split()[0] for line in ran.lines if "NVIDIA H200" in line] == ["run"]
     told = " ".join(ran.text.partition("WHERE")[0].split())
     assert told.endswith(
         "This is the first of 4 runs: their windows are 144.6 ms to 206.3 ms (median 144.6 ms, 42.7 % apart), and "

@@ -32,6 +32,11 @@ def usual_page(path):
     return page(path)
 
 
+def above(text):
+    """A page without the commands below it, which name the file."""
+    return text.partition("\nMore: ")[0]
+
+
 def page(path):
     ran = run("summarize", path)
     assert (ran.status, ran.error) == (0, "")
@@ -337,7 +342,7 @@ def test_an_old_export_without_enumerations_and_machine_gives_the_same_times(tmp
 def test_ids_that_are_zero_are_none(tmp_path):
     zeros = {name: f"coalesce({name}, 0)" for name in ("correlationId", "globalPid", "graphNodeId", "greenContextId")}
     path = altered(tmp_path, GRAPH_NODE, *remade(GRAPH_NODE, KERNEL, **zeros))
-    assert page(path) == page(GRAPH_NODE)
+    assert above(page(path)) == above(page(GRAPH_NODE))
     assert kanalyze.read(path).kernel_config.equals(kanalyze.read(GRAPH_NODE).kernel_config)
     assert kanalyze.read(path).kernel_config["graph_node_id"].null_count() > 0
 
@@ -522,7 +527,7 @@ def test_a_file_that_is_cut_and_does_not_know_its_length_is_no_traceback(tmp_pat
 def test_bytes_behind_the_end_are_no_trouble(tmp_path):
     path = tmp_path / ADD.name
     path.write_bytes(ADD.read_bytes() + bytes(10_000))
-    assert page(path) == usual_page(ADD)
+    assert above(page(path)) == above(usual_page(ADD))
 
 
 @pytest.mark.usefixtures("_either_way")
@@ -578,7 +583,7 @@ def test_a_write_ahead_log_beside_the_file_is_read_with_it(tmp_path):
 def test_what_is_beside_the_file_but_no_log_does_not_matter(tmp_path, suffix, content):
     path = altered(tmp_path, ADD)
     path.with_name(path.name + suffix).write_bytes(content)
-    assert page(path) == usual_page(ADD)
+    assert above(page(path)) == above(usual_page(ADD))
 
 
 # Both ways of reading

@@ -70,6 +70,11 @@ def test_a_page_of_a_table_that_is_not_read_is_a_word_on_standard_error(tmp_path
     assert line.startswith(f"kanalyze: not all of it can be read: {path}: damaged at table {RUNTIME}: ")
 
 
+def above(ran):
+    """What was printed without the commands below a page, which name the file."""
+    return ran.raw.partition(b"\nMore: ")[0]
+
+
 def test_any_page_over_any_other_changes_nothing_in_silence(tmp_path):
     draw = random.Random(16)  # noqa: S311 - which pages
     pages = range(2, len(GRAPH_NODE.read_bytes()) // PAGE_BYTES + 1)
@@ -80,5 +85,5 @@ def test_any_page_over_any_other_changes_nothing_in_silence(tmp_path):
             ran = run(*command, path)
             assert ran.status in (0, 2), pair
             refusals += ran.status == 2
-            assert ran.status or ran.raw == before.raw or ran.doubts, pair
+            assert ran.status or above(ran) == above(before) or ran.doubts, pair
     assert refusals > 5
