@@ -28,7 +28,11 @@ _OFTEN: Final = 5
 #: Levels of ranges inside ranges that are looked at.
 _LEVELS: Final = 4
 
-#: Least part of a process' device time that a range has launched, to be its iteration by itself.
+#: Least part of a process' device time that iterations told by ranges have launched: a program may check, or warm up,
+#: longer than it does what it marks.
+_LEAST: Final = 0.05
+
+#: Least part of what a range launched that those inside it have launched, to be the iterations in its place.
 _MOST: Final = 0.5
 
 #: A range inside another one that is preferred to it has launched at least this part of the other one's device time.
@@ -94,15 +98,15 @@ def marked_iterations(report: Report) -> pl.DataFrame:
 def launched_work(report: Report) -> pl.DataFrame:
     """The operations of all processes, sorted by launch.
 
-    Columns: process_id, at (start of the launching call; of an operation without one its own start), ns (duration), and
-    kernel_ns (the same of kernels and whole graphs, 0 of copies and memsets).
+    Columns: process_id, at (start of the launching call; of an operation without one its own start), end, ns
+    (duration), and kernel_ns (the same of kernels and whole graphs, 0 of copies and memsets).
     """
     work = operations(report).select("row", "process_id", "start", "end", "bucket")
     called = calls_of(report, work.get_column("row"), "call_start").to_series()
     length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
     computes = pl.col("bucket").is_in(["kernel", "communication"])
     told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length, kernel_ns=length * computes)
-    return told.select("process_id", "at", "ns", "kernel_ns").sort("at")
+    return told.select("process_id", "at", "end", "ns", "kernel_ns").sort("at")
 
 
 def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -163,7 +167,7 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
             chosen = inner
     found = _adjoined(process, pl.concat([chosen.rows, *chosen.others]))
     covered = int(work_in(found, work).get_column("device_ns").sum())
-    return found if covered >= _MOST * whole else found.clear()
+    return found if covered >= _LEAST * whole else found.clear()
 
 
 class _Level(NamedTuple):

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations.iterations import STEADY, all_iterations
 from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
 #: Fewest iterations of a run that adjoin each other, for a run to be one of these.
 _FEWEST: Final = 3
+
+
+#: The host runs ahead where the device's work ends later than its iteration by this part of an iteration.
+_NOTABLE: Final = 0.1
 
 
 class SteadyPart(NamedTuple):
@@ -87,9 +93,10 @@ def steady_part(report: Report) -> SteadyPart | None:
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
+    start, end = _until_work_ended(report, process, run)
     window = Window(
-        run.item(0, "start_ns"),
-        run.item(-1, "end"),
+        start,
+        end,
         name=STEADY,
         process=process,
         count=run.height,
@@ -97,6 +104,24 @@ def steady_part(report: Report) -> SteadyPart | None:
     )
     first, last = run.item(0, "window"), run.item(-1, "window")
     return SteadyPart(window, process, run.item(0, "device"), run.item(0, "found_by"), first, last, every)
+
+
+def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) -> tuple[int, int]:
+    """Start and end of the run; where the host runs ahead, when the device had done what was launched before them.
+
+    So the window has the device's work of these iterations, not that of the ones before.
+    """
+    sides: tuple[int, int] = run.item(0, "start_ns"), run.item(-1, "end")
+    work = launched_work(report).filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
+    at, ended = work.get_column("at"), work.get_column("end").cum_max()
+    done = []
+    for side in sides:
+        before = int(at.search_sorted(side, side="left"))
+        done.append(max(side, ended[before - 1]) if before else side)
+    late = max(after - side for after, side in zip(done, sides, strict=True))
+    if late < _NOTABLE * median_of(run, "dur_ns") or done[1] <= done[0]:
+        return sides
+    return done[0], done[1]
 
 
 def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFrame:

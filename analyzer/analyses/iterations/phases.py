@@ -103,7 +103,7 @@ def _recorded(report: Report, steady: SteadyPart) -> tuple[int, int]:
     first, last = steady.rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
         0
     )
-    return min(start, first), max(end, last)
+    return min(start, first), max(end, last, steady.window.end_ns or 0)
 
 
 def _steady_row(steady: SteadyPart) -> Iterator[tuple[str, int, int, int]]:
@@ -116,8 +116,8 @@ def _spans_of_phases(steady: SteadyPart, start: int, end: int) -> list[tuple[str
     first = int(usual.select(pl.col("start_ns").min()).item())
     last = int(usual.select((pl.col("start_ns") + pl.col("dur_ns")).max()).item())
     own = _span(steady.window.start_ns or 0, steady.window.end_ns or 0)
-    between = intervals.subtract(_span(first, last), own)
-    return [(BEFORE, _span(start, first)), (BETWEEN, between), (AFTER, _span(last, end))]
+    spans = {BEFORE: _span(start, first), BETWEEN: _span(first, last), AFTER: _span(last, end)}
+    return [(phase, intervals.subtract(span, own)) for phase, span in spans.items()]
 
 
 def _span(start: int, end: int) -> pl.DataFrame:

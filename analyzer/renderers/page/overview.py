@@ -198,6 +198,8 @@ def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
     rows = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True)
+    if rows.item(0, "range").startswith("("):  # most of it lies in none of them
+        return []
     return [(_in(name), ns) for name, ns in rows.iter_rows() if ns]
 
 
