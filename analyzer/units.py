@@ -116,6 +116,10 @@ def moment(ns: int, zero_ns: int = 0) -> str:
     return f"+{time(ns - zero_ns)}" if zero_ns else time(ns)
 
 
+#: Times from so many units on have no decimals in a span.
+_THREE_DIGITS: Final = 100
+
+
 def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
     """Formats times in the unit of their total, rounded such that the printed digits sum to the printed total.
 
@@ -131,6 +135,15 @@ def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
         f"{value / 1000:.3f} {unit}" if value or not part else f"<0.001 {unit}"
         for value, part in zip(rounded, parts_ns, strict=True)
     ]
+
+
+def least_to_most(least_ns: int, most_ns: int, total_ns: int) -> str:
+    """Formats two times in the unit of a total, as :func:`adding_up` chooses it, without that: ``17.8 to 24.9``."""
+    step = next((step for step, name in _TIME_STEPS if total_ns >= step * _LEAST[name]), 1)
+    least, most = (
+        f"{ns / step:.3g}" if ns < _THREE_DIGITS * step else f"{ns / step:,.0f}" for ns in (least_ns, most_ns)
+    )
+    return f"{least} to {most}"
 
 
 def apportioned(parts: Sequence[int], whole: int) -> list[int]:

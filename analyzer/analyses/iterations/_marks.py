@@ -99,29 +99,29 @@ def launched_work(report: Report) -> pl.DataFrame:
     """The operations of all processes, sorted by launch.
 
     Columns: process_id, at (start of the launching call; of an operation without one its own start), end, ns
-    (duration), and kernel_ns (the same of kernels and whole graphs, 0 of copies and memsets).
+    (duration), and kernels_ns (the same of kernels and whole graphs, 0 of copies and memsets).
     """
     work = operations(report).select("row", "process_id", "start", "end", "bucket")
     called = calls_of(report, work.get_column("row"), "call_start").to_series()
     length = (pl.col("end") - pl.col("start")).clip(lower_bound=0)
     computes = pl.col("bucket").is_in(["kernel", "communication"])
-    told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length, kernel_ns=length * computes)
-    return told.select("process_id", "at", "end", "ns", "kernel_ns").sort("at")
+    told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length, kernels_ns=length * computes)
+    return told.select("process_id", "at", "end", "ns", "kernels_ns").sort("at")
 
 
 def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """The operations launched in each of `spans` (start, end): columns operations, device_ns and kernel_ns.
+    """The operations launched in each of `spans` (start, end): columns operations, device_ns and kernels_ns.
 
     `work` are rows of :func:`launched_work` of the spans' process.
     """
-    zero = pl.DataFrame({"ns": [0], "kernel_ns": [0]}, schema={"ns": pl.Int64, "kernel_ns": pl.Int64})
-    sums = pl.concat([zero, work.select(pl.col("ns", "kernel_ns").cum_sum())])
+    zero = pl.DataFrame({"ns": [0], "kernels_ns": [0]}, schema={"ns": pl.Int64, "kernels_ns": pl.Int64})
+    sums = pl.concat([zero, work.select(pl.col("ns", "kernels_ns").cum_sum())])
     at = work.get_column("at")
     first, last = (at.search_sorted(spans.get_column(side), side="left") for side in ("start", "end"))
     last = last.zip_with(last > first, first)
-    lengths = sums.select(pl.col("ns", "kernel_ns").gather(last) - pl.col("ns", "kernel_ns").gather(first))
+    lengths = sums.select(pl.col("ns", "kernels_ns").gather(last) - pl.col("ns", "kernels_ns").gather(first))
     number = (last.cast(pl.Int64) - first.cast(pl.Int64)).alias("operations")
-    return lengths.select(number, device_ns="ns", kernel_ns="kernel_ns")
+    return lengths.select(number, device_ns="ns", kernels_ns="kernels_ns")
 
 
 def _of_steps(process: object, steps: pl.DataFrame) -> pl.DataFrame:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.iterations._marks import launched_work
-from kanalyze.analyses.iterations.iterations import STEADY, all_iterations
+from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.intervals import BEFORE_ALL
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class SteadyPart(NamedTuple):
         first: What gives its first iteration as a window.
         last: What gives its last iteration as a window.
         rows: All iterations of this process, of the table `iterations`.
+        adjoining: Whether each iteration of the steady part begins where the one before ended.
     """
 
     window: Window
@@ -48,6 +52,7 @@ class SteadyPart(NamedTuple):
     first: str
     last: str
     rows: pl.DataFrame
+    adjoining: bool
 
     @property
     def number(self) -> int:
@@ -87,9 +92,9 @@ def steady_part(report: Report) -> SteadyPart | None:
     usual = (
         every.filter(pl.col("kind") == STEADY)
         .group_by("name", maintain_order=True)
-        .agg(pl.col("kernel_ns", "device_ns").sum())
+        .agg(pl.col("kernels_ns", "device_ns").sum())
     )
-    name = usual.sort("kernel_ns", "device_ns", descending=True, maintain_order=True).item(0, "name")
+    name = usual.sort("kernels_ns", "device_ns", descending=True, maintain_order=True).item(0, "name")
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:
         run = _longest_run(every, name, adjoining=False)
@@ -102,8 +107,38 @@ def steady_part(report: Report) -> SteadyPart | None:
         count=run.height,
         each=run.item(0, "name"),
     )
-    first, last = run.item(0, "window"), run.item(-1, "window")
-    return SteadyPart(window, process, run.item(0, "device"), run.item(0, "found_by"), first, last, every)
+    first, last, device = run.item(0, "window"), run.item(-1, "window"), run.item(0, "device")
+    adjoining = run.get_column("dur_ns").sum() == run.item(-1, "end") - run.item(0, "start_ns")
+    return SteadyPart(window, process, device, run.item(0, "found_by"), first, last, every, adjoining)
+
+
+def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """Least and most of each bucket over the steady iterations of this name: columns bucket, min_ns and max_ns.
+
+    Each begins and ends where the steady part would. Empty where there is time between the iterations of the steady
+    part, since its average holds that.
+    """
+    columns = {f"{bucket}_ns": bucket for bucket in BUCKETS}
+    usual = _with_ledgers(report, steady) if steady.adjoining else iteration_ledgers(report).clear()
+    if usual.is_empty():
+        return pl.DataFrame(schema={"bucket": pl.String, "min_ns": pl.Int64, "max_ns": pl.Int64})
+    long = usual.select(*columns).unpivot(variable_name="bucket", value_name="ns")
+    sums = long.group_by("bucket", maintain_order=True).agg(min_ns=pl.col("ns").min(), max_ns=pl.col("ns").max())
+    return sums.with_columns(pl.col("bucket").replace_strict(columns)).filter(pl.col("max_ns") > 0)
+
+
+def _with_ledgers(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The steady iterations with their ledgers; where the host runs ahead, of the time of the device's work."""
+    ledgers = iteration_ledgers(report)
+    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    usual = ledgers.filter(process & (pl.col("kind") == STEADY) & (pl.col("name") == steady.each))
+    if (usual.get_column("start_ns") == steady.window.start_ns).any():
+        return usual
+    ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
+    work = _work_of(report, steady.process_id)
+    spans = pl.DataFrame({"start": _done(work, usual.get_column("start_ns")), "end": _done(work, ends)})
+    found = window_ledgers(report.whole, spans.filter(pl.col("end") > pl.col("start")))
+    return found.filter(pl.col("device") == steady.device)
 
 
 def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) -> tuple[int, int]:
@@ -112,16 +147,23 @@ def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) ->
     So the window has the device's work of these iterations, not that of the ones before.
     """
     sides: tuple[int, int] = run.item(0, "start_ns"), run.item(-1, "end")
-    work = launched_work(report).filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
-    at, ended = work.get_column("at"), work.get_column("end").cum_max()
-    done = []
-    for side in sides:
-        before = int(at.search_sorted(side, side="left"))
-        done.append(max(side, ended[before - 1]) if before else side)
+    done = _done(_work_of(report, process), pl.Series(sides, dtype=pl.Int64)).to_list()
     late = max(after - side for after, side in zip(done, sides, strict=True))
     if late < _NOTABLE * median_of(run, "dur_ns") or done[1] <= done[0]:
         return sides
     return done[0], done[1]
+
+
+def _work_of(report: Report, process: int | None) -> pl.DataFrame:
+    return launched_work(report).filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
+
+
+def _done(work: pl.DataFrame, points: pl.Series) -> pl.Series:
+    """When the device had done what was launched before each of `points`, and at least the point itself."""
+    ended = pl.concat([pl.Series("end", [BEFORE_ALL], dtype=pl.Int64), work.get_column("end").cum_max()])
+    before = work.get_column("at").search_sorted(points, side="left")
+    reached = ended.gather(before)
+    return reached.zip_with(reached > points, points)
 
 
 def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFrame:

@@ -51,7 +51,7 @@ TABLE: Final = Table(
         Column("found_by", pl.String, "How it was found: profiler steps, ranges, or launches."),
         Column("operations", pl.Int64, "Kernels, copies and memsets that were launched in it."),
         Column("device_ns", pl.Int64, "Sum of their durations."),
-        Column("kernel_ns", pl.Int64, "The same of kernels and whole graphs."),
+        Column("kernels_ns", pl.Int64, "The same of kernels and whole graphs."),
     ),
     purpose="what the program repeats, how regularly",
     reads=(*DEVICE_KINDS, "api", "range", "op", "range_detail"),
@@ -88,7 +88,7 @@ def iterations(report: Report) -> pl.DataFrame:
 
     Columns:
         process_id, device, name, index, start_ns, dur_ns, kind, reason, window, found_by, operations, device_ns,
-        kernel_ns.
+        kernels_ns.
     """
     require(report, TABLE, *DEVICE_KINDS)
     found, window, device = all_iterations(report), report.scope.window, report.scope.device
@@ -102,9 +102,15 @@ def iterations(report: Report) -> pl.DataFrame:
     return TABLE.select(found)
 
 
-@once_per_process
 def all_iterations(report: Report) -> pl.DataFrame:
     """The iterations of the processes in scope, at any time: :data:`TABLE`, sorted by process and start."""
+    found = iteration_ledgers(report)
+    return TABLE.empty() if found.is_empty() else TABLE.select(found)
+
+
+@once_per_process
+def iteration_ledgers(report: Report) -> pl.DataFrame:
+    """The iterations with the ledger of each on its device: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
     spans = marked_iterations(report)
     if not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
@@ -125,7 +131,7 @@ def all_iterations(report: Report) -> pl.DataFrame:
     rows = rows.with_row_index("at").join(ledgers.rename({"window": "at"}), on=["at", "device"], how="left")
     parts = rows.partition_by(_KEYS, maintain_order=True)
     told = pl.concat([_classified(report, part) for part in parts]).sort("process_id", "start")
-    return TABLE.select(told.rename({"start": "start_ns"}))
+    return told.rename({"start": "start_ns"})
 
 
 def _as_spans(periods: pl.DataFrame) -> pl.DataFrame:
@@ -158,8 +164,8 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
 def _loops_by_work(rows: pl.DataFrame) -> pl.DataFrame:
     """Names the loops that launches tell by what they launched, so that the heaviest of a process has no number."""
     loop = pl.col("name").str.contains(rf"^{REPETITION}(?: \d+)?$") & (pl.col("found_by") == FOUND_BY)
-    sums = rows.filter(loop).group_by("process_id", "name").agg(pl.col("device_ns", "kernel_ns").sum())
-    place = pl.struct("kernel_ns", "device_ns").rank("ordinal", descending=True).over("process_id")
+    sums = rows.filter(loop).group_by("process_id", "name").agg(pl.col("device_ns", "kernels_ns").sum())
+    place = pl.struct("kernels_ns", "device_ns").rank("ordinal", descending=True).over("process_id")
     called = pl.when(place == 1).then(pl.lit(REPETITION)).otherwise(pl.format("{} {}", pl.lit(REPETITION), place))
     names = sums.sort("name").select("process_id", "name", called=called)
     told = rows.join(names, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")

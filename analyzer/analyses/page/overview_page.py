@@ -16,7 +16,7 @@ from kanalyze.analyses.idle._idle_sums import want_names
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, spread_of, steady_part
 from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators.ops import ops
@@ -83,7 +83,7 @@ class Overview:
         windows: The devices and their windows.
         device: The GPU that ledger, findings and kernels are of; None without one.
         process_count: Processes with device operations.
-        tables: ledger, culprits, hot_kernels, parts (of an iteration), ops, phases and health, as there are such.
+        tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), ops, phases and health, where known.
         findings: The findings on that part without one-time costs, those with a cause first, the costliest first.
         cannot_tell: Reason by table, for missing tables.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
@@ -178,6 +178,7 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
     if steady is not None:
         makers["parts"] = lambda: parts_of_step(report, steady)
         makers["phases"] = lambda: phases(report)
+        makers["spread"] = lambda: spread_of(report, steady)
     if "op" in report.kinds:
         makers["ops"] = lambda: ops(of_device)
     return makers

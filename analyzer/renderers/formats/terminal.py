@@ -162,9 +162,11 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
     names = max((len(share.bucket) for share in ledger.shares), default=5)
     times = len(ledger.total)
     lines = [_title(ledger.title, ledger.heading, look), bar]
+    spread = max((len(share.spread) for share in ledger.shares), default=0)
     for share in ledger.shares:
         glyph = look.paint(glyphs[share.bucket], _COLOURS[share.bucket])
         start = f"{share.bucket.ljust(names)}  {share.time.rjust(times)}  {share.share.rjust(7)}"
+        start += f"  {share.spread.rjust(spread)}" if spread else ""
         room = look.width - len(start) - 6
         detail = _fitted(share.detail, room) or _fitted(share.plain, room) or _cut(share.detail, room)
         lines.append(f"{glyph} {start}    {look.paint(detail, _DIM)}".rstrip())
@@ -173,10 +175,13 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
 
 
 def _over_time(ledger: Ledger, look: Look) -> list[str]:
-    """The busy share over time as a sparkline, one character per part of the window."""
-    part = ledger.window_ns / max(len(ledger.busy), 1)
-    line = "".join(_LEVELS[ceil(share * (len(_LEVELS) - 1))] for share in ledger.busy).rstrip()
-    return ["", _title("BUSY OVER TIME", f"{units.time(part)} each; full height is 100 %", look), line]
+    """The busy share over time as a sparkline as wide as the bar above it, with the times of its ends."""
+    parts = len(ledger.busy)
+    levels = (_LEVELS[ceil(ledger.busy[at * parts // look.width] * (len(_LEVELS) - 1))] for at in range(look.width))
+    start, end = ledger.span
+    remark = f"{units.plural(parts, 'part')} of {units.time(ledger.window_ns / parts)}; full height is 100 %"
+    axis = look.paint(start + end.rjust(look.width - len(start)), _DIM)
+    return ["", _title("BUSY OVER TIME", remark, look), "".join(levels).rstrip(), axis]
 
 
 #: Shortest prefix of a name that is still informative, in characters.

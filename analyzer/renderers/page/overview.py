@@ -49,6 +49,7 @@ _PARTS_BESIDE: Final = 2
 #: Buckets without a detail of their own are told by the ranges that they lie in.
 _KERNEL: Final = "kernel"
 _HOST: Final = "host"
+_LOADING: Final = "loading"
 _COMMUNICATION: Final = "communication"
 
 
@@ -124,12 +125,15 @@ def _heading(found: Overview) -> list[str]:
 
 def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
-    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", descending=True)
+    if _once_apart(found):
+        rows = rows.filter(pl.col("bucket") != _LOADING)
+    sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
     length = int(sums.get_column("ns").sum())
     shown = round(length / per.count)
     buckets = [(str(bucket), ns) for bucket, ns in sums.iter_rows()]
     apportioned = units.apportioned([ns for _, ns in buckets], shown)
     texts = units.adding_up(apportioned, shown)
+    spread = _spread(found, shown) if per.count > 1 else {}
     shares = [
         Share(
             bucket,
@@ -138,14 +142,24 @@ def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
             units.percent(ns / max(length, 1)),
             _detail(found, per, bucket, window["device"], ns),
             worded(NO_DETAIL.get(bucket, ""), found.interface),
+            spread.get(bucket, ""),
         )
         for (bucket, ns), text in zip(buckets, texts, strict=True)
     ]
     shares = _with_rest(shares, apportioned, shown, length, per.buckets)
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
-    words = per.words or span
+    apart = ", loading apart" if _once_apart(found) and _once(found) else ""
+    words = (per.words and f"{per.words}; least to most") if spread else per.words or f"{span}{apart}"
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     return Ledger(f"GPU {window['device']}, {words}", length, shares, units.adding_up([shown], shown)[0], [], title)
+
+
+def _spread(found: Overview, shown_ns: int) -> dict[str, str]:
+    """Least and most of each bucket over the steady iterations, in the unit of the ledger."""
+    table = found.tables.get("spread")
+    if table is None:
+        return {}
+    return {bucket: units.least_to_most(least, most, shown_ns) for bucket, least, most in table.iter_rows()}
 
 
 def _with_rest(shares: list[Share], times_ns: list[int], shown_ns: int, length: int, most: int) -> list[Share]:
@@ -296,13 +310,36 @@ def _finding(finding: Finding, per: _Per) -> First:
     return First(f"{sign}{per.time(finding.at_stake_ns)}", brief, f"explain {finding.rule}")
 
 
+def _once_apart(found: Overview) -> bool:
+    """Whether contexts and loading are told apart from the ledger: on pages of a whole recording."""
+    return found.window is None
+
+
+def _once(found: Overview) -> str:
+    """Contexts and loading of the main device, the largest first; empty without any."""
+    device = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
+    own = device & (pl.col("bucket") == _LOADING)
+    rows = found.tables["ledger"].filter(own).sort("ns", "detail", descending=[True, False])
+    if not rows.get_column("ns").sum():
+        return ""
+    told = [
+        f"{sections.unversioned(detail)} {units.time(ns)}"
+        for detail, ns in rows.select("detail", "ns").head(_PARTS).iter_rows()
+    ]
+    return f"{units.time(rows.get_column('ns').sum())}: {', '.join(told)}"
+
+
 def _blocks(found: Overview) -> list[Block]:
-    """The recording outside of the steady part: what came before, and what between and after."""
+    """What is not in the ledger: the recording outside of the steady part, or what was paid once."""
     table = found.tables.get("phases")
+    if _once_apart(found) and "ledger" in found.tables and (once := _once(found)):
+        return [Block("PAID ONCE", once)]
     if table is None or table.is_empty() or found.steady is None:
         return []
+    least = _WORTH_NAMING * int(table.get_column("ns").sum())
     of = {phase: table.filter(pl.col("phase") == phase) for phase in ("before", "between", "after")}
-    before = _phase(of.pop("before"), _PARTS)
+    of = {phase: rows for phase, rows in of.items() if rows.get_column("ns").sum() >= least}
+    before = _phase(of.pop("before", table.clear()), _PARTS)
     rest = [f"{phase} {text}" for phase, rows in of.items() if (text := _phase(rows, _PARTS_BESIDE))]
     blocks = [Block("START-UP", before)] if before else []
     return [*blocks, Block("BESIDE", "; ".join(rest))] if rest else blocks

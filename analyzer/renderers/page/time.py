@@ -66,7 +66,8 @@ _OTHERWISE: Final = {"NVTX RANGES": "RANGES"}
 class Share(NamedTuple):
     """One bucket of a ledger: name, share of the bar, texts.
 
-    `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it.
+    `detail` says what most of it was; `plain` what it is, where there is no such detail, or no space for it; `spread`
+    the least and the most of it, of several iterations.
     """
 
     bucket: str
@@ -75,6 +76,7 @@ class Share(NamedTuple):
     share: str
     detail: str
     plain: str
+    spread: str = ""
 
     @property
     def description(self) -> str:
@@ -91,6 +93,7 @@ class Ledger(NamedTuple):
     total: str
     busy: list[float]
     title: str = "WHERE THE TIME WENT"
+    span: tuple[str, str] = ("", "")
 
 
 class Topic(NamedTuple):
@@ -264,13 +267,14 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
         )
         for bucket, text in zip(longest, texts, strict=True)
     ]
-    span = " to ".join(units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
+    start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
     return Ledger(
-        f"GPU {window['device']}, {span}",
+        f"GPU {window['device']}, {start} to {end}",
         length,
         shares,
         units.adding_up([length], length)[0],
         _busy(summary, window["device"]),
+        span=(start, end),
     )
 
 

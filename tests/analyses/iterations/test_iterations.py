@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations._parts_of_step import BETWEEN, parts_of_step
-from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations._steady import spread_of, steady_part
 from kanalyze.errors import BadWindowError, UnknownNameError
 from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES, run
@@ -169,3 +169,41 @@ def test_a_run_with_time_between_is_steady_where_none_adjoins():
     events = loop([100, 100], start=1_000) + loop([100, 100], start=9_000) + loop([100, 100], start=30_000)
     found = report(events)
     assert steady_part(found).number == 6
+
+
+@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
+def test_the_average_lies_between_least_and_most(path):
+    found = real_report(path)
+    steady = steady_part(found)
+    spread = {bucket: (least, most) for bucket, least, most in spread_of(found, steady).iter_rows()}
+    sums = kanalyze.ledger(found, window="steady").group_by("bucket").agg(pl.col("ns").sum())
+    for bucket, ns in sums.filter(pl.col("ns") > 0).iter_rows():
+        least, most = spread[bucket]
+        assert least <= ns / steady.number <= most
+
+
+@settings(deadline=None, max_examples=25)
+@given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
+def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
+    """The device works for 300 ns on each step, whose range on the host ends long before."""
+    events, at, busy = [], 1_000, 1_000 + lag
+    for number, length in enumerate(lengths, 1):
+        busy = max(busy, at + 3)
+        events += [
+            nvtx("step", at, at + length),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(busy, busy + 300, correlation=number),
+        ]
+        at, busy = at + length + 10, busy + 300
+    found = report(events)
+    steady = steady_part(found)
+    ledger = kanalyze.ledger(found, window=steady.window)
+    assert ledger.get_column("ns").sum() == steady.ns
+    kernels = ledger.filter(pl.col("bucket") == "kernel").get_column("ns").sum()
+    assert abs(kernels - 300 * steady.number) <= 300 + lag
+    rows = kanalyze.phases(found)
+    low, high = found.recorded
+    assert rows.get_column("ns").sum() == max(high, steady.window.end_ns) - low
+    for bucket, least, most in spread_of(found, steady).iter_rows():
+        ns = ledger.filter(pl.col("bucket") == bucket).get_column("ns").sum()
+        assert least <= ns / steady.number <= most

@@ -24,6 +24,11 @@ def after(title, lines):
 # Busy over time
 
 
+def widened(line, parts=60):
+    """A line of so many parts, as wide as the page."""
+    return "".join(line.ljust(parts)[at * parts // LOOK.width] for at in range(LOOK.width)).rstrip()
+
+
 def test_a_character_per_part_of_the_window_as_high_as_it_was_busy():
     events = [
         call("cudaLaunchKernel", 0, 1, correlation=1),
@@ -32,8 +37,16 @@ def test_a_character_per_part_of_the_window_as_high_as_it_was_busy():
         call("cudaFree", 596, 600),
     ]
     title, line = after("BUSY OVER TIME", page(*events))
-    assert title.endswith("10 ns each; full height is 100 %")
-    assert line == " " * 6 + "█" * 6 + " " * 18 + "▄" * 30
+    assert title.endswith("60 parts of 10 ns; full height is 100 %")
+    assert line == widened(" " * 6 + "█" * 6 + " " * 18 + "▄" * 30)
+
+
+def test_the_line_is_as_wide_as_the_bar_and_has_an_axis():
+    lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1))
+    at = next(at for at, line in enumerate(lines) if line.startswith("BUSY OVER TIME"))
+    start, end = lines[at + 2].split("  ", 1)
+    assert (start, end.strip()) == ("0.000 ms", "0.000 ms")
+    assert len(lines[at + 2]) == 80
 
 
 def test_little_is_not_nothing_and_nearly_all_is_all():
@@ -44,7 +57,7 @@ def test_little_is_not_nothing_and_nearly_all_is_all():
         kernel(59_999, 60_000, correlation=1),
     ]
     _, line = after("BUSY OVER TIME", page(*events))
-    assert line == " ▁█" + " " * 56 + "▁"
+    assert line == widened(" ▁█" + " " * 56 + "▁")
 
 
 def test_every_gpu_has_its_own():
@@ -54,14 +67,14 @@ def test_every_gpu_has_its_own():
     ]
     lines = page(*events)
     shown = [lines[at + 1] for at, line in enumerate(lines) if line.startswith("BUSY OVER TIME")]
-    assert shown == [" " + "█" * 59, " " * 59 + "█"]
+    assert shown == [widened(" " + "█" * 59), widened(" " * 59 + "█")]
 
 
-def test_a_short_window_has_a_character_per_nanosecond():
+def test_a_short_window_has_a_part_per_nanosecond():
     lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1))
     title, line = after("BUSY OVER TIME", lines)
-    assert title.endswith("1 ns each; full height is 100 %")
-    assert line == "  ███"
+    assert title.endswith("5 parts of 1 ns; full height is 100 %")
+    assert line == widened("  ███", parts=5)
 
 
 def test_no_line_ends_with_spaces():
