@@ -132,9 +132,9 @@ def _with_ledgers(report: Report, steady: SteadyPart) -> pl.DataFrame:
     ledgers = iteration_ledgers(report)
     process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
     usual = ledgers.filter(process & (pl.col("kind") == STEADY) & (pl.col("name") == steady.each))
-    if (usual.get_column("start_ns") == steady.window.start_ns).any():
-        return usual
     ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
+    if (usual.get_column("start_ns") == steady.window.start_ns).any() and (ends == steady.window.end_ns).any():
+        return usual
     work = _work_of(report, steady.process_id)
     spans = pl.DataFrame({"start": _done(work, usual.get_column("start_ns")), "end": _done(work, ends)})
     found = window_ledgers(report.whole, spans.filter(pl.col("end") > pl.col("start")))
