@@ -320,13 +320,14 @@ def _once(found: Overview) -> str:
     device = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     own = device & (pl.col("bucket") == _LOADING)
     rows = found.tables["ledger"].filter(own).sort("ns", "detail", descending=[True, False])
-    if not rows.get_column("ns").sum():
+    whole = int(rows.get_column("ns").sum())
+    if not whole:
         return ""
     told = [
         f"{sections.unversioned(detail)} {units.time(ns)}"
         for detail, ns in rows.select("detail", "ns").head(_PARTS).iter_rows()
     ]
-    return f"{units.time(rows.get_column('ns').sum())}: {', '.join(told)}"
+    return f"{units.time(whole)}: {', '.join(told)}"
 
 
 def _blocks(found: Overview) -> list[Block]:
