@@ -97,7 +97,7 @@ def _topic(topic: Topic, names: dict[str, str]) -> str:
 
 def _first(first: First, names: dict[str, str]) -> str:
     finding = first.finding
-    said = first._replace(finding=finding._replace(headline=markdown(finding.headline)))
+    said = first._replace(finding=finding._replace(headline=markdown(finding.headline), where=markdown(finding.where)))
     return f"- **{first.worth}** {said.headline(names)}: {markdown(finding.action)} ({code(f'kanalyze {first.more}')})"
 
 

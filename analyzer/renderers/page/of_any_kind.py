@@ -87,8 +87,8 @@ def _plain_topic(topic: Topic) -> Topic:
 
 def _plain_first(first: First) -> First:
     finding = first.finding
-    headline, action = outlets.line(finding.headline), outlets.line(finding.action)
-    return first._replace(finding=finding._replace(headline=headline, action=action))
+    headline, action, where = map(outlets.line, (finding.headline, finding.action, finding.where))
+    return first._replace(finding=finding._replace(headline=headline, action=action, where=where))
 
 
 def _plain_chapter(chapter: Chapter) -> Chapter:

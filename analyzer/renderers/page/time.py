@@ -116,8 +116,9 @@ class First(NamedTuple):
     more: str
 
     def headline(self, names: dict[str, str]) -> str:
-        """The headline, with kernel names shortened by `names`."""
-        return self.finding.headline.format(*(names[name] for name in self.finding.names))
+        """The headline and where it lies, with kernel names shortened by `names`."""
+        told = self.finding.headline.format(*(names[name] for name in self.finding.names))
+        return f"{told}, in {self.finding.where.format()}" if self.finding.where else told
 
 
 class Block(NamedTuple):
