@@ -175,7 +175,8 @@ def test_any_events_are_used_as_declared(events):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, phases=[Phase.generate])
+@pytest.mark.timeout(600)  # every table of 40 reports, each alone
+@settings(max_examples=40, phases=[Phase.generate])
 @given(EVENTS)
 def test_any_more_events_are_used_as_declared(events):
     report = made(events)
