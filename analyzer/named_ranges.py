@@ -82,6 +82,12 @@ def parsed(text: str) -> tuple[str, str]:
     return text, ""
 
 
+def place(number: int, count: int) -> int | None:
+    """Place of the instance with this number among `count`, from 0 on; negative numbers count from the end."""
+    found = number - 1 if number > 0 else count + number
+    return found if number and 0 <= found < count else None
+
+
 def steps(events: pl.DataFrame) -> pl.DataFrame:
     """Profiler steps among `events`, sorted by start, event_id.
 
@@ -135,15 +141,15 @@ def _chosen(found: pl.DataFrame, number: int | None, which: str) -> list[tuple[i
     if own.is_empty():
         raise UnknownNameError.of("step", number, found.get_column("step").unique(maintain_order=True))
     rows = [
-        (start, end, f"{step_name(step)}{_NUMBER}{place}" if several else step_name(step), process)
-        for start, end, step, process, several, place in own.iter_rows()
+        (start, end, f"{step_name(step)}{_NUMBER}{ordinal}" if several else step_name(step), process)
+        for start, end, step, process, several, ordinal in own.iter_rows()
     ]
     if which in ("", EVERY):
         return rows
-    place = int(which) - 1 if int(which) > 0 else len(rows) + int(which)
-    if not int(which) or not 0 <= place < len(rows):
+    at = place(int(which), len(rows))
+    if at is None:
         raise UnknownNameError.number("step", which, len(rows))
-    return [rows[place]]
+    return [rows[at]]
 
 
 def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:

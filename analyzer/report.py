@@ -331,10 +331,10 @@ class Report:
         if which in ("", named_ranges.EVERY):
             many = len(instances) > 1
             return [replace(one, name=f"{name}#{number}" if many else name) for number, one in enumerate(instances, 1)]
-        place = int(which) - 1 if int(which) > 0 else len(instances) + int(which)
-        if not int(which) or not 0 <= place < len(instances):
+        at = named_ranges.place(int(which), len(instances))
+        if at is None:
             raise UnknownNameError.number(f"instance of range {name!r}", which, len(instances))
-        return [replace(instances[place], name=text)]
+        return [replace(instances[at], name=text)]
 
     def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
         """The windows that `text` names by iterations; None if it is for ranges to say.

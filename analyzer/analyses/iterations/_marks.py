@@ -90,7 +90,7 @@ def marked_iterations(report: Report) -> pl.DataFrame:
     if ranges.height:
         work = launched_work(report)
         for (process,), part in ranges.partition_by("process_id", as_dict=True, maintain_order=True).items():
-            parts.append(_of_ranges(process, part, work.filter(pl.col("process_id").eq_missing(process))))
+            parts.append(_of_ranges(process, part, work.filter(of_process(process))))
     return pl.concat(parts).sort("process_id", "start")
 
 
@@ -107,6 +107,18 @@ def launched_work(report: Report) -> pl.DataFrame:
     computes = pl.col("bucket").is_in(["kernel", "communication"])
     told = work.with_columns(at=pl.coalesce(called.alias("called"), "start"), ns=length, kernels_ns=length * computes)
     return told.select("process_id", "at", "end", "ns", "kernels_ns").sort("at")
+
+
+def of_process(process: object) -> pl.Expr:
+    """Whether a row is of a process, which may be unknown."""
+    return pl.col("process_id").eq_missing(pl.lit(process, dtype=pl.Int64))
+
+
+def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The ranges (:data:`THREAD`, start, end) that lie in no other one of their thread, sorted by thread and start."""
+    own = ranges.sort(*THREAD, "start", "end", descending=[False, False, False, True])
+    reached = pl.col("end").cum_max().shift(1).over(THREAD)
+    return own.filter((pl.col("start") >= reached).fill_null(value=True))
 
 
 def work_in(spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
@@ -188,9 +200,7 @@ def _levels(ranges: pl.DataFrame, work: pl.DataFrame) -> list[_Level]:
     """The outermost ranges, those inside them, and so on: one level each."""
     found = []
     for _ in range(_LEVELS):
-        own = ranges.sort(*THREAD, "start", "end", descending=[False, False, False, True])
-        reached = pl.col("end").cum_max().shift(1).over(THREAD)
-        outer = own.filter((pl.col("start") >= reached).fill_null(value=True))
+        outer = outermost(ranges)
         repeated = outer.filter(pl.len().over(*THREAD, "name") >= _FEWEST)
         if repeated.height:
             found.append(_level(repeated, work))

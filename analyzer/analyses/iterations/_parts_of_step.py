@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.ledger import BUCKETS
-from kanalyze.analyses.iterations._marks import NUMBER, called
+from kanalyze.analyses.iterations._marks import NUMBER, called, of_process, outermost
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.named_ranges import STEP_PREFIX, plain, without_ids
 
@@ -73,9 +73,10 @@ def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
     if "range" not in report.kinds:
         return empty
     low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
-    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
     bare = without_ids(pl.col("range"))
-    near = named_ranges(report).filter(process & (pl.col("start") >= low) & (pl.col("end") <= high))
+    near = named_ranges(report).filter(
+        of_process(steady.process_id) & (pl.col("start") >= low) & (pl.col("end") <= high)
+    )
     own = near.filter(pl.col("end") > pl.col("start")).select(*THREAD, "start", "end", name=bare)
     names = {name: plain(name) or name for name in own.get_column("name").unique()}
     masked = {name: called(re.sub(NUMBER, "#", name)) for name in names}
@@ -83,8 +84,7 @@ def _children(report: Report, steady: SteadyPart) -> pl.DataFrame:
         name for name, told in names.items() if steady.each in (told, masked[name]) or told.startswith(STEP_PREFIX)
     ]
     own = own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
-    own = own.sort(*THREAD, "start", "end", descending=[False, False, False, True])
-    outer = own.filter((pl.col("start") >= pl.col("end").cum_max().shift(1).over(THREAD)).fill_null(value=True))
+    outer = outermost(own)
     if outer.is_empty():
         return empty
     sums = outer.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())

@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.ledger import BUCKETS
-from kanalyze.analyses.iterations._marks import launched_work
+from kanalyze.analyses.iterations._marks import launched_work, of_process
 from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
@@ -88,7 +88,7 @@ def steady_part(report: Report) -> SteadyPart | None:
     if found.is_empty():
         return None
     process = found.sort("ns", "process_id", descending=[True, False]).item(0, "process_id")
-    every = rows.filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
+    every = rows.filter(of_process(process))
     usual = (
         every.filter(pl.col("kind") == STEADY)
         .group_by("name", maintain_order=True)
@@ -130,7 +130,7 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
 def _with_ledgers(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """The steady iterations with their ledgers; where the host runs ahead, of the time of the device's work."""
     ledgers = iteration_ledgers(report)
-    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    process = of_process(steady.process_id)
     usual = ledgers.filter(process & (pl.col("kind") == STEADY) & (pl.col("name") == steady.each))
     ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
     if (usual.get_column("start_ns") == steady.window.start_ns).any() and (ends == steady.window.end_ns).any():
@@ -155,7 +155,7 @@ def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) ->
 
 
 def _work_of(report: Report, process: int | None) -> pl.DataFrame:
-    return launched_work(report).filter(pl.col("process_id").eq_missing(pl.lit(process, pl.Int64)))
+    return launched_work(report).filter(of_process(process))
 
 
 def _done(work: pl.DataFrame, points: pl.Series) -> pl.Series:

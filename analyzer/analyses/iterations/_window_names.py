@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.iterations._steady import steady_part
 from kanalyze.analyses.iterations.iterations import STEADY, all_iterations
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.named_ranges import STEPS
+from kanalyze.named_ranges import STEPS, place
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
@@ -62,9 +63,10 @@ def _iteration(report: Report, text: str) -> Window | None:
         own, number = rows.filter(pl.col("name") == match["name"]).sort("start_ns"), int(match["number"])
     if own.is_empty():
         return None
-    if not number or abs(number) > own.height:
+    at = place(number, own.height)
+    if at is None:
         raise UnknownNameError.number(f"iteration of {own.item(0, 'name')!r}", str(number), own.height)
-    row = own.row(number - 1 if number > 0 else own.height + number, named=True)
+    row = own.row(at, named=True)
     end = row["start_ns"] + row["dur_ns"]
     return Window(row["start_ns"], end, text, process=row["process_id"], count=1, each=row["name"])
 
@@ -86,6 +88,6 @@ def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
         raise BadWindowError.of(text, "the end is not after the start")
     if first.each is None or first.each != last.each:
         return Window(start, end, text, process=first.process)
-    rows = all_iterations(report).filter(pl.col("process_id").eq_missing(pl.lit(first.process, pl.Int64)))
+    rows = all_iterations(report).filter(of_process(first.process))
     own = rows.filter((pl.col("name") == first.each) & pl.col("start_ns").is_between(start, end, closed="left"))
     return Window(start, end, text, process=first.process, count=max(own.height, 1), each=first.each)

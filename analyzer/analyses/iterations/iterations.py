@@ -9,9 +9,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.iterations._launch_periods import FOUND_BY, REPETITION, launch_periods
-from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, work_in
+from kanalyze.analyses.iterations._marks import SPANS, launched_work, marked_iterations, of_process, work_in
 from kanalyze.analyses.ranges._instances import judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.cached import analysis, once_per_process
@@ -156,7 +155,7 @@ def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     )
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        parts.append(part.with_columns(work_in(part, work.filter(pl.col("process_id").eq_missing(process)))))
+        parts.append(part.with_columns(work_in(part, work.filter(of_process(process)))))
     told = pl.concat(parts).join(main.drop("ns"), on="process_id", how="left", nulls_equal=True)
     return told.with_columns(dur_ns=pl.col("end") - pl.col("start"))
 
@@ -240,13 +239,10 @@ def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
 def _cut(report: Report, rows: pl.DataFrame) -> pl.Series:
     """Whether each iteration is cut: it was never closed, or lies at an edge of the recording and launched less."""
     few = rows.get_column("operations") < _CUT_SHARE * median_of(rows, "operations")
-    work = launched_work(report).filter(pl.col("process_id").eq_missing(rows.item(0, "process_id")))
+    work = launched_work(report).filter(of_process(rows.item(0, "process_id")))
     low, high = work.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
     if low is None:
         return rows.get_column("open")
     place = pl.int_range(pl.len())
     edge = ((place == 0) & (pl.col("start") <= low)) | ((place == pl.len() - 1) & (pl.col("own_end") >= high))
     return rows.select(pl.col("open") | (edge & pl.lit(few))).to_series()
-
-
-__all__ = ["BUCKETS", "TABLE", "all_iterations", "iterations"]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import in_time, operations
+from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._context_creation import context_calls, loading_seen, unrecorded_contexts
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.iterations._marks import of_process, outermost
 from kanalyze.analyses.iterations._steady import steady_part
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
 from kanalyze.analyses.ranges._warm_up import compile_spans
@@ -139,7 +140,7 @@ def _parts(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[t
 
 def _causes(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
     """Named times of the process, by precedence."""
-    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    process = of_process(steady.process_id)
     made = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
     unrecorded = unrecorded_contexts(report).filter(process).select("start", "end")
     yield CONTEXT, pl.concat([made, unrecorded])
@@ -160,15 +161,14 @@ def _ranges(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[
     """The program's own outermost ranges in the time that is left, those of most time first."""
     if "range" not in report.kinds or free.is_empty():
         return
-    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    process = of_process(steady.process_id)
     bare = without_ids(pl.col("range"))
     ranges = named_ranges(report).filter(process & ~pl.col("open") & ~bare.str.contains(STEP_PREFIX, literal=True))
     own = ranges.select(*THREAD, "start", "end", name=bare).filter(pl.col("end") > pl.col("start"))
     own = own.filter(pl.col("name").map_elements(plain, return_dtype=pl.String) != steady.each) if own.height else own
     lost = intervals.overlap(own.get_column("start"), own.get_column("end"), free)
     inside = own.with_columns(lost.alias("ns")).filter(pl.col("ns") > 0)
-    inside = inside.sort(*THREAD, "start", "end", descending=[False, False, False, True])
-    outer = inside.filter((pl.col("start") >= pl.col("end").cum_max().shift(1).over(THREAD)).fill_null(value=True))
+    outer = outermost(inside)
     sums = outer.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     for name in sums.head(_RANGES).get_column("name"):
         yield f"in {plain(name) or name}", outer.filter(pl.col("name") == name).select("start", "end").sort("start")
@@ -176,8 +176,8 @@ def _ranges(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[
 
 def _first_call(report: Report, steady: SteadyPart) -> int | None:
     """When the process first called CUDA or ran anything."""
-    process = pl.col("process_id").eq_missing(pl.lit(steady.process_id, pl.Int64))
+    process = of_process(steady.process_id)
     calls = report.kind("api").filter(process).get_column("start_ns").min()
-    work = in_time(report, operations(report)).filter(process).get_column("start").min()
+    work = operations(report).filter(process).get_column("start").min()
     known = [at for at in (calls, work) if isinstance(at, int)]
     return min(known, default=None)

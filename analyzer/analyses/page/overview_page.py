@@ -23,7 +23,7 @@ from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page.time_page import page_answer, process_count, windows_of
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.errors import CannotTellError
-from kanalyze.units import percent, plural, time
+from kanalyze.units import percent, time
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
@@ -251,16 +251,7 @@ def _start_up(tables: dict[str, pl.DataFrame]) -> str:
     rows = tables.get("phases")
     if rows is None or rows.is_empty():
         return ""
-    before, whole = (
-        int(rows.filter(which).get_column("ns").sum()) for which in (pl.col("phase") == "before", pl.lit(1) == 1)
-    )
+    before, whole = rows.select(pl.col("ns").filter(pl.col("phase") == "before").sum(), whole=pl.col("ns").sum()).row(0)
     if before < _START_UP * whole:
         return ""
     return f"Start-up took {time(before)} of the {time(whole)} recorded."
-
-
-def steady_words(steady: SteadyPart) -> str:
-    """What the steady part is made of: ``average of 60 steps``, ``average of 59 × decode``."""
-    if steady.each == "step":
-        return f"average of {plural(steady.number, 'step')}" if steady.number > 1 else "1 step"
-    return f"average of {steady.number:,} × {steady.each}" if steady.number > 1 else steady.each
