@@ -15,6 +15,7 @@ import polars as pl
 import kanalyze
 from kanalyze import catalog
 from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.one_thread import in_one_thread
@@ -23,6 +24,9 @@ from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 
     Tables = dict[str, pl.DataFrame | str]
@@ -77,20 +81,21 @@ def _compared(made: Tables, base: Tables) -> tuple[str, str]:
 
 
 def _tables(report: Report) -> Tables:
-    """Every table of the report, or the slug of the error that stands for it; and its page, which is drawn."""
+    """Every table of the report, or the slug of the error that stands for it; and its pages, which are drawn."""
     tables: Tables = {}
     for name in catalog.names():
         try:
             tables[name] = catalog.make(report, name)
         except KanalyzeError as error:
             tables[name] = error.slug if _whole(error) else _bare(error)
-    tables["page"] = _page(report)
+    for number, page in enumerate([summarize_counters] if report.meta.timeless else [overview, summarize]):
+        tables[f"page {number}"] = _drawn(page, report)
     return tables
 
 
-def _page(report: Report) -> str | pl.DataFrame:
+def _drawn(page_of: Callable[[Report], Shown], report: Report) -> str | pl.DataFrame:
     try:
-        page = summarize_counters(report) if report.meta.timeless else summarize(report)
+        page = page_of(report)
     except KanalyzeError as error:
         return error.slug
     text = render([page], Look(100, colour=False), 8)
