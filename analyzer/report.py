@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from kanalyze.schema import Table
     from kanalyze.source import Source
+    from kanalyze.turns import Turn
 
 #: Columns that are summed in analyses, and those only subtracted; checked for overflow.
 _SUMMED: Final = {
@@ -72,6 +73,7 @@ class Meta:
         partial: Whether a part of the run may be missing: the nsys command of its capture does not say that it recorded
             everything.
         selective: Whether ncu measured only a subset of the launches; None if its command is unknown.
+        turn: The place among the runs of an interleaved collection; only where a report is opened as one of its runs.
     """
 
     path: Path
@@ -88,6 +90,7 @@ class Meta:
     capture: Path | None = None
     partial: bool = False
     selective: bool | None = None
+    turn: Turn | None = None
 
     @property
     def timeless(self) -> bool:

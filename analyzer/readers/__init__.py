@@ -55,22 +55,35 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
     said = progress or (lambda *_: None)
     head = _first_bytes(path)
     with readable(path):
-        for name in _readers(path):
-            reader = import_module(name)
-            if reader.accepts(path, head):
-                report: Report = reader.open_report(path, said, cache=cache)
-                return report
+        name = _reader(path, head)
+        if name is not None:
+            report: Report = import_module(name).open_report(path, said, cache=cache)
+            return report
     raise _unknown_format(path, head)
 
 
 def accepted(path: Path) -> bool:
     """Whether a reader opens the file or folder at `path`, by its first bytes; damage shows when it is read."""
+    return room_at(path) is not None
+
+
+def room_at(path: Path) -> str | None:
+    """The room of the reader that opens the file or folder at `path`: ``nsys``, ``torch``, ``ncu`` or ``capture``.
+
+    None where no reader does, judged by the first bytes; damage shows when it is read.
+    """
     try:
         head = _first_bytes(path)
     except KanalyzeError:
-        return False
+        return None
     with readable(path):
-        return any(import_module(name).accepts(path, head) for name in _readers(path))
+        name = _reader(path, head)
+    return name and name.split(".")[-2]
+
+
+def _reader(path: Path, head: bytes) -> str | None:
+    """The reader module that opens the file or folder at `path`, which begins with `head`."""
+    return next((name for name in _readers(path) if import_module(name).accepts(path, head)), None)
 
 
 def _readers(path: Path) -> list[str]:

@@ -56,7 +56,7 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
         found.append(Way("nsys", recorded[0], partial(read, folder, progress, cache=cache)))
         found += [Way("nsys", run, partial(read_capture.run_of, folder, run)) for run in recorded[1:] if runs]
     for trace in traces_in(folder):
-        found.append(Way("torch", trace, partial(_trace, folder, trace, progress, cache=cache)))
+        found.append(Way("torch", trace, partial(trace_of, folder, trace, progress, cache=cache)))
     if counters:
         found.append(Way("ncu", file_of(counters[0]), partial(counters_of, folder, counters, progress)))
     return found
@@ -147,6 +147,7 @@ def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = T
     return counters_of(path, counters, progress)
 
 
-def _trace(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
+def trace_of(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
+    """Opens one trace of a capture; raises as :func:`kanalyze.readers.read`."""
     found = read(trace, progress, cache=cache)
     return replace(found, meta=replace(found.meta, capture=folder))
