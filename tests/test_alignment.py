@@ -1,0 +1,150 @@
+"""Pairs of two sequences are as many as a longest common subsequence has, and of long ones nearly so."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze import alignment
+from kanalyze.alignment import aligned
+
+#: Tokens of few kinds, so that many of them are equal.
+TOKENS = st.lists(st.integers(-2, 4), max_size=40)
+
+#: Places and what is put there, or None where a token is left out.
+EDITS = st.lists(st.tuples(st.integers(0, 200), st.none() | st.integers(0, 9)), max_size=12)
+
+
+def pairs_of(base, new):
+    """The pairs as lists, after a check that they are pairs of equal tokens that do not cross."""
+    base, new = np.array(base, dtype=np.int64), np.array(new, dtype=np.int64)
+    at_base, at_new = aligned(base, new)
+    assert at_base.dtype == at_new.dtype == np.int64
+    assert len(at_base) == len(at_new)
+    for at, side in ((at_base, base), (at_new, new)):
+        assert (np.diff(at) > 0).all()
+        assert ((at >= 0) & (at < len(side))).all()
+    assert (base[at_base] == new[at_new]).all()
+    return at_base.tolist(), at_new.tolist()
+
+
+def lcs_length(base, new):
+    """Length of a longest common subsequence, by the table of the definition."""
+    row = [0] * (len(new) + 1)
+    for token in base:
+        before = row
+        row = [0]
+        for at, other in enumerate(new):
+            row.append(before[at] + 1 if token == other else max(before[at + 1], row[at]))
+    return row[-1]
+
+
+def edited(tokens, edits):
+    """The tokens after each edit, one after the other."""
+    tokens = list(tokens)
+    for at, put in edits:
+        place = at % (len(tokens) + 1)
+        tokens[place : place + (put is None)] = [] if put is None else [put]
+    return tokens
+
+
+def runs(at_base, at_new):
+    """How many runs of neighbours on both sides the pairs make."""
+    return 1 + int(((np.diff(at_base) != 1) | (np.diff(at_new) != 1)).sum())
+
+
+@given(TOKENS, TOKENS)
+def test_short_sequences_have_a_longest_common_subsequence(base, new):
+    assert len(pairs_of(base, new)[0]) == lcs_length(base, new)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.integers(1, 8), EDITS)
+def test_periods_with_edits_have_a_longest_common_subsequence(period, count, edits):
+    base = period * count
+    new = edited(base, edits)
+    assert len(pairs_of(base, new)[0]) == lcs_length(base, new)
+
+
+@given(TOKENS, TOKENS, st.sampled_from([4, 30, 200]))
+def test_pairs_hold_however_small_the_blocks_are(base, new, most):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignment, "_EXACT", most)
+        pairs_of(base, new)
+
+
+@given(st.lists(st.integers(0, 30), min_size=20, max_size=40), st.integers(3, 6), EDITS)
+def test_in_small_blocks_few_pairs_are_missed(period, count, edits):
+    base = period * count
+    new = edited(base, edits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alignment, "_EXACT", 400)
+        found = len(pairs_of(base, new)[0])
+    assert found >= 0.8 * lcs_length(base, new) - 1
+
+
+@given(TOKENS, TOKENS)
+def test_any_numbers_may_be_tokens(base, new):
+    far = [[token * (1 << 60) - 1 for token in side] for side in (base, new)]
+    assert pairs_of(*far) == pairs_of(base, new)
+
+
+def test_equal_sequences_are_paired_token_by_token():
+    assert pairs_of([5, 5, 7], [5, 5, 7]) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_what_has_nothing_in_common_has_no_pairs():
+    assert pairs_of([1, 2], [3]) == pairs_of([], [3]) == pairs_of([], []) == ([], [])
+
+
+def test_what_was_put_in_lies_in_one_place():
+    # the first 9 could be either one; with the second all are a single run
+    assert pairs_of([9, 1, 2], [9, 5, 9, 1, 2]) == ([0, 1, 2], [2, 3, 4])
+    assert pairs_of([9, 5, 9, 1, 2], [9, 1, 2]) == ([2, 3, 4], [0, 1, 2])
+    assert pairs_of([1, 2, 9], [1, 2, 9, 5, 9]) == ([0, 1, 2], [0, 1, 2])
+
+
+def test_each_period_may_lack_a_token():
+    period = np.random.default_rng(1).integers(0, 25, 40)
+    base, new = np.tile(period, 30), np.tile(np.delete(period, 7), 30)
+    at_base, at_new = pairs_of(base, new)
+    assert len(at_new) == 39 * 30
+    assert runs(at_base, at_new) == 31
+
+
+def random_periods(tokens, kinds, count):
+    return np.tile(np.random.default_rng(2).integers(0, kinds, tokens), count)
+
+
+def lacking(base, share):
+    return base[np.random.default_rng(3).random(len(base)) >= share]
+
+
+def long_pairs():
+    """Name, two sequences of about 100,000 tokens, and the least share of the shorter one that has to be paired."""
+    steps = random_periods(1_000, 60, 100)
+    yield "periods of 1,000 that lack tokens", steps, lacking(steps, 0.03), 0.99
+    short = random_periods(12, 6, 8_000)
+    yield "periods of 12 that lack tokens", short, lacking(short, 0.1), 0.99
+    yield "a part of it", steps, steps[37_123:80_777], 1
+    fused = np.concatenate([steps[:700], [99, 98, 97]])
+    yield "many tokens became few", steps, np.tile(fused, 100), 0.99
+    renamed = np.where(np.random.default_rng(4).random(len(steps)) < 0.3, steps + 100, steps)
+    yield "a third renamed", steps, renamed, 0.69
+    put_in = np.random.default_rng(5).integers(0, 60, 50_000)
+    yield "as many put in at once", steps, np.insert(steps, 50_123, put_in), 0.99
+    yield "one token", np.zeros(100_000), np.where(np.arange(100_000) % 7, 0, 1), 0.85
+    chance = np.random.default_rng(6)
+    yield "nothing but chance", chance.integers(0, 60, 100_000), chance.integers(0, 60, 100_000), 0.2
+    yield "unlike orders", np.arange(100_000), np.arange(100_000)[::-1], 0
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case[0]) for case in long_pairs()])
+def test_long_sequences_are_paired_in_seconds(case):
+    _, base, new, least = case
+    started = time.process_time()
+    at_base, _ = pairs_of(base, new)
+    # all pairs of tokens would take hours; these cases take 0.02 to 4 s
+    assert time.process_time() - started < 40
+    assert len(at_base) >= least * min(len(base), len(new))
