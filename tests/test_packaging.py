@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUP = PROJECT["tool"]["setuptools"]
 
 #: What takes long to import, or belongs to a user's program and not to ours.
-HEAVY = ("altair", "dask", "numpy", "pandas", "pyarrow", "torch", "triton")
+HEAVY = ("altair", "dask", "numpy", "pandas", "pyarrow", "scipy", "torch", "triton")
 
 #: The reference workloads are shipped as data, and are not to be imported: most of them need torch.
 DATA = "kanalyze.kernels"

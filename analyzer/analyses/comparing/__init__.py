@@ -1,0 +1,1 @@
+"""Two sides of runs compared: faster or slower, by how much, and how sure."""
