@@ -110,15 +110,25 @@ def _host_takes_part(report: Report, process: int | None, line: pl.DataFrame, un
     """Whether each repetition copies between host and device, or waits for the device."""
     if line.get_column("copies").slice(_example(unit), unit.length).any():
         return True
-    calls = report.kind("api").select("process_id", "name", "start_ns")
-    waits = names_that(report, lambda name: bucket_of(name) == "sync")
-    own = pl.col("process_id").eq_missing(process) & pl.col("name").is_in(waits)
-    starts = calls.filter(own).get_column("start_ns").sort()
+    starts = waits_of(report, process)
     if len(starts) < unit.alike.sum():
         return False
     before = count_up_to(starts, gathered(line.get_column("since"), unit.at), equal=False).cast(pl.Int64)
     waited = (before.slice(1) > before.slice(0, len(before) - 1)).filter(unit.alike)
     return int(waited.sum()) >= _WAITING * len(waited)
+
+
+def waits_of(report: Report, process: int | None) -> pl.Series:
+    """When the process began to wait for the device, sorted."""
+    calls = report.kind("api").select("process_id", "name", "start_ns")
+    waits = names_that(report, lambda name: bucket_of(name) == "sync")
+    own = pl.col("process_id").eq_missing(process) & pl.col("name").is_in(waits)
+    return calls.filter(own).get_column("start_ns").sort()
+
+
+def only_computes(line: pl.DataFrame, unit: Unit) -> bool:
+    """Whether the unit neither copies between host and device nor updates parameters."""
+    return not line.slice(_example(unit), unit.length).select(pl.any_horizontal("copies", "optimizer").any()).item()
 
 
 def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit
+from kanalyze.analyses.iterations._iteration_unit import chance, iteration_unit, only_computes, waits_of
 from kanalyze.analyses.iterations._launch_line import launch_lines
 from kanalyze.analyses.iterations._phases import with_phases
-from kanalyze.analyses.iterations._repetitions import cut_of, repetitions
+from kanalyze.analyses.iterations._repetitions import between_waits, cut_of, repetitions
 from kanalyze.analyses.iterations._units import COLUMNS, LEAST_LAUNCHES, between, sums_of
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.columns.lookup import gathered
@@ -45,6 +45,9 @@ _WHOLE: Final = 1 << 40
 
 #: Fewest launches of a single kernel that are a loop.
 _LONG_LOOP: Final = 64
+
+#: Most launches of a repetition that may be a part of what lies between two waits for the device.
+_SHORT: Final = 8
 
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
@@ -156,7 +159,7 @@ def _of_line(line: _Line) -> _Found | None:
     while len(loops) < _LOOPS and 1 - covered >= _LOOP:
         sums = sums_of(rest)
         unit = iteration_unit(line.report, line.process, rest, sums)
-        rows = None if unit is None else _loop(line.cuts, rest, sums, unit, total)
+        rows = None if unit is None else _loop(line, rest, sums, unit, total)
         share = 0.0 if rows is None else float(rows.get_column("weight").sum()) / total
         if unit is None or rows is None or share < (_LOOP if loops else _FIRST_LOOP):
             break
@@ -191,20 +194,23 @@ def _time_share(line: pl.DataFrame, rows: pl.DataFrame) -> float:
     return max((part / every for part, every in shares if every), default=1.0)
 
 
-def _loop(cuts: _Cuts, line: pl.DataFrame, sums: Sums, unit: Unit, total: float) -> pl.DataFrame | None:
+def _loop(line: _Line, launches: pl.DataFrame, sums: Sums, unit: Unit, total: float) -> pl.DataFrame | None:
     """The repetitions of a unit with their weight; None if they are too few, or may be due to chance."""
-    if unit.length > 1 and chance(line, unit) > _CHANCE:
+    if unit.length > 1 and chance(launches, unit) > _CHANCE:
         return None
     key = (*unit.key, unit.anchor)
-    if key not in cuts:
-        cuts[key] = cut_of(line, sums, unit)
-    rows = with_phases(line, sums, repetitions(line, sums, unit, cuts[key]))
+    if key not in line.cuts:
+        line.cuts[key] = cut_of(launches, sums, unit)
+    rows = with_phases(launches, sums, repetitions(launches, sums, unit, line.cuts[key]))
     rows = rows.with_columns(weight=between(sums.weight, rows.get_column("first"), rows.get_column("stop")))
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, and that as most of the work
         rows = rows.filter(
             pl.col("weight").sum().over("stretch") >= _LEAST_SHARE * total, pl.len().over("stretch") >= _LONG_LOOP
         )
+    if unit.length <= _SHORT and only_computes(launches, unit) and not rows.get_column("phase").count():
+        grouped = between_waits(launches, rows, waits_of(line.report, line.process))
+        rows = grouped if grouped.height >= _FEWEST else rows
     return rows if rows.height >= _FEWEST else None
 
 

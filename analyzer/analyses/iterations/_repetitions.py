@@ -27,6 +27,10 @@ _MOST: Final = 1.5
 #: Least share of the launches of what has no anchor that the unit has, too, for it to be an odd repetition.
 _SIMILAR: Final = 0.75
 
+#: Least share of what lies between two waits for the device that has the same number of repetitions, for these to be
+#: one.
+_SAME_NUMBER: Final = 0.9
+
 _INDEX: Final = pl.Int64
 
 
@@ -143,6 +147,28 @@ def repetitions(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.Data
     apart = (pl.col("first") != pl.col("stop").shift(1)).fill_null(value=True)
     rows = rows.with_columns(stretch=apart.cum_sum().cast(pl.UInt32))
     return rows.filter(pl.col("usual").any().over("stretch"))
+
+
+def between_waits(line: pl.DataFrame, rows: pl.DataFrame, waits: pl.Series) -> pl.DataFrame:
+    """The repetitions with those between two `waits` as one, if nearly always equally many lie there; else `rows`.
+
+    A loop that calls a short one and then waits repeats the whole of it.
+    """
+    waited = count_up_to(waits, gathered(line.get_column("since"), rows.get_column("first")), equal=False)
+    together = rows.with_columns(waited=waited).group_by("stretch", "waited", maintain_order=True)
+    sums = together.agg(
+        pl.col("first", "phase").first(),
+        pl.col("stop").last(),
+        pl.col("usual").all(),
+        pl.col("weight").sum(),
+        many=pl.len().cast(_INDEX),
+    )
+    usual = int(sums.get_column("many").median() or 1)  # type: ignore[arg-type]
+    alike = pl.col("many") == usual
+    if usual < 2 or sums.select(alike.mean()).item() < _SAME_NUMBER:  # noqa: PLR2004 - one is no more than itself
+        return rows
+    near = pl.col("many").is_between(_FEWEST * usual, _MOST * usual)
+    return sums.with_columns(usual=pl.col("usual") & alike).filter(near).select(rows.columns)
 
 
 def _edges(line: pl.DataFrame, sums: Sums, unit: Unit, cut: Cut) -> pl.DataFrame:

@@ -56,10 +56,9 @@ _WAITS: Final = {
 _NOTABLE: Final = 0.1
 _TOLD: Final = 2
 
-#: Findings that say what the ledger says, without a cause of their own: one that has a cause comes before them from
-#: this part of their time on.
-_GENERAL: Final = ("host-computes", "low-utilisation")
-_TELLING: Final = 0.2
+#: What the time of a finding counts in their order: little for those that say what the ledger says, without a cause of
+#: their own; much for one that makes the times of all others hold another program's work.
+_COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "shared-gpu": 5.0}
 
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2
@@ -149,7 +148,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
 
 def _rank(finding: Finding) -> float:
     """What findings are ordered by, the largest first."""
-    return finding.at_stake_ns * (_TELLING if finding.rule in _GENERAL else 1)
+    return finding.at_stake_ns * _COUNTS.get(finding.rule, 1.0)
 
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
@@ -244,7 +243,8 @@ def _first(steady: SteadyPart, findings: list[Finding]) -> str:
         return ""
     best = findings[0].brief
     names = best.headline.format(*("…" for _ in best.names)) if best.names else best.headline.format()
-    return f"Costliest: {names} ({time(best.at_stake_ns / steady.number)})."
+    costliest = best.at_stake_ns == max(one.at_stake_ns for one in findings)
+    return f"{'Costliest' if costliest else 'First'}: {names} ({time(best.at_stake_ns / steady.number)})."
 
 
 def _start_up(tables: dict[str, pl.DataFrame]) -> str:

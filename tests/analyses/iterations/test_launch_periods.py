@@ -77,6 +77,38 @@ def test_what_repeats_for_less_than_half_of_the_device_time_is_no_iteration():
     assert frame(program).is_empty()
 
 
+def between_waits(*numbers):
+    """Programs that launch a short unit so often, and then wait."""
+    program = Program().then(BOOT)
+    for number in numbers:
+        program.iterations([Launch("product"), Launch("relu")] * number).waits()
+    return program
+
+
+def test_a_short_unit_between_waits_is_a_part_of_an_iteration():
+    program = between_waits(*[20] * 30)
+    assert found(program) == program.begun
+
+
+def test_the_one_that_holds_less_or_more_is_odd():
+    program = between_waits(10, *[20] * 15, 25, *[20] * 15)
+    assert found(program) == program.begun
+    odd = frame(program).filter(~pl.col("usual")).get_column("start").to_list()
+    assert odd == [program.begun[0], program.begun[16]]
+
+
+def test_waits_now_and_then_make_no_iteration():
+    program = between_waits(*(5 + 7 * number % 31 for number in range(30)))
+    assert len(found(program)) > 10 * len(program.begun)
+
+
+def test_steps_of_which_every_tenth_waits_are_no_part_of_anything():
+    program = Program().then(BOOT)
+    for _ in range(6):
+        program.iterations(*[training_step(layers=1, data=False)] * 10).waits()
+    assert found(program) == program.begun
+
+
 @pytest.mark.parametrize("data", [True, False])
 def test_every_tenth_step_logs(data):
     logged = [Launch("norm"), copy_out()] if data else [Launch("norm")]

@@ -337,7 +337,8 @@ def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) 
         "or give each process a GPU, or a MIG instance, of its own."
     )
     one = Finding("shared-gpu", shared.device, stake, text, remedy, "concurrency", names)
-    headline = f"{plural(len(shared.processes), 'process')} share GPU {shared.device}"
+    how = "take turns on" if waited_ns else "share"
+    headline = f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}"
     return one._replace(headline=headline, action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process")
 
 

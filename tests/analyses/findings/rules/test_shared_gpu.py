@@ -91,7 +91,7 @@ def test_work_that_waits_for_another_process_that_runs():
         "Processes 1 and 2 share GPU 0: for 65 ns what one had submitted waited while kernels of another ran, and the "
         "next was another's 2 times. Without MPS"
     )
-    assert (one.headline, one.action[:26]) == ("2 processes share GPU 0", "nvidia-cuda-mps-control -d")
+    assert (one.headline, one.action[:26]) == ("2 processes take turns on GPU 0", "nvidia-cuda-mps-control -d")
 
 
 def test_what_waits_for_its_own_process_does_not_count():
