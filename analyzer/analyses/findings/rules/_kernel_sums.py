@@ -44,6 +44,17 @@ class DeviceKernels(NamedTuple):
         )
         return Chosen(rows, total(rows, "count"), total(rows, "exclusive_ns"), self.kernel_ns)
 
+    def without(self, report: Report, chosen: Chosen, rows: pl.Series) -> Chosen:
+        """The `chosen` kernels but for some `rows` of operations."""
+        work = exclusive_operations(report).filter(chosen.operations(self.device))
+        left = work.filter(~pl.col("row").is_in(rows.implode()))
+        sums = [pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum()]
+        found = grouped(left.select("name", "exclusive_ns"), ["name"], sums)
+        named = found.with_columns(pl.col("name").cast(pl.String)).sort(
+            "exclusive_ns", "name", descending=[True, False]
+        )
+        return Chosen(named, total(named, "count"), total(named, "exclusive_ns"), self.kernel_ns, rows)
+
 
 class Chosen(NamedTuple):
     """Some kernels of a device.
@@ -53,12 +64,14 @@ class Chosen(NamedTuple):
         launches: How many.
         ns: Their exclusive time.
         of_ns: The exclusive time of all kernels of the device.
+        but: Rows of operations of these kernels that are not among them; None if all are.
     """
 
     rows: pl.DataFrame
     launches: int
     ns: int
     of_ns: int
+    but: pl.Series | None = None
 
     @property
     def share(self) -> float:
@@ -73,7 +86,8 @@ class Chosen(NamedTuple):
     def operations(self, device: int) -> pl.Expr:
         """Which device operations they are."""
         names = self.rows.get_column("name").cast(pl.Categorical)
-        return (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
+        known = (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
+        return known if self.but is None else known & ~pl.col("row").is_in(self.but.implode())
 
 
 @once_per_report

@@ -12,6 +12,7 @@ from kanalyze.analyses.findings.rules._places import place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import gathered, positions
 from kanalyze.units import mean, percent
@@ -42,12 +43,19 @@ _FALLBACK: Final = "aten::_scaled_dot_product_attention_math"
 
 def unfused_attention(report: Report) -> list[Finding]:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
-    found = []
+    chains = attention_chains(report)
+    return [_attention(report, one, chains[one.device]) for one in kernel_sums(report) if one.device in chains]
+
+
+@once_per_report
+def attention_chains(report: Report) -> dict[int, pl.DataFrame]:
+    """The operations that unfused attention takes, by device, where there is a finding: see :func:`_chains`."""
+    found = {}
     for device in kernel_sums(report):
         if device.chosen(_is_softmax).launches >= _FEWEST and device.chosen(_is_product).launches:
             lines = _chains(report, stream_lines(report, [device.device]))
             if total(lines, "softmax") >= _FEWEST:
-                found.append(_attention(report, device, lines))
+                found[device.device] = lines
     return found
 
 

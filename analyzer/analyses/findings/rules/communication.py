@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from kanalyze.columns.lookup import beside
 from kanalyze.units import percent, plural
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules._telling import PerIteration
     from kanalyze.report import Report
 
 #: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
@@ -25,6 +26,9 @@ _NOTABLE: Final = 10
 #: Maximum number of collectives named, and the maximum length of a name in the headline.
 _NAMED: Final = 3
 _LONGEST: Final = 30
+
+#: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
+_ALIKE: Final = 0.1
 
 _IN_TORCH: Final = (
     "Let it run beside computation: DistributedDataParallel overlaps gradients with the backward pass (bucket_cap_mb, "
@@ -40,13 +44,32 @@ _ELSEWHERE: Final = (
 
 def exposed_communication(report: Report) -> list[Finding]:
     """At most one finding per device, on all its collectives."""
-    exposed = ledger(report).filter(pl.col("bucket") == "communication")
-    stakes = dict(exposed.group_by("device").agg(pl.col("ns").sum()).iter_rows())
+    exposed = ledger(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
+    if exposed.is_empty():
+        return []
+    work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
+    many = work.group_by("device").agg(pl.len())
+    ranks = [_Rank(*row) for row in exposed.join(many, on="device").sort("device").iter_rows()]
     least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
-    return [_finding(report, device, ns) for device, ns in stakes.items() if ns >= least[device]]
+    return [_finding(report, one, _least_of(one, ranks), least) for one in ranks if one.ns >= least[one.device]]
 
 
-def _finding(report: Report, device: int, stake: int) -> Finding:
+class _Rank(NamedTuple):
+    """A device, how long it does nothing but communicate, and how many collectives it runs."""
+
+    device: int
+    ns: int
+    collectives: int
+
+
+def _least_of(one: _Rank, ranks: list[_Rank]) -> _Rank:
+    """Of the devices that run as many collectives, as ranks of one program do, the one that is exposed least."""
+    alike = [rank for rank in ranks if abs(rank.collectives - one.collectives) <= _ALIKE * one.collectives]
+    return min(alike, key=lambda rank: rank.ns)
+
+
+def _finding(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) -> Finding:
+    device, everywhere = rank.device, least.ns >= worth[rank.device]
     work = exclusive_operations(report).filter((pl.col("device") == device) & (pl.col("bucket") == "communication"))
     per, whole = per_iteration(report), intervals.length(intervals.union(work))
     sums = _by_kind(report, work)
@@ -56,21 +79,30 @@ def _finding(report: Report, device: int, stake: int) -> Finding:
     )
     more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
     text = (
-        f"GPU {device} does nothing but communicate for {per.time(stake)}, {percent(stake / whole)} of the time of its "
-        f"collectives: {named}{more}. A collective lasts until the slowest of its ranks has come to it."
+        f"GPU {device} does nothing but communicate for {per.time(rank.ns)}, {percent(rank.ns / whole)} of the time of "
+        f"its collectives: {named}{more}. Any waiting for the slowest rank is in it{_waits(per, rank, least)}."
     )
     top, torch = sums.item(0, "kind"), in_pytorch(report)
     return Finding(
         "exposed-communication",
         device,
-        stake,
+        least.ns if everywhere else rank.ns,
         text,
         _IN_TORCH if torch else _ELSEWHERE,
         "exposure",
         headline=f"The GPU does nothing beside {literal(top[:_LONGEST])}",
-        action=f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' if torch else ''}",
+        action=f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' if torch else ''}"
+        if everywhere
+        else f"Balance the work of ranks: GPU {least.device} hardly communicates alone",
         where=literal(top),
     )
+
+
+def _waits(per: PerIteration, rank: _Rank, least: _Rank) -> str:
+    """How much of it may be that, where the report has other ranks."""
+    if least.device == rank.device:
+        return ""
+    return f": GPU {least.device}, which runs as many, has {per.time(least.ns)}, and what is more here may be a wait"
 
 
 def _by_kind(report: Report, work: pl.DataFrame) -> pl.DataFrame:

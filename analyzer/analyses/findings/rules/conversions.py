@@ -12,6 +12,7 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
 from kanalyze.analyses.findings.rules._places import launch_before, operator_of, place_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules.attention import attention_chains
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
@@ -78,13 +79,22 @@ _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16":
 
 
 def recurring_casts(report: Report) -> list[Finding]:
-    """One finding per device whose kernels convert values between types again and again."""
-    found, iterations = [], per_iteration(report).iterations or 1
+    """One finding per device whose kernels convert values between types again and again.
+
+    Those of attention that is not fused are left to the finding about that.
+    """
+    found = []
     for device in kernel_sums(report):
         chosen = device.chosen(_is_cast)
-        if chosen.share >= _WORTH_CASTING and chosen.launches >= max(_FEWEST, iterations):
+        if _recur(report, chosen) and device.device in (chains := attention_chains(report)):
+            chosen = device.without(report, chosen, chains[device.device].get_column("row"))
+        if _recur(report, chosen):
             found.append(_casts(report, device, chosen))
     return found
+
+
+def _recur(report: Report, chosen: Chosen) -> bool:
+    return chosen.share >= _WORTH_CASTING and chosen.launches >= max(_FEWEST, per_iteration(report).iterations or 1)
 
 
 def _is_cast(said: KernelName) -> bool:
@@ -119,6 +129,14 @@ def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
     return int(idle.clip(upper_bound=median).sum())
 
 
+#: Which casts autocast makes, and those of attention.
+_AUTOCAST: Final = (
+    "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: the "
+    "larger the batch, the smaller their share."
+)
+_BESIDE: Final = " Casts of attention that is not fused come on top."
+
+
 def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     told, most = per_iteration(report), decode(chosen.longest)
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
@@ -128,8 +146,7 @@ def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     text = (
         f"{told.plural(chosen.launches, 'cast')} between types, most {to} ({{0}}): {told.time(chosen.ns)}, "
         f"{percent(chosen.share)} of kernel time{f', most in {around}' if around else ''}; the GPU idled "
-        f"{told.time(waited)} until they were launched. autocast casts weights of float32 in each forward pass, and "
-        f"their gradients back."
+        f"{told.time(waited)} until they were launched. {_AUTOCAST}{_BESIDE if chosen.but is not None else ''}"
     )
     remedy = (
         "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "

@@ -32,8 +32,8 @@ def test_what_is_exposed_of_each_collective():
     assert (one.rule, one.device, one.at_stake_ns, one.table) == ("exposed-communication", 0, 2 * 30, "exposure")
     assert one.text == (
         "GPU 0 does nothing but communicate for 30 ns a step, 60.0 % of the time of its collectives: allreduce 20 ns a "
-        "step (1 kernel a step), allgather 10 ns a step (1 kernel a step). A collective lasts until the slowest of its "
-        "ranks has come to it."
+        "step (1 kernel a step), allgather 10 ns a step (1 kernel a step). Any waiting for the slowest "
+        "rank is in it."
     )
     assert (one.headline, one.where) == ("The GPU does nothing beside allreduce", "allreduce")
 
@@ -59,6 +59,47 @@ def test_the_collective_goes_by_the_trace_where_it_is_recorded():
 )
 def test_what_does_not_raise_it(events):
     assert exposed_communication(report(events)) == []
+
+
+def ranks(*exposed):
+    """Two steps of a GPU for each number: work, and a collective that is alone for so long."""
+    return report(
+        [
+            event
+            for device, alone in enumerate(exposed)
+            for at in (0, 1_000)
+            for event in (
+                kernel(at, at + 900 - alone, device=device),
+                kernel(at + 800 - alone, at + 900, name=REDUCE, stream=8, device=device),
+            )
+        ]
+    )
+
+
+def test_of_several_ranks_the_least_is_what_overlap_can_gain():
+    waits, late = exposed_communication(ranks(400, 150))
+    assert (waits.at_stake_ns, late.at_stake_ns) == (300, 300)
+    assert waits.text.startswith("GPU 0 does nothing but communicate for 800 ns")
+    assert waits.text.endswith("is in it: GPU 1, which runs as many, has 300 ns, and what is more here may be a wait.")
+    assert late.text.endswith("Any waiting for the slowest rank is in it.")
+
+
+def test_where_another_rank_hardly_waits_it_is_balance_that_lacks():
+    (one,) = exposed_communication(ranks(400, 1))
+    assert (one.device, one.at_stake_ns) == (0, 800)
+    assert one.action == "Balance the work of ranks: GPU 1 hardly communicates alone"
+
+
+def test_a_gpu_with_other_collectives_tells_nothing_of_this_one():
+    of = report(
+        [
+            *(kernel(at, at + 50, device=device) for device in (0, 1) for at in (0, 1_000)),
+            kernel(50, 450, name=REDUCE, stream=8),
+            kernel(1_050, 1_450, name=REDUCE, stream=8),
+            kernel(50, 60, name=GATHER, stream=8, device=1),
+        ]
+    )
+    assert exposed_communication(of)[0].at_stake_ns == 800
 
 
 @pytest.mark.parametrize("name", ["nccl.sqlite", "torch/ddp.json.gz", "torch/fsdp.json.gz"])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.analyses.findings.rules.attention import unfused_attention
 from kanalyze.analyses.findings.rules.conversions import layout_conversions, recurring_casts
 from kanalyze.window import Window
 from support.build import call, host, kernel, report
@@ -22,6 +23,9 @@ DOWN = (
 )
 UP = COPY.format("unrolled_elementwise_kernel", "at::native::", "LoadWithCast<1>, StoreWithCast<1>>(int)")
 SAME = COPY.format("elementwise_kernel", "128, 4, at::native::gpu_kernel_impl_nocast<at::native::", "4>>(int)")
+GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
+SCALE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<X> >(int)"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 10, false, false>(float*)"
 WORK = "void at::native::f()"
 
 
@@ -67,6 +71,23 @@ def test_the_headline_names_both_types_where_they_are_known(name, headline):
 @pytest.mark.parametrize("events", [casts(32, SAME), casts(31, UP), casts(32, UP, rest=20_000)])
 def test_copies_of_one_type_and_few_casts_are_none(events):
     assert recurring_casts(report(events)) == []
+
+
+def attention(at):
+    """Attention under autocast that is not fused: its scores are cast to float32 and back."""
+    names = (GEMM, SCALE, UP, SOFTMAX, DOWN, GEMM)
+    return [kernel(at + 10 * place, at + 10 * place + 10, name=name) for place, name in enumerate(names)]
+
+
+def test_casts_of_attention_are_left_to_the_finding_about_it():
+    alone = [event for number in range(32) for event in attention(100 * number)]
+    assert unfused_attention(report(alone)) != []
+    assert recurring_casts(report(alone)) == []
+    beside = [kernel(10_000 + 10 * number, 10_007 + 10 * number, name=DOWN) for number in range(40)]
+    (found,) = recurring_casts(report([*alone, kernel(9_000, 9_200, name=WORK), *beside]))
+    assert found.at_stake_ns == 40 * 7
+    assert "40 casts between types, most to bfloat16 from float32 ({0}): 280 ns, 11.7 % of kernel time" in found.text
+    assert found.text.endswith("their share. Casts of attention that is not fused come on top.")
 
 
 def test_casts_rarer_than_steps_do_not_recur():
