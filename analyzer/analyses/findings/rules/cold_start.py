@@ -10,6 +10,7 @@ from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import per_iteration
+from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planning
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
 from kanalyze.analyses.idle._idle_sums import idle_sums
@@ -88,7 +89,7 @@ def _sides(made: dict[str, Any], zero_ns: int) -> str:
 
 def _loading(report: Report, device: int, rows: pl.DataFrame) -> list[Finding]:
     stake = total(rows, "ns")
-    if not stake:
+    if not stake or idle_while_planning(report, device).height:  # which another finding tells
         return []
     loading = names_that(report, lambda name: bucket_of(name) == "loading")
     loads = report.seen("api").filter(pl.col("name").is_in(loading))

@@ -18,6 +18,7 @@ from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
 from kanalyze.analyses.findings.rules.loop_indexing import idle_in_loops
+from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planning
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.host._launching_call import launch_rows
@@ -129,7 +130,7 @@ def host_computes(report: Report) -> list[Finding]:
 _TOLD_LEAST: Final = 0.01
 
 #: Rules that tell more of some idle time: what they tell of a device.
-_TELLERS: Final = (idle_in_loaders, idle_after_reads, idle_for_extra_copies, idle_in_loops)
+_TELLERS: Final = (idle_in_loaders, idle_after_reads, idle_for_extra_copies, idle_in_loops, idle_while_planning)
 
 
 def _told(report: Report, device: int) -> dict[ThreadKey, pl.DataFrame]:
