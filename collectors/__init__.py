@@ -15,7 +15,8 @@ from kanalyze.collectors.base.options import Options
 from kanalyze.collectors.base.progress import Event
 from kanalyze.collectors.base.workload import Workload
 from kanalyze.collectors.base.workloads import Reference, references
-from kanalyze.collectors.run.collect import Capture, collect, dry_run
+from kanalyze.collectors.run.collect import Captures, collect, collect_against, dry_run, dry_run_against
+from kanalyze.collectors.run.recording import Capture
 from kanalyze.collectors.time_cuda import Timing, time_cuda
 from kanalyze.collectors.tools.doctor import Examined, doctor
 from kanalyze.collectors.torch_profile import TorchCapture, torch_profile
@@ -23,6 +24,7 @@ from kanalyze.redact import redact
 
 __all__ = [
     "Capture",
+    "Captures",
     "Event",
     "Examined",
     "Options",
@@ -31,8 +33,10 @@ __all__ = [
     "TorchCapture",
     "Workload",
     "collect",
+    "collect_against",
     "doctor",
     "dry_run",
+    "dry_run_against",
     "redact",
     "references",
     "time_cuda",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -14,15 +15,19 @@ from kanalyze import outlets
 from kanalyze.cli import _complete
 from kanalyze.cli._output import Progress, emit, flush, print_message
 from kanalyze.machinery.memory import sparing_memory
+from kanalyze.turns import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-    from kanalyze.collectors import Capture, Options
+    from kanalyze.collectors import Capture, Captures, Options
 
 #: What ends the options.
 _END: Final = "--"
+
+#: The option that may stand behind the program, with others around it.
+_AGAINST: Final = "--against"
 
 #: As a workload: the first of the arguments is a module.
 MODULE: Final = "-m"
@@ -50,7 +55,7 @@ _OPTIONS = (
         help="Which of nsys, torch and ncu, with commas between them.",
     ),
     _option("--prepare", is_flag=True, help="Run it once without a profiler first, so that what it builds is there."),
-    _option("--repeat", type=int, default=1, metavar="K", help="Run the nsys pass K times."),
+    _option("--repeat", type=int, default=1, metavar="K", help="Run the passes of nsys and torch K times."),
     _option("--timeout", "timeout_s", type=float, default=3600.0, metavar="SECONDS", help="Longest time of a pass."),
     _option("--arch", multiple=True, metavar="ARCH", help="Compile for sm_90 or the like; several make a fat binary."),
     _option("--nvcc", "nvcc_flags", flags=True, help="Further flags of nvcc, one or several in quotes."),
@@ -83,18 +88,30 @@ class _Collect(click.Command):
     """The command whose options stand before the program; what follows that is the program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As of any command, but that ``--`` behind the program lets options stand between both."""
+        """As of any command, but that ``--`` or ``--against`` behind the program lets options stand there."""
         return super().parse_args(ctx, self._options_first(ctx, args))
 
     def _options_first(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The words with the options before the program, if ``--`` ends them behind it."""
+        """The words with the options before the program, if ``--`` ends them behind it or ``--against`` is one."""
         if _END not in args:
-            return args
+            return self._against_first(ctx, args)
         head, rest = args[: args.index(_END)], args[args.index(_END) + 1 :]
         for at in range(len(head)):
             options = head[:at] + head[at + 1 :]
             if self._all_ours(ctx, options) and self._all_ours(ctx, head[:at]):
                 return [*options, _END, head[at], *rest]
+        return args
+
+    def _against_first(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The same without ``--``: options right behind the program are ours if ``--against`` is among them."""
+        places = (at for at, word in enumerate(args) if not word.startswith("-") and self._all_ours(ctx, args[:at]))
+        if (at := next(places, None)) is None:
+            return args
+        rest = args[at + 1 :]
+        for end in range(len(rest), 0, -1):
+            named = {word.partition("=")[0] for word in rest[:end]}
+            if _AGAINST in named and self._all_ours(ctx, rest[:end]):
+                return [*args[:at], *rest[:end], args[at], *rest[end:]]
         return args
 
     def _all_ours(self, ctx: click.Context, words: list[str]) -> bool:
@@ -118,6 +135,12 @@ def _note_ours(ctx: click.Context, workload: str, args: Sequence[str]) -> None:
 @click.command(cls=_Collect, context_settings={"allow_interspersed_args": False})
 @_all_options
 @click.option("-m", "module", is_flag=True, help="WORKLOAD is a module, as in python -m.")
+@click.option(
+    _AGAINST,
+    metavar="OTHER",
+    shell_complete=_complete.workloads,
+    help="Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the commands, for any machine, and run none of them.")
 @click.argument("workload", shell_complete=_complete.workloads)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete.files)
@@ -126,6 +149,7 @@ def collect(
     args: tuple[str, ...],
     *,
     module: bool,
+    against: str | None,
     dry_run: bool,
     **told: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
@@ -137,25 +161,50 @@ def collect(
     if module:
         workload, args = MODULE, (workload, *args)
     from kanalyze import collectors  # noqa: PLC0415 - --help need not wait
-    from kanalyze.collectors.base.errors import IncompleteError, InterruptedCaptureError  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import InterruptedCaptureError  # noqa: PLC0415 - as above
 
     options = _options(told)
     if dry_run:
-        emit("".join(f"{line}\n" for line in collectors.dry_run(workload, args, options)), None)
+        run_dry = collectors.dry_run if against is None else partial(collectors.dry_run_against, other=against)
+        emit("".join(f"{line}\n" for line in run_dry(workload, args=args, options=options)), None)
         return
     signal.signal(signal.SIGTERM, _stop)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
         signal.signal(signal.SIGHUP, _stop)
     try:
-        capture = collectors.collect(workload, args, options, Progress())
+        if against is None:
+            found: Capture | Captures = collectors.collect(workload, args, options, Progress())
+        else:
+            found = collectors.collect_against(workload, against, args, options, Progress())
     except KeyboardInterrupt:  # before anything was begun
         raise InterruptedCaptureError.during("the checks", None) from None
+    _finish(found)
+
+
+def _finish(found: Capture | Captures) -> None:
+    """Print what was recorded; of two programs, the command that compares them.
+
+    Raises:
+        IncompleteError: A pass failed, or a program says that its result is wrong.
+    """
+    from kanalyze.collectors import Captures  # noqa: PLC0415 - as above
+    from kanalyze.collectors.base.errors import IncompleteError  # noqa: PLC0415 - as above
+
+    if isinstance(found, Captures):
+        for side, capture in zip(SIDES, (found.base, found.new), strict=True):
+            _print_said(capture, f"{side}: ")
+        print_message(f"The captures are in {outlets.line(str(found.folder))}")
+        print_message(f"Compare them: {outlets.command('kanalyze', 'compare', found.base.folder, found.new.folder)}")
+        if found.problems:
+            raise IncompleteError.because(found.folder, found.problems, SIDES)
+        return
     try:
-        _summarize(capture)
+        _summarize(found)
     finally:
-        _print_capture(capture)
-    if capture.problems:
-        raise IncompleteError.because(capture.folder, capture.problems)
+        _print_said(found)
+        print_message(f"The capture is in {outlets.line(str(found.folder))}")
+    if found.problems:
+        raise IncompleteError.because(found.folder, found.problems)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -190,10 +239,9 @@ def _summarize(capture: Capture) -> None:
         flush(sys.stdout)
 
 
-def _print_capture(capture: Capture) -> None:
-    """Prints the program's own checks, notes, and the place of the capture."""
+def _print_said(capture: Capture, side: str = "") -> None:
+    """Prints the program's own checks, and notes."""
     for check in capture.checks:
-        print_message(f"The program says: {outlets.line(check)}")
+        print_message(f"The program says: {side}{outlets.line(check)}")
     for note in capture.notes:
-        print_message(f"Note: {outlets.line(note)}")
-    print_message(f"The capture is in {outlets.line(str(capture.folder))}")
+        print_message(f"Note: {side}{outlets.line(note)}")

@@ -99,11 +99,11 @@ class IncompleteError(KanalyzeError):
     exit_status = 1
 
     @classmethod
-    def because(cls, folder: Path, reasons: Iterable[str]) -> IncompleteError:
-        """Error: the capture in `folder` is incomplete for these `reasons`."""
-        return cls(
-            f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {folder / 'logs'} has what the tools said."
-        )
+    def because(cls, folder: Path, reasons: Iterable[str], sides: Iterable[str] = ("",)) -> IncompleteError:
+        """Error: the capture in `folder`, or the captures of two `sides` there, are incomplete for these `reasons`."""
+        logs = [str(folder / side / "logs") for side in sides]
+        told = f"{' and '.join(logs)} {'has' if len(logs) == 1 else 'have'} what the tools said"
+        return cls(f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {told}.")
 
 
 class InterruptedCaptureError(KanalyzeError):

@@ -14,6 +14,7 @@ from kanalyze.errors import OutputError
 from kanalyze.units import size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from os import PathLike
 
 _SQLITE: Final = b"SQLite format 3\0"
@@ -49,8 +50,8 @@ def target(name: str, output: str | PathLike[str] | None) -> Path:
     return next(path for path in tried if not os.path.lexists(path))
 
 
-def scratch(final: Path) -> Path:
-    """Creates a temporary folder beside `final`; absolute path.
+def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
+    """Creates a temporary folder beside `final`, with one for logs in it, or in each of its `sides`; absolute path.
 
     Raises:
         OutputError: It cannot be made, or there is no space for anything.
@@ -60,7 +61,8 @@ def scratch(final: Path) -> Path:
         if free < _LEAST_BYTES:
             raise OutputError.because(final, f"{size(free)} are free there")
         made = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{final.name}-", dir=final.absolute().parent))
-        (made / "logs").mkdir()
+        for side in sides:
+            (made / side / "logs").mkdir(parents=True)
     except OSError as error:
         raise OutputError.because(final, error.strerror or str(error)) from error
     return made

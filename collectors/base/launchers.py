@@ -42,6 +42,9 @@ WRAPPERS: Final = frozenset(
 #: Launchers that run the command in their arguments several times, possibly on other machines.
 SPREADERS: Final = frozenset({"mpirun", "mpiexec", "orterun", "srun"})
 
+#: Shells, whose arguments are a script and its own.
+_SHELLS: Final = frozenset({"sh", "bash", "zsh", "dash"})
+
 #: A Python, or a launcher of one, in a shell script.
 _STARTS_PYTHON: Final = re.compile(rb"(^|[\s/;&|])(python[\d.]*|torchrun|accelerate|deepspeed)\s")
 
@@ -89,9 +92,14 @@ def starts_python(program: str, args: Sequence[str], head: bytes) -> bool:
         return True
     if name in WRAPPERS | SPREADERS:
         return any(is_python(word) or word.endswith((".py", ".sh")) for word in args)
-    if name in ("sh", "bash", "zsh", "dash"):
+    if name in _SHELLS:
         return any(_reads_as_python_script(Path(word)) for word in args if not word.startswith("-"))
     return head.startswith(b"#!") and _reads_as_python_script(Path(program))
+
+
+def starts_another(name: str) -> bool:
+    """Whether the program called `name` runs another one, which its arguments name."""
+    return is_python(name) or name in LAUNCHERS | WRAPPERS | SPREADERS | _SHELLS
 
 
 def _reads_as_python_script(path: Path) -> bool:

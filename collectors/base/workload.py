@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-from kanalyze.collectors.base.errors import WorkloadError
-from kanalyze.collectors.base.launchers import LAUNCHERS, behind, starts_python
+from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
+from kanalyze.collectors.base.launchers import LAUNCHERS, behind, starts_another, starts_python
 from kanalyze.collectors.base.workloads import reference, references
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Workload:
             searched for.
         target: For Python: the script, or ``-m MODULE``.
         starts_python: For an executable: whether it seems to start Python with a script that cannot be determined.
+        given: The program as the user gave it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Workload:
     launcher: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
     starts_python: bool = False
+    given: str = field(default="", compare=False)
 
 
 def resolve(text: str, args: Sequence[str] = ()) -> Workload:
@@ -54,6 +57,10 @@ def resolve(text: str, args: Sequence[str] = ()) -> Workload:
     Raises:
         WorkloadError: There is no such thing, or it can neither be compiled nor run.
     """
+    return replace(_resolved(text, args), given=text)
+
+
+def _resolved(text: str, args: Sequence[str]) -> Workload:
     path = Path(text)
     if text == MODULE and args and not path.is_file():
         return Workload(_name(args[0].rpartition(".")[2]), "python", None, tuple(args[1:]), (), (MODULE, args[0]))
@@ -67,6 +74,39 @@ def resolve(text: str, args: Sequence[str] = ()) -> Workload:
         else:
             _refuse(path)
     return _of_file(path, tuple(args))
+
+
+def resolve_other(text: str, first: Workload) -> Workload:
+    """Resolves what is compared with the program `first`: a command in one text, or arguments for that program.
+
+    The arguments of `first` are given to both, and the other one's own come behind them, so that they count where a
+    program takes the last of two. A script or module alone is started as `first` is.
+
+    Raises:
+        BadOptionError: It is empty, or a quote in it is not closed.
+        WorkloadError: There is no such program.
+    """
+    try:
+        words = [text] if Path(text).is_file() else shlex.split(text)
+    except ValueError as error:
+        raise BadOptionError.of("--against", text, "a command with closed quotes") from error
+    if not words:
+        raise BadOptionError.of("--against", text, "a program, or arguments of the first one")
+    if words[0].startswith("-") and words[0] != MODULE:
+        return replace(first, args=(*first.args, *words))
+    if first.target[:1] == (MODULE,) and (words[0] == first.target[1] or not _known(words[0])):
+        words = [MODULE, *words]
+    found = resolve(words[0], words[1:])
+    if found.kind == "python" and not found.launcher:
+        found = replace(found, launcher=first.launcher)
+    # of a command behind a launcher that hides it, nobody knows which words are arguments of the program
+    hidden = first.kind == "executable" and first.path is not None and starts_another(first.path.name)
+    return replace(found, args=(*(() if hidden else first.args), *found.args))
+
+
+def _known(text: str) -> bool:
+    """Whether `text` is a file, a reference workload, a program on PATH, or stands before a module's name."""
+    return text == MODULE or Path(text).is_file() or reference(text) is not None or shutil.which(text) is not None
 
 
 def _refuse(path: Path) -> None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _NAMED: Final = 3
 
 
-def cached() -> frozenset[str]:
-    """Hashes of the kernels in the user's caches; to be called before the run."""
-    return compiled.hashes(compiled.caches(os.environ))
+def cached() -> frozenset[Path]:
+    """The kernels in the user's caches, unread; to be called before the run."""
+    return frozenset(path for cache in compiled.caches(os.environ) for path in cache.glob("*/*.json"))
 
 
-def keep(folder: Path, before: frozenset[str], launched: Iterable[str]) -> list[str]:
+def keep(folder: Path, before: frozenset[Path], launched: Iterable[str]) -> list[str]:
     """Write ``compiled.json`` and the PTX of new cache entries, unless the torch pass did.
 
     Returns:
@@ -36,7 +36,8 @@ def keep(folder: Path, before: frozenset[str], launched: Iterable[str]) -> list[
     if (folder / compiled.FILE).exists():
         return []
     found = compiled.entries(compiled.caches(os.environ))
-    made = compiled.rows(found, before=before, fresh=False)
+    old = frozenset(entry.metadata["hash"] for entry in found if entry.path in before)
+    made = compiled.rows(found, before=old, fresh=False)
     compiled.keep(folder, found, made)
     new = {row["name"] for row in made}
     cached_names = {str(entry.metadata.get("name") or entry.path.stem) for entry in found}

@@ -16,6 +16,7 @@ from kanalyze.collectors.tools.ncu_launches import Launch, first_launch, parse, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kanalyze.collectors.base.step import Step
     from kanalyze.collectors.run.plan import Plan
@@ -39,12 +40,15 @@ class Found:
     checks: dict[str, list[Check]] = field(default_factory=dict)
 
 
-def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
-    """Record the run as often as requested, export each, and list the first one's kernel launches."""
-    for number in range(1, plan.options.repeat + 1):
-        for step in plan.nsys(number):
-            _run(step, runner, found)
-    if plan.makes_ranges and not _take_up(plan, runner):
+def run_nsys(plan: Plan, runner: Runner, found: Found, number: int) -> None:
+    """Record the run for the `number`-th time, and export it."""
+    for step in plan.nsys(number):
+        _run(step, runner, found)
+
+
+def list_launches(plan: Plan, runner: Runner, found: Found) -> None:
+    """List the kernel launches of the first recording."""
+    if plan.makes_ranges and not _take_up(plan, runner, plan.folder):
         runner.note("torch did not come to its end: ranges of operators may be missing")
     listing = plan.launches()
     try:
@@ -57,28 +61,30 @@ def run_nsys(plan: Plan, runner: Runner, found: Found) -> None:
         runner.note(NO_KERNELS)
 
 
-def run_torch(plan: Plan, runner: Runner, found: Found) -> None:
-    """Run the script under torch.profiler."""
-    for step in plan.torch():
+def run_torch(plan: Plan, runner: Runner, found: Found, number: int) -> None:
+    """Run the script under torch.profiler for the `number`-th time."""
+    for step in plan.torch(number):
         _run(step, runner, found)
-    if not _take_up(plan, runner):
-        raise StepFailedError("torch.profiler did not come to its end", plan.torch()[-1])
+    if not _take_up(plan, runner, plan.torch_folder(number)):
+        files.discard({plan.torch_folder(number)} - {plan.folder})
+        raise StepFailedError("torch.profiler did not come to its end", plan.torch(number)[-1])
 
 
-def _take_up(plan: Plan, runner: Runner) -> bool:
-    """Copy the runner's results into the record; False if the runner did not finish."""
-    told = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in plan.folder.glob("torch-run*.json")}
-    runner.record.torch = told
+def _take_up(plan: Plan, runner: Runner, out: Path) -> bool:
+    """Copy the runner's results in the folder `out` into the record; False if the runner did not finish."""
+    told = {path: json.loads(path.read_text(encoding="utf-8")) for path in out.glob("torch-run*.json")}
+    runner.record.torch |= {str(path.relative_to(plan.folder).with_suffix("")): run for path, run in told.items()}
     for note in (note for run in told.values() for note in (*run["notes"], *run["failures"])):
         runner.note(note)
-    compiled.merge_ranks(plan.folder)
+    compiled.merge_ranks(out)
     # inductor's workers that exit after the program recreate their folders
-    files.discard(set(plan.folder.glob(f"{torch_pass.OWN_CACHES}*")))
+    files.discard(set(out.glob(f"{torch_pass.OWN_CACHES}*")))
     return bool(told) and all(run["workload"]["ended"] != "unknown" for run in told.values())
 
 
-def run_ncu(plan: Plan, runner: Runner, found: Found) -> None:
-    """Profile the heaviest kernels, one program run per group, within the time budget."""
+def run_ncu(plan: Plan, runner: Runner, found: Found, number: int = 1) -> None:
+    """Profile the heaviest kernels, one program run per group, within the time budget; `number` is always 1."""
+    del number
     if found.launches is None:
         chosen = [unselected(plan.options)]
         runner.note("no nsys pass says which kernels are heavy: these are the program's first launches")
@@ -146,5 +152,12 @@ def _run(step: Step, runner: Runner, found: Found, limit_s: float | None = None)
         found.checks[step.name] = checks(step.log)
 
 
-#: Passes by name.
-RUNS: Final[dict[str, Callable[[Plan, Runner, Found], None]]] = {"nsys": run_nsys, "torch": run_torch, "ncu": run_ncu}
+#: One run of each pass.
+RUNS: Final[dict[str, Callable[[Plan, Runner, Found, int], None]]] = {
+    "nsys": run_nsys,
+    "torch": run_torch,
+    "ncu": run_ncu,
+}
+
+#: What a pass does after its last run.
+ENDS: Final[dict[str, Callable[[Plan, Runner, Found], None]]] = {"nsys": list_launches}

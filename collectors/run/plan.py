@@ -8,8 +8,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from kanalyze.collectors.base.options import PASSES
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.tools import ncu, nsys, torch_pass
 from kanalyze.collectors.tools.ncu_launches import Selection, filter_flags, unselected
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from kanalyze.collectors.base.options import Options
     from kanalyze.collectors.base.workload import Workload
     from kanalyze.collectors.tools.found import Tools
+
+T = TypeVar("T")
+
+#: The passes that --repeat repeats.
+_REPEATED: Final = ("nsys", "torch")
 
 #: The script that runs in the workload's Python.
 RUNNER: Final = Path(__file__).parents[1] / "in_workload" / "torch_runner.py"
@@ -67,11 +73,14 @@ class Plan:
     @property
     def recorded(self) -> tuple[str, ...]:
         """The command that nsys records: the workload, possibly with NVTX ranges for operators."""
-        return self._under_runner if self.makes_ranges else self.command
+        return self._under_runner(self.folder) if self.makes_ranges else self.command
 
-    @property
-    def _under_runner(self) -> tuple[str, ...]:
-        return torch_pass.command(str(self.tools.python), self.runner, self.folder, self.options, self.workload)
+    def _under_runner(self, out: Path) -> tuple[str, ...]:
+        return torch_pass.command(str(self.tools.python), self.runner, out, self.options, self.workload)
+
+    def repetitions(self, name: str) -> int:
+        """How often the pass `name` runs the program."""
+        return self.options.repeat if name in _REPEATED else 1
 
     def log(self, name: str) -> Path:
         """The log file of the step `name`."""
@@ -83,7 +92,7 @@ class Plan:
 
     def nsys(self, number: int) -> list[Step]:
         """The steps of the nsys pass; `number` is the repetition, from 1."""
-        name = "nsys" if number == 1 else f"nsys-{number}"
+        name = numbered("nsys", number)
         report, tool = self.folder / name, self.tools.nsys.command
         recorded, exported = report.with_name(f"{name}.nsys-rep"), report.with_name(f"{name}.sqlite")
         profile = nsys.profile(tool, report, self.options, self.recorded)
@@ -105,13 +114,18 @@ class Plan:
         command = nsys.launches(self.tools.nsys.command, self.folder / "nsys")
         return Step("nsys-launches", command, self.log("nsys-launches"), outputs=(listing,), stdout=listing)
 
-    def torch(self) -> list[Step]:
-        """The step of the torch pass."""
-        return [Step("torch", self._under_runner, self.log("torch"), runs_workload=True, has_runner=True)]
+    def torch_folder(self, number: int) -> Path:
+        """Where the torch pass writes; a repetition has a folder of its own, as its files are called the same."""
+        return self.folder if number == 1 else self.folder / numbered("torch", number)
+
+    def torch(self, number: int) -> list[Step]:
+        """The step of the torch pass; `number` is the repetition, from 1."""
+        name, command = numbered("torch", number), self._under_runner(self.torch_folder(number))
+        return [Step(name, command, self.log(name), runs_workload=True, has_runner=True)]
 
     def ncu(self, number: int, selection: Selection) -> list[Step]:
         """The steps of one ncu run; `number` is the group of launches, from 1."""
-        name = "ncu" if number == 1 else f"ncu-{number}"
+        name = numbered("ncu", number)
         report, tool = self.folder / name, self.tools.ncu.command
         recorded = report.with_name(f"{name}.ncu-rep")
         profile = ncu.profile(tool, report, self.options, selection, self.command)
@@ -124,26 +138,68 @@ class Plan:
         return Step(step, command, self.log(step), outputs=(written,), stdout=written)
 
 
-def script(plan: Plan, passes: Sequence[str], compiled: tuple[str, ...] | None) -> list[str]:
-    """All commands of a run as shell lines; `compiled` is the compile command.
+def numbered(name: str, number: int) -> str:
+    """The name of the `number`-th run, from 1; the first has none."""
+    return name if number == 1 else f"{name}-{number}"
+
+
+def in_order(sides: Sequence[T], number: int) -> Sequence[T]:
+    """The sides in the order of their `number`-th runs, from 1: A B, B A, A B, and so on."""
+    return sides if number % 2 else sides[::-1]
+
+
+class Scripted(NamedTuple):
+    """A program as a shell script.
+
+    Attributes:
+        plan: Its commands.
+        passes: Which passes.
+        compiled: The compile command.
+        side: ``base`` or ``new``, of two programs.
+    """
+
+    plan: Plan
+    passes: Sequence[str]
+    compiled: tuple[str, ...] | None = None
+    side: str = ""
+
+    def titled(self, title: str, lines: Sequence[str]) -> list[str]:
+        """The `lines` below a comment."""
+        return [f"# {title}: {self.side}" if self.side else f"# {title}", *lines]
+
+
+def script(*programs: Scripted) -> list[str]:
+    """All commands of a run as shell lines, those of two programs in turns.
 
     The launches for ncu are only known after the nsys pass: its command selects them from the listing.
     """
-    lines = [f"mkdir -p {shlex.quote(str(plan.folder / 'logs'))}"]
-    if compiled is not None:
-        binary = Path(compiled[compiled.index("-o") + 1])
-        lines += ["# compile", f"mkdir -p {shlex.quote(str(binary.parent))}", shlex.join(compiled)]
-    if plan.options.prepare:
-        lines += ["# without a profiler", plan.prepare().shell]
-    if "nsys" in passes:
-        for number in range(1, plan.options.repeat + 1):
-            again = f", {number} of {plan.options.repeat}" if plan.options.repeat > 1 else ""
-            lines += [f"# nsys{again}", *(step.shell for step in plan.nsys(number))]
-    if "torch" in passes:
-        lines += ["# torch.profiler", *(step.shell for step in plan.torch())]
-    if "ncu" in passes:
-        lines += ["# ncu", *_ncu_lines(plan, chosen="nsys" in passes)]
+    lines = [line for one in programs for line in _made_ready(one)]
+    for one in programs:
+        lines += one.titled("without a profiler", [one.plan.prepare().shell]) if one.plan.options.prepare else []
+    for name in PASSES:
+        taking_part = [one for one in programs if name in one.passes]
+        for number in range(1, max((one.plan.repetitions(name) for one in taking_part), default=0) + 1):
+            lines += [line for one in in_order(taking_part, number) for line in _run_lines(one, name, number)]
     return lines
+
+
+def _made_ready(one: Scripted) -> list[str]:
+    """The lines that make the folder, and compile."""
+    lines = [f"mkdir -p {shlex.quote(str(one.plan.folder / 'logs'))}"]
+    if one.compiled is not None:
+        binary = Path(one.compiled[one.compiled.index("-o") + 1])
+        lines += one.titled("compile", [f"mkdir -p {shlex.quote(str(binary.parent))}", shlex.join(one.compiled)])
+    return lines
+
+
+def _run_lines(one: Scripted, name: str, number: int) -> list[str]:
+    """The lines of one run of a pass."""
+    if name == "ncu":
+        return one.titled(name, _ncu_lines(one.plan, chosen="nsys" in one.passes))
+    title, steps = ("nsys", one.plan.nsys) if name == "nsys" else ("torch.profiler", one.plan.torch)
+    count = one.plan.repetitions(name)
+    again = f", {number} of {count}" if count > 1 else ""
+    return one.titled(f"{title}{again}", [step.shell for step in steps(number)])
 
 
 def _ncu_lines(plan: Plan, *, chosen: bool) -> list[str]:

@@ -13,17 +13,21 @@ from kanalyze.collectors.base.workloads import references
 from kanalyze.collectors.run.plan import OWN_PYTHON, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.collectors.base.programs import Program
 
 #: Words that stand for a variable of the shell, in place of a path that only the other machine knows.
 _RUNNER: Final = "KANALYZE_RUNNER"
-_WORKLOAD: Final = "KANALYZE_WORKLOAD"
+_WORKLOADS: Final = ("KANALYZE_WORKLOAD", "KANALYZE_OTHER")
+
+_VARIABLES: Final = ("workload", "other")
 
 _SAYS_RUNNER: Final = "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"
 
 
-def portable(plan: Plan, workload: str) -> Plan:
-    """The same plan with names of programs and relative paths; `workload` is the program as it was given.
+def portable(plan: Plan, others: Sequence[Plan] = ()) -> Plan:
+    """The same plan with names of programs and relative paths; `others` are those of programs that come before it.
 
     A program that was given by its whole path, or that is not on PATH, stays. The Python is the one called python3.
     """
@@ -37,8 +41,11 @@ def portable(plan: Plan, workload: str) -> Plan:
         python=python,
     )
 
+    paths = [other.workload.path for other in others]
+    variable = _WORKLOADS[paths.index(work.path) if work.path in paths else len(paths)]
+
     def named(word: str) -> str:
-        return word if word == workload else _WORKLOAD if _reference(word) else _relative(word)
+        return word if word == work.given else variable if _reference(word) else _relative(word)
 
     path = work.path and Path(named(str(work.path)))
     target, launcher = tuple(map(named, work.target)), tuple(map(named, work.launcher))
@@ -46,13 +53,12 @@ def portable(plan: Plan, workload: str) -> Plan:
     return replace(plan, tools=tools, workload=work, runner=Path(_RUNNER))
 
 
-def defined(lines: list[str], plan: Plan) -> list[str]:
-    """Shell lines of a portable plan with the variables that stand in them, defined first; `plan` is the original."""
-    known = next((one.name for one in references() if one.path == plan.workload.path), "")
-    values = {
-        _RUNNER: ("runner", shlex.join([OWN_PYTHON, "-c", _SAYS_RUNNER])),
-        _WORKLOAD: ("workload", f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', known])} | head -n 1"),
-    }
+def defined(lines: list[str], plans: Sequence[Plan]) -> list[str]:
+    """Shell lines of portable plans with the variables that stand in them, defined first; `plans` are the originals."""
+    values = {_RUNNER: ("runner", shlex.join([OWN_PYTHON, "-c", _SAYS_RUNNER]))}
+    for word, variable, plan in zip(_WORKLOADS, _VARIABLES, plans, strict=False):
+        known = next((one.name for one in references() if one.path == plan.workload.path), "")
+        values[word] = variable, f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', known])} | head -n 1"
     found = {word: value for word, value in values.items() if any(word in line for line in lines)}
     for word, (name, _) in found.items():
         lines = [line.replace(word, f'"${name}"') for line in lines]

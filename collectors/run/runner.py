@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,7 +84,7 @@ class Runner:
         timeout_s: Time limit of the pass, in seconds.
         starter: Starts processes.
         stopped: Whether the tool stops the program at the end, so that its exit status is meaningless.
-        began: When the pass began.
+        spent_s: Seconds that its steps took, without what other programs ran in between.
     """
 
     record: PassRecord
@@ -92,12 +92,12 @@ class Runner:
     timeout_s: float
     starter: Starter = subprocess.Popen
     stopped: bool = False
-    began: float = field(default_factory=time.monotonic)
+    spent_s: float = 0.0
 
     @property
     def left_s(self) -> float:
         """Seconds left of the pass's time."""
-        return self.timeout_s - (time.monotonic() - self.began)
+        return self.timeout_s - self.spent_s
 
     def note(self, text: str) -> None:
         """Add a note to the pass, deduplicated."""
@@ -114,10 +114,13 @@ class Runner:
         Raises:
             StepFailedError: It could not be started, exceeded the time limit, or failed. Its outputs are removed.
         """
-        before = entries(step.log.parent.parent)
+        before, began = entries(step.log.parent.parent), time.monotonic()
         with ExitStack() as failed:
             failed.callback(lambda: discard(entries(step.log.parent.parent) - before))
-            self._run(step, max(self.left_s if limit_s is None else min(limit_s, self.left_s), 0.0))
+            try:
+                self._run(step, max(self.left_s if limit_s is None else min(limit_s, self.left_s), 0.0))
+            finally:
+                self.spent_s += time.monotonic() - began
             failed.pop_all()  # what it made stays
 
     def _run(self, step: Step, limit_s: float) -> None:

@@ -136,6 +136,109 @@ def test_an_option_of_ours_behind_the_program_is_passed_on_with_a_word(machine):
     assert ran.error.startswith("Note: passed on to program: --repeat. Options of kanalyze stand before the program.\n")
 
 
+def profiled(machine):
+    """The programs that nsys ran, each with its arguments."""
+    commands = [words for words in machine.called("nsys") if words[0] == "profile"]
+    return [words[next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-")) :] for words in commands]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--repeat", "2", "--against", "--fused", "program", "--epochs", "2"],
+        ["program", "--repeat", "2", "--against", "--fused", "--epochs", "2"],
+        ["--repeat=2", "program", "--against=--fused", "--epochs", "2"],
+        ["program", "--against", "program --fused", "--repeat", "2", "--", "--epochs", "2"],
+        ["--against", "program --fused", "--repeat", "2", "--", "program", "--epochs", "2"],
+    ],
+)
+def test_two_programs_and_the_arguments_of_both(machine, words):
+    ran = run("collect", "--with", "nsys", "-o", "cap", *words)
+    assert (ran.status, ran.text, "passed on" in ran.error) == (0, "", False)
+    base = [str(machine.folder / "program"), "--epochs", "2"]
+    new = [*base, "--fused"]
+    assert profiled(machine) == [base, new, new, base]
+    assert ran.error.splitlines()[-4:] == [
+        "The program says: base: Max error: 0",
+        "The program says: new: Max error: 0",
+        "The captures are in cap",
+        "Compare them: kanalyze compare cap/base cap/new",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "passed"),
+    [
+        (["program", "--epochs", "2", "--against", "--fused"], ["--epochs", "2", "--against", "--fused"]),
+        (["program", "--", "--against", "--fused"], ["--against", "--fused"]),
+        (["--", "program", "--against", "--fused"], ["--against", "--fused"]),
+        (["program", "--against"], ["--against"]),
+    ],
+)
+def test_an_option_of_that_name_is_the_program_s_where_it_stands_among_its_own(machine, words, passed):
+    assert run("collect", "--with", "nsys", "-o", "cap", *words).status == 0
+    assert [words[1:] for words in profiled(machine)] == [passed]
+
+
+def test_two_modules(machine):
+    Path("package").mkdir()
+    for name in ("train", "other"):
+        Path(f"package/{name}.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    python = ["--with", "nsys", "-o", "cap", "--python", sys.executable]
+    ran = run("collect", *python, "-m", "package.train", "--against", "package.other --fused", "--lr", "0.1")
+    assert ran.status == 0
+    assert [words[words.index(sys.executable) :] for words in machine.called("nsys") if words[0] == "profile"] == [
+        [sys.executable, "-m", "package.train", "--lr", "0.1"],
+        [sys.executable, "-m", "package.other", "--lr", "0.1", "--fused"],
+    ]
+
+
+def test_each_of_two_captures_is_read_as_any_other(machine):
+    assert run("collect", "--with", "nsys", "program", "--against", "--fused", "-o", "cap").status == 0
+    alone = run("collect", "--with", "nsys", "-o", "alone", "program")
+    page = run("summarize", "cap/new")
+    assert (page.status, page.lines[0].split()[0]) == (0, "new")
+    section = "WHERE THE TIME WENT"
+    body = alone.text.partition(section)[2]
+    assert page.text.partition(section)[2] == body.replace("alone", "cap/new")
+    both = run("summarize", "cap")
+    assert (both.status, [line.split()[0] for line in both.lines if "NVIDIA H200" in line]) == (0, ["base", "new"])
+    assert machine.called("ncu") == []
+
+
+def test_what_fails_of_two_programs_is_told_with_its_side(machine):
+    machine.mode("ncu", "no permission")
+    ran = run("collect", "-o", "cap", "program", "--against", "--fused")
+    assert ran.status == 1
+    message, remedy = ran.error.splitlines()[-2:]
+    assert message.startswith("kanalyze: cap: base: ncu failed: this user may not read the GPU's performance counters")
+    assert "; new: ncu failed: this user may not" in message
+    assert remedy == (
+        "What was recorded is kept; cap/base/logs and cap/new/logs have what the tools said.  [capture-incomplete]"
+    )
+    assert "Compare them: kanalyze compare cap/base cap/new" in ran.error
+
+
+def test_the_commands_of_a_dry_run_of_two_programs_do_what_the_run_does(machine):
+    """In the same order, with the same reports."""
+    machine.write("python3", OWN_PYTHON)
+    words = ["program", "--repeat", "3", "--against", "program 'a b'"]
+    ran = run("collect", "--dry-run", *words, "-o", "my pasted")
+    assert (ran.status, ran.error, machine.called("nsys")) == (0, "", [])
+    ended = subprocess.run(["/bin/sh", "-eu"], input=ran.raw, env=environment(), check=False, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+    pasted = profiled(machine), machine.called("ncu")
+    assert run("collect", *words, "-o", "run").status == 0
+    files = [{path.relative_to(top) for path in Path(top).rglob("*.sqlite")} for top in ("run", "my pasted")]
+    assert files[0] == files[1]
+    assert len(files[0]) == 6
+    program = str(machine.folder / "program")
+    named = [["program" if word == program else word for word in words] for words in profiled(machine)[6:]]
+    assert named == pasted[0]
+    assert [words[1:] for words in named] == [[], ["a b"], ["a b"], [], [], ["a b"]]
+    assert len(machine.called("ncu")) == 2 * len(pasted[1])
+
+
 @pytest.mark.parametrize("dashes", [[], ["--"]])
 def test_a_module_and_its_arguments(machine, dashes):
     Path("package").mkdir()

@@ -170,6 +170,7 @@ def script(arguments):  # scripts are written for the shell, but for the referen
 if "--out" not in words:  # without the runner
     sys.exit(script(words))
 folder = pathlib.Path(words[words.index("--out") + 1])
+folder.mkdir(exist_ok=True)
 def told(ended, notes=()):
     run = {"workload": {"ended": ended}, "notes": list(notes), "failures": []}
     (folder / "torch-run.json").write_text(json.dumps(run))

@@ -70,7 +70,7 @@ def test_the_runner_stands_in_the_script_s_place_and_the_plain_command_is_as_giv
     plan = Plan(work, Options(), find_tools(Options(), work, torch=False), Path("/c"))
     script = str(Path("train.py").absolute())
     assert list(plan.command[1:]) == ["-n", "2", "python3.99", "-u", script, "a b"]
-    under = list(plan.torch()[0].argv)
+    under = list(plan.torch(1)[0].argv)
     assert under[1:5] == ["-n", "2", "python3.99", "-u"]
     assert Path(under[5]).name == "torch_runner.py"
     assert under[-3:] == ["--", script, "a b"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base.errors import WorkloadError
-from kanalyze.collectors.base.workload import resolve
+from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
+from kanalyze.collectors.base.workload import resolve, resolve_other
 from kanalyze.collectors.base.workloads import Reference, references
 
 
@@ -116,3 +116,73 @@ def test_every_reference_workload_says_what_it_teaches():
     }
     assert all(isinstance(one, Reference) and one.teaches.endswith(".") for one in found.values())
     assert found["add_parallel"].variants == ("managed", "explicit")
+
+
+# The other program of two
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "target", "given"),
+    [
+        (["train.py"], "--fused", ["train.py"], ["--fused"]),
+        (["train.py", "fit", "--lr", "1"], "--lr=2 'a b'", ["train.py"], ["fit", "--lr", "1", "--lr=2", "a b"]),
+        (["train.py", "--lr", "1"], "train.py --fused", ["train.py"], ["--lr", "1", "--fused"]),
+        (["-m", "package.train", "-x"], "package.train --fused", ["-m", "package.train"], ["-x", "--fused"]),
+        (["-m", "package.train"], "package.other", ["-m", "package.other"], []),
+        (["-m", "tool"], "tool --fused", ["-m", "tool"], ["--fused"]),
+        (["-m", "package.train"], "-m package.other -x", ["-m", "package.other"], ["-x"]),
+        (["train.py", "1"], "-m package.other", ["-m", "package.other"], ["1"]),
+        (["-m", "package.train", "1"], "train.py", ["train.py"], ["1"]),
+    ],
+)
+def test_the_other_of_two_scripts(files, first, other, target, given):
+    del files
+    kind, launcher, _, told_target, told_args = told(resolve_other(other, resolve(first[0], first[1:])))
+    assert (kind, launcher, told_target, told_args) == ("python", [], target, given)
+
+
+@pytest.mark.parametrize(
+    ("first", "args", "other", "found"),
+    [
+        ("add.cu", ["1"], "tool -n 2", ("executable", "tool", ("1", "-n", "2"))),
+        ("tool", ["1"], "a b.cu", ("cuda", "a_b", ("1",))),
+        ("tool", ["1"], "'a b.cu' 2", ("cuda", "a_b", ("1", "2"))),
+        ("tool", [], "add", ("cuda", "add", ())),
+        # what a launcher starts is among its arguments, so that none are for both
+        ("sh", ["run.sh", "1"], "sh other.sh", ("executable", "sh", ("other.sh",))),
+        ("sh", ["run.sh", "1"], "tool", ("executable", "tool", ())),
+        ("sh", ["run.sh", "1"], "--fused", ("executable", "sh", ("run.sh", "1", "--fused"))),
+    ],
+)
+def test_the_other_of_two_programs(files, first, args, other, found):
+    (files / "add.cu").write_text("")
+    Path("add.cu").write_text("")
+    work = resolve_other(other, resolve(first, args))
+    assert (work.kind, work.name, work.args) == found
+
+
+def test_a_script_alone_is_started_as_the_first_one(files):
+    del files
+    first = resolve("torchrun", ["--standalone", "train.py", "--lr", "1"])
+    Path("other.py").write_text("")
+    for other, launcher in (
+        ("other.py -x", ["torchrun"]),
+        ("-x", ["torchrun"]),
+        ("python3.99 other.py -x", ["python3.99"]),
+    ):
+        kind, found, _, target, args = told(resolve_other(other, first))
+        assert (kind, found, args) == ("python", launcher, ["--lr", "1", "-x"])
+        assert target == (["train.py"] if other == "-x" else ["other.py"])
+
+
+@pytest.mark.parametrize("text", ["", " ", "train.py 'open"])
+def test_another_program_needs_words(files, text):
+    del files
+    with pytest.raises(BadOptionError, match="--against"):
+        resolve_other(text, resolve("train.py"))
+
+
+def test_another_program_that_is_none(files):
+    del files
+    with pytest.raises(WorkloadError, match=r"no\.py: no such file"):
+        resolve_other("no.py", resolve("train.py"))

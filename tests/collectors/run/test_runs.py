@@ -93,7 +93,7 @@ def test_every_key_of_the_manifest_is_documented_and_no_other(program):
         for name, text in zip(parts[1::2], parts[2::2], strict=True)
     }
     told = collect(program, output=Path("cap"), passes=("nsys",)).manifest
-    assert sorted(documented["Manifest"]) == sorted([*told, "build", "prepare"])
+    assert sorted(documented["Manifest"]) == sorted([*told, "build", "prepare", "against"])
     assert documented["Passes"] == list(told["passes"][0])
 
 

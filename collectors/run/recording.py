@@ -1,0 +1,360 @@
+"""Records one program: compiles it, runs the passes turn by turn, and writes what was finished with its manifest."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kanalyze.collectors.base import files, nvcc, process
+from kanalyze.collectors.base.checks import checks
+from kanalyze.collectors.base.errors import CompileError
+from kanalyze.collectors.base.options import PASSES
+from kanalyze.collectors.base.progress import Event
+from kanalyze.collectors.run import build_cache as cache
+from kanalyze.collectors.run import compiled_after
+from kanalyze.collectors.run.passes import ENDS, NO_KERNELS, RUNS, Found
+from kanalyze.collectors.run.plan import Plan, numbered
+from kanalyze.collectors.run.runner import Runner, StepFailedError
+from kanalyze.collectors.tools import machine, manifest
+from kanalyze.collectors.tools.found import obstacles, wanted_passes
+from kanalyze.collectors.tools.manifest import PassRecord
+from kanalyze.errors import CollectError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kanalyze.collectors.base.options import Options
+    from kanalyze.collectors.base.process import Starter
+    from kanalyze.collectors.base.progress import Progress
+    from kanalyze.collectors.base.workload import Workload
+    from kanalyze.collectors.tools.found import Tools
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A finished capture.
+
+    Attributes:
+        folder: The capture folder.
+        manifest: The content of manifest.json.
+        problems: Failed passes and failed checks; empty if all succeeded.
+        notes: Notes on single passes.
+    """
+
+    folder: Path
+    manifest: dict[str, object] = field(repr=False)
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def reports(self) -> list[Path]:
+        """The reports in the capture that kanalyze reads: one per run of the nsys pass."""
+        return sorted(self.folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
+
+    @property
+    def checks(self) -> list[str]:
+        """The program's distinct check lines."""
+        told: list[dict[str, object]] = self.manifest["checks"]  # type: ignore[assignment] # it is JSON
+        return list(dict.fromkeys(str(check["line"]) for check in told))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is recorded, and how.
+
+    Attributes:
+        workload: The program.
+        options: The options.
+        tools: The tools found for it.
+        progress: Receives progress events.
+        starter: Starts processes.
+        side: ``base`` or ``new``, where two programs are recorded in turns; else empty.
+    """
+
+    workload: Workload
+    options: Options
+    tools: Tools
+    progress: Progress
+    starter: Starter = subprocess.Popen
+    side: str = ""
+
+    @property
+    def label(self) -> str:
+        """The program's name in messages."""
+        return f"{self.side} ({self.workload.name})" if self.side else self.workload.name
+
+    def said(self, text: str) -> str:
+        """A message, with the side that it is about."""
+        return f"{self.side}: {text}" if self.side else text
+
+    def of(self, name: str) -> str:
+        """A pass or stage by its name, with the side whose it is."""
+        return f"{name} of {self.side}" if self.side else name
+
+    @property
+    def arch(self) -> tuple[str, ...]:
+        """Architectures to compile for: as requested, else those of the GPUs present."""
+        return self.options.arch or self.tools.gpus.compute_capabilities
+
+
+@dataclass
+class Recording:
+    """A program that is being recorded into `folder`.
+
+    Attributes:
+        setting: The program, the options and the tools.
+        folder: The folder to write.
+        plan: The commands.
+        records: The passes so far.
+        runs: How many runs each pass has finished.
+        turns: The place of each run among those of both programs, by the name of its report.
+        content: The manifest so far.
+    """
+
+    setting: Setting
+    folder: Path
+    plan: Plan = field(init=False)
+    records: list[PassRecord] = field(default_factory=list)
+    runs: dict[str, int] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+    content: dict[str, object] = field(default_factory=dict)
+    _possible: list[str] = field(default_factory=list)
+    _found: Found = field(default_factory=Found)
+    _runner: Runner | None = None
+    _compiled: frozenset[Path] = frozenset()
+    _last_failure: StepFailedError | None = None
+    _began_unix_s: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        """Plan it."""
+        self.plan = Plan(self.setting.workload, self.setting.options, self.setting.tools, self.folder)
+
+    # Stages, in order
+
+    def compile(self) -> None:
+        """Compile a CUDA source.
+
+        Raises:
+            CompileError: It does not compile, or there is no nvcc.
+        """
+        if self.setting.workload.kind == "cuda":
+            self.plan = replace(self.plan, binary=self._built())
+
+    def begin(self) -> None:
+        """Look which passes can run; the others are reported and recorded with their reason.
+
+        Raises:
+            CollectError: None can.
+        """
+        workload, options, tools = self.setting.workload, self.setting.options, self.setting.tools
+        self.content |= manifest.beginning(workload, options, tools, self.plan.command)
+        why, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
+        if len(why) == len(wanted):
+            reasons = {self.setting.said(name): obstacle.why for name, obstacle in why.items()}
+            raise CollectError.impossible(reasons, dict.fromkeys(obstacle.remedy for obstacle in why.values()))
+        for name, obstacle in why.items():
+            self._skip(name, obstacle.why, obstacle.remedy)
+        self._possible = [name for name in wanted if name not in why]
+
+    def prepare(self) -> None:
+        """Run the program without a profiler first; if it fails there, it fails in every pass.
+
+        Raises:
+            CollectError: It failed.
+        """
+        setting, step, record = self.setting, self.plan.prepare(), PassRecord("prepare")
+        try:
+            with self._compiling():
+                Runner(record, setting.progress, setting.options.timeout_s, setting.starter).run(step)
+        except StepFailedError as error:
+            self._say_locks(record, error)
+            if error.of_program and error.status is not None:
+                raise CollectError.program_failed(setting.label, error.status, error.said) from error
+            reason = setting.said(f"without a profiler it {error.why}")
+            raise CollectError.every_pass_failed([reason], error.said) from error
+        self.content["prepare"] = record.steps[0]
+        self._found.checks[step.name] = checks(step.log)
+
+    def begin_pass(self, name: str) -> bool:
+        """Begin a pass; False if it cannot run."""
+        if name not in self._possible:
+            return False
+        if name == "ncu" and self._found.launches is not None and not self._found.launches:
+            self._skip(name, NO_KERNELS)
+            return False
+        record = PassRecord(name, before=machine.state(self.setting.tools.gpus.smi))
+        self.records.append(record)
+        options = self.setting.options
+        self._runner = Runner(record, self.setting.progress, options.timeout_s, self.setting.starter)
+        self._runner.stopped = name == "nsys" and options.duration_s is not None
+        return True
+
+    def run(self, number: int, turn: int) -> bool:
+        """Run the begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed.
+
+        Raises:
+            CollectError: The program failed before anything was recorded.
+        """
+        runner = self._begun()
+        record = runner.record
+        try:
+            with self._compiling():
+                RUNS[record.name](self.plan, runner, self._found, number)
+        except StepFailedError as error:
+            self._failed(record, error)
+            return False
+        self.runs[record.name] = number
+        self.turns[numbered(record.name, number)] = turn
+        return True
+
+    def end_pass(self, why: str = "") -> None:
+        """End the begun pass; with `why` it was interrupted."""
+        runner = self._begun()
+        record = runner.record
+        if why:
+            record.status, record.why = "interrupted", why
+            self._say_locks(record)
+        elif record.name in ENDS and self.runs.get(record.name):
+            ENDS[record.name](self.plan, runner, self._found)
+        record.duration_ns = int(runner.spent_s * 1e9)
+        record.after = machine.state(self.setting.tools.gpus.smi)
+        self._runner = None
+
+    def interrupt(self) -> None:
+        """Record that the user stopped the begun pass, and those that did not begin."""
+        if self._runner is not None:
+            self.end_pass("stopped by the user")
+        reached = {record.name for record in self.records}
+        for rest in wanted_passes(self.setting.workload, self.setting.options):
+            if rest not in reached:
+                self.records.append(PassRecord(rest, "interrupted", "stopped by the user before it began"))
+
+    def write(self, status: str, seconds: float, final: Path) -> None:
+        """Write the manifest, with paths as they will be in the folder `final`."""
+        self._keep_compiled()
+        self.records.sort(key=lambda record: PASSES.index(record.name))
+        self.content |= {
+            "status": status,
+            "duration_ns": int(seconds * 1e9),
+            "checks": [{"step": step, **vars(check)} for step, found in self._found.checks.items() for check in found],
+            "passes": [vars(record) for record in self.records],
+            "files": files.sizes(self.folder),
+        }
+        manifest.write(self.folder, self.content, final.absolute())
+
+    def capture(self, final: Path) -> Capture:
+        """The finished capture, which lies in `final`."""
+        notes = tuple(f"{record.name}: {note}" for record in self.records for note in record.notes)
+        return Capture(final, manifest.read(final), tuple(self.problems()), notes)
+
+    # What came of it
+
+    def problems(self) -> list[str]:
+        """Failed passes and failed checks."""
+        wrong = [check.line for found in self._found.checks.values() for check in found if not check.passed]
+        return [*self._reasons(), *(f"the program says that its result is wrong: {line}" for line in wrong)]
+
+    def nothing(self) -> CollectError | None:
+        """The error of a program of which nothing was recorded; None if there is a run of any pass."""
+        if self.runs:
+            return None
+        reasons = [self.setting.said(reason) for reason in self._reasons()]
+        return CollectError.every_pass_failed(reasons, self._last_failure.said if self._last_failure else [])
+
+    def note(self, text: str) -> None:
+        """Add a note to the begun pass."""
+        runner = self._begun()
+        runner.note(text)
+        self.setting.progress(Event("note", runner.record.name, text))
+
+    # Parts of the stages
+
+    def _begun(self) -> Runner:
+        assert self._runner is not None, "a pass is begun before it runs"  # noqa: S101 - the driver sees to that
+        return self._runner
+
+    def _failed(self, record: PassRecord, error: StepFailedError) -> None:
+        self._last_failure = error
+        record.status, record.why = "failed", error.reason(record.name)
+        if error.of_program and error.status is not None and not self.runs:
+            raise CollectError.program_failed(self.setting.label, error.status, error.said) from error
+        self.setting.progress(Event("note", record.name, f"failed: {record.why}"))
+        self._say_locks(record, error)
+
+    def _built(self) -> Path:
+        setting = self.setting
+        source = setting.workload.path or Path()
+        if not setting.tools.nvcc.usable:
+            raise CompileError.without_nvcc(source, setting.tools.nvcc.problem)
+        log = self.folder / "logs" / "compile.log"
+
+        def compile_with(command: Sequence[str]) -> float:
+            setting.progress(Event("begin", "compile"))
+            ended = process.run(
+                command,
+                log,
+                {},
+                setting.options.timeout_s,
+                lambda elapsed_s, line: setting.progress(Event("tick", "compile", line, elapsed_s)),
+                starter=setting.starter,
+            )
+            setting.progress(Event("end", "compile", "done" if ended.status == 0 else "failed", ended.seconds))
+            if ended.status != 0:
+                said = log.read_text(encoding="utf-8", errors="replace").splitlines()
+                late = [f"nvcc took longer than {ended.seconds:.0f} s, and was stopped"] if ended.timed_out else []
+                raise CompileError.of(source, late or nvcc.errors(said), said)
+            return ended.seconds
+
+        arch, flags = setting.arch, setting.options.nvcc_flags
+        build = cache.build(setting.tools.nvcc, source, arch, flags, compile_with)
+        if build.cached:
+            setting.progress(Event("note", "compile", "compiled before"))
+        self.content["build"] = {
+            "command": list(build.command),
+            "binary": str(build.binary),
+            "key": build.key,
+            "cached": build.cached,
+            "duration_ns": int(build.seconds * 1e9),
+        }
+        return build.binary
+
+    def _skip(self, name: str, why: str, remedy: str = "") -> None:
+        self.records.append(PassRecord(name, "skipped", why, remedy))
+        more = f". To get it: {remedy}" if remedy else ""
+        self.setting.progress(Event("note", name, f"skipped: {why}{more}"))
+
+    @contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Note what comes new into Triton's caches meanwhile; another program may fill them between two runs."""
+        if self.setting.workload.kind == "cuda":
+            yield
+            return
+        before = compiled_after.cached()
+        try:
+            yield
+        finally:
+            self._compiled |= compiled_after.cached() - before
+
+    def _keep_compiled(self) -> None:
+        """Save Triton's compiled kernels if the torch pass did not."""
+        recorded = [record for record in self.records if self.runs.get(record.name)]
+        if self.setting.workload.kind == "cuda" or any(record.torch for record in recorded):
+            return
+        launched = {launch.kernel for launch in self._found.launches or ()}
+        recorded[0].notes += compiled_after.keep(self.folder, compiled_after.cached() - self._compiled, launched)
+
+    def _say_locks(self, record: PassRecord, error: StepFailedError | None = None) -> None:
+        """Note lock files of torch extension builds that were stopped with the program."""
+        of_program = error is not None and error.status is not None and error.status >= 0
+        if self.setting.workload.kind == "cuda" or of_program:
+            return
+        for note in compiled_after.notes(self._began_unix_s):
+            record.notes.append(note)
+            self.setting.progress(Event("note", record.name, note))
+
+    def _reasons(self) -> list[str]:
+        return [f"{record.name} failed: {record.why}" for record in self.records if record.status == "failed"]
