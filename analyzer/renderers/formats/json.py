@@ -67,8 +67,10 @@ def content(shown: Shown) -> dict[str, Any]:
 
 
 def _meta(meta: Meta) -> dict[str, Any]:
-    """Metadata of a report."""
-    return {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
+    """Metadata of a report, without the turn, which only a comparison of runs knows."""
+    told = {**asdict(meta), **{name: _path(getattr(meta, name)) for name in _PATHS}}
+    told.pop("turn")
+    return told
 
 
 def _path(path: Path | None) -> str | None:
