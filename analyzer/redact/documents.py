@@ -40,7 +40,7 @@ _KEYS: Final = words(
     before after notes chosen exit_status timed_out log build binary key cached step line passed source hash backend
     arch num_warps num_stages registers spills shared_memory_bytes compile_ns compile_measured_by cache_hit ptx recipe
     stepping by seen left_out cycles activities cuda triton traces failures ended exception argv caches executable rank
-    kernels_compiled complete switches cycle clock warmup_ns times_ns whole_ns
+    kernels_compiled complete switches cycle clock warmup_ns times_ns whole_ns against collection side turns
     """
 )
 _OWN: Final = frozenset(("options", "files", "checks", "torch", "kernels", "redacted"))

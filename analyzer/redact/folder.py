@@ -78,10 +78,11 @@ def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Name
         OSError: The target cannot be written.
     """
     texts = Texts(names, removed)
+    manifests = [path for path, kind in kinds.items() if path.name == MANIFEST and kind == "document"]
     for path, kind in kinds.items():
         place = _place(folder, path, target, texts)
-        if path == folder / MANIFEST and target is not None:
-            continue
+        if path in manifests and target is not None:
+            continue  # it lists the other files
         try:
             files.copy(path, kind, place, texts, names)
         except RedactError as error:
@@ -89,8 +90,9 @@ def copy(folder: Path, kinds: dict[Path, Kind], target: Path | None, names: Name
             if place is not None:
                 place.unlink(missing_ok=True)
     removed.left_out = {texts.free(name): texts.free(why) for name, why in removed.left_out.items()}
-    if target is not None and folder / MANIFEST in kinds:
-        _copy_manifest(folder / MANIFEST, target, texts)
+    if target is not None:
+        for path in manifests:
+            _copy_manifest(path, folder, target, texts)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -115,21 +117,27 @@ def _place(folder: Path, path: Path, target: Path | None, texts: Texts) -> Path 
     return place
 
 
-def _copy_manifest(path: Path, target: Path, texts: Texts) -> None:
-    """Write the manifest, listing only files that exist in the copy."""
+def _copy_manifest(path: Path, folder: Path, target: Path, texts: Texts) -> None:
+    """Write the manifest at `path`, of `folder` or a capture in it, listing only files that exist in the copy."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DamagedReportError.at(path, "its text", "it is no JSON") from error
     except OSError as error:
         raise UnreadableReportError.of(path, error) from error
+    inside = path.parent.relative_to(folder)
+    copied = target.joinpath(*(texts.name(part) for part in inside.parts))
+    copied.mkdir(parents=True, exist_ok=True)
     if isinstance(content, dict) and "files" in content:
-        have = sorted(file for file in target.rglob("*") if file.is_file())
-        content["files"] = {str(file.relative_to(target)): file.stat().st_size for file in have}
+        have = sorted(file for file in copied.rglob("*") if file.is_file())
+        content["files"] = {str(file.relative_to(copied)): file.stat().st_size for file in have}
     made = documents.document(content, texts)
     if isinstance(made, dict):
-        made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": texts.removed.left_out}
-    (target / MANIFEST).write_bytes(documents.encoded(made))
+        before = f"{texts.free(str(inside))}{os.sep}" if inside.parts else ""
+        ours = {name: why for name, why in texts.removed.left_out.items() if name.startswith(before)}
+        left_out = {name.removeprefix(before): why for name, why in ours.items()}
+        made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": left_out}
+    (copied / MANIFEST).write_bytes(documents.encoded(made))
 
 
 # Tally of a redaction: counts by kind, and files left out.

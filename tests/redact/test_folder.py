@@ -142,6 +142,25 @@ def test_the_manifest(capture, tmp_path):
     assert made == MANIFEST_MADE
 
 
+def test_the_captures_of_two_programs_in_turns(capture, tmp_path):
+    """Each manifest has its own files, and still tells the turns."""
+    both = tmp_path / "both"
+    for side, numbers in (("base", (1, 4)), ("new", (2, 3))):
+        shutil.copytree(capture, both / side, symlinks=True)
+        turns = dict(zip(("nsys", "nsys-2"), numbers, strict=True))
+        against = {"collection": "39d550c7241040bab1e9d0765241838e", "side": side, "turns": turns}
+        (both / side / "manifest.json").write_text(json.dumps(MANIFEST | {"against": against}))
+    redact(both, tmp_path / "out")
+    for side in ("base", "new"):
+        was = json.loads((both / side / "manifest.json").read_text())
+        made = json.loads((tmp_path / "out" / side / "manifest.json").read_text())
+        assert made["redacted"]["left_out"]["memory.pickle"] == "a file that redaction does not know"
+        assert {*made["redacted"]["left_out"]} == {"elsewhere.log", "memory.pickle", "ncu.ncu-rep", "nsys.nsys-rep"}
+        assert made["files"]["nsys.sqlite"] == (tmp_path / "out" / side / "nsys.sqlite").stat().st_size
+        assert made["against"] == was["against"]
+        assert {key: made[key] for key in MANIFEST_MADE} == MANIFEST_MADE
+
+
 MANIFEST_MADE = {
     "schema": 1,
     "kind": "kanalyze capture",
