@@ -192,6 +192,25 @@ def _export_again(path: Path) -> str:
     return outlets.command("nsys", "export", *flags, f"--output={path}", report)
 
 
+class BadBaselineError(KanalyzeError):
+    """A file is no baseline that can be compared with."""
+
+    slug = "bad-baseline"
+
+    @classmethod
+    def damaged(cls, path: Path, reason: str) -> BadBaselineError:
+        """Error: the baseline at `path` cannot be read because of `reason`."""
+        return cls(f"{path}: no baseline ({reason}).", "Make it again with `kanalyze compare --save FILE REPORT…`.")
+
+    @classmethod
+    def version(cls, path: Path, found: object, known: int) -> BadBaselineError:
+        """Error: the baseline at `path` is of another version than the one that is `known`."""
+        return cls(
+            f"{path}: a baseline of version {found}; this kanalyze reads version {known}.",
+            "Make it again from its reports with `kanalyze compare --save FILE REPORT…`.",
+        )
+
+
 class BadWindowError(KanalyzeError):
     """The argument of ``--window`` is invalid."""
 

@@ -1,1 +1,1 @@
-"""Two sides of runs compared: faster or slower, by how much, and how sure."""
+"""Two sides of runs compared: how much faster or slower, where the difference went, and how sure that is."""

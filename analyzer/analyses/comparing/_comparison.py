@@ -1,0 +1,201 @@
+"""The comparison of two sides: the verdict, what it rests on, and the tables that say where the difference went."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+
+from kanalyze.analyses.comparing import _statistics as statistics
+from kanalyze.analyses.comparing._pair import Pair
+from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, sides_of
+from kanalyze.rooms import modules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from kanalyze.analyses.comparing._statistics import Estimate
+    from kanalyze.digest import Digest
+
+Word = Literal["faster", "slower", "same", "cannot tell"]
+
+#: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
+ALONE: Final = 0.05
+
+
+class Verdict(NamedTuple):
+    """Whether new is faster, and how sure that is.
+
+    Attributes:
+        word: faster, slower, same, or cannot tell.
+        ratio: Time of an iteration of new by that of base: below 1 is faster; None where base has no time.
+        low: Lower end of its 95 % interval; None where there is none.
+        high: Upper end.
+        base_ns: Time of an iteration of base, the mean of its runs.
+        new_ns: The same of new.
+        basis: What the interval is of: runs, paired runs, or steps within one run a side; empty without an interval.
+        repeats: Runs of each side that would tell, where these do not; None where that is not known.
+    """
+
+    word: Word
+    ratio: float | None
+    low: float | None
+    high: float | None
+    base_ns: int
+    new_ns: int
+    basis: str
+    repeats: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether there is a difference that can be told."""
+        return self.word in ("faster", "slower")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides compared; tables are made when they are asked for.
+
+    Attributes:
+        kind: Kind of page, by which renderers dispatch without importing the class.
+        pairs: The sides, rank by rank; the first is the one that the page is about.
+        names: What the sides are called.
+        reason: Why the whole is compared and not its iterations, where that is so.
+    """
+
+    kind: ClassVar[Literal["comparison"]] = "comparison"
+
+    pairs: tuple[Pair, ...]
+    names: tuple[str, str]
+    reason: str = ""
+
+    @property
+    def pair(self) -> Pair:
+        """The sides of the rank that the page is about."""
+        return self.pairs[0]
+
+    @property
+    def base(self) -> Side:
+        """The runs of base."""
+        return self.pair.base
+
+    @property
+    def new(self) -> Side:
+        """The runs of new."""
+        return self.pair.new
+
+    @property
+    def each(self) -> str:
+        """What is compared: ``step``, or what else an iteration is called; ``whole`` or a window."""
+        return self.base.about.each or self.base.about.scope
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Whether new is faster, and how sure that is."""
+        return verdict_of(self.pair)
+
+    @cached_property
+    def doubts(self) -> list[Doubt]:
+        """What differs beside the program, and what is missing to judge."""
+        return doubts(self.base, self.new)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of this room, such as ``compare_kernels``."""
+        if name not in self.__dict__:
+            function = getattr(import_module(f"{__package__}.{name}"), name)
+            self.__dict__[name] = function(self.pair)
+        found: pl.DataFrame = self.__dict__[name]
+        return found
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """All tables, by name."""
+        return {name: self.table(name) for name in table_names()}
+
+
+def table_names() -> list[str]:
+    """The names of the tables of this room."""
+    import kanalyze.analyses.comparing as room  # noqa: PLC0415 - this very room
+
+    return sorted(name for _, name, _ in modules(f"{__package__}", room.__path__) if not name.startswith("_"))
+
+
+def compared(
+    base: Sequence[Sequence[Digest]],
+    new: Sequence[Sequence[Digest]],
+    names: tuple[str, str],
+    *,
+    reason: str = "",
+    least_effect: float = statistics.LEAST_EFFECT,
+    floor: float | None = None,
+) -> Comparison:
+    """Compares two sides of runs, rank by rank.
+
+    Args:
+        base: The ranks of each run of the one side.
+        new: Those of the other.
+        names: What the sides are called.
+        reason: Why the whole is compared, where iterations were not.
+        least_effect: The least change that counts, as a part of the time.
+        floor: Between two single runs of the same program, the part by which their times differ.
+    """
+    ranks = sorted(set.intersection(*({one.about.rank for one in run} for run in (*base, *new))))
+    if not ranks:  # named differently on each side: by their order
+        ranks = [-1]
+    pairs = []
+    for rank in ranks:
+        sides = [[next((one for one in run if one.about.rank == rank), run[0]) for run in side] for side in (base, new)]
+        first, second = sides_of(*sides)
+        pairs.append(Pair(first, second, _interleaved(first, second), least_effect, floor))
+    longest = max(range(len(pairs)), key=lambda at: pairs[at].base_ns)
+    pairs.insert(0, pairs.pop(longest))
+    return Comparison(tuple(pairs), names, reason)
+
+
+def _interleaved(base: Side, new: Side) -> bool:
+    """Whether each run of base was recorded beside one of new, so that both of a pair saw the same machine."""
+    turns = (base.turns, new.turns)
+    if not all(turns) or len(turns[0]) != len(turns[1]) or len(turns[0]) < statistics.LEAST_RUNS:
+        return False
+    return all({one // 2, other // 2} == {one // 2} for one, other in zip(*map(sorted, turns), strict=True))
+
+
+def verdict_of(pair: Pair) -> Verdict:
+    """Faster or slower where the whole interval lies beyond the least effect, same where it lies within.
+
+    With one run a side the interval is of the steps within the runs, widened by what two runs of one program differ by
+    where that is known, and by 5 % where not.
+    """
+    base, new = pair.base.values_ns, pair.new.values_ns
+    ratio = float(new.mean() / base.mean()) if base.mean() else None
+    unknown = Verdict("cannot tell", ratio, None, None, pair.base_ns, pair.new_ns, "")
+    if pair.repeated:
+        estimate = statistics.ratio_of_runs(base, new, paired=pair.paired)
+    else:
+        estimate = _alone(pair)
+    if estimate is None:
+        return unknown
+    word = statistics.judged(estimate, pair.least_effect)
+    repeats = None
+    if word == "cannot tell" and pair.repeated:
+        repeats = statistics.repeats_to_judge(base, new, pair.least_effect, paired=pair.paired)
+    return unknown._replace(
+        word=word, ratio=estimate.ratio, low=estimate.low, high=estimate.high, basis=estimate.basis, repeats=repeats
+    )
+
+
+def _alone(pair: Pair) -> Estimate | None:
+    """The ratio of single runs, with the interval of their steps and what two runs of one program may differ by."""
+    steps = [one.digests[0].steps.get_column("dur_ns").to_numpy() for one in (pair.base, pair.new)]
+    ratio = pair.new_ns / pair.base_ns if pair.base_ns else None
+    if ratio is None or len(pair.base.digests) != 1 or len(pair.new.digests) != 1:
+        return None
+    within = statistics.ratio_within_runs(*steps) if min(map(len, steps)) > 1 else None
+    if within is None:
+        return None
+    wider = 1 + (ALONE if pair.floor is None else pair.floor)
+    return within._replace(
+        ratio=ratio, low=ratio * within.low / within.ratio / wider, high=ratio * within.high / within.ratio * wider
+    )

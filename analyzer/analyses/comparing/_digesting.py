@@ -1,0 +1,318 @@
+"""Reduces a report to the digests of its processes: the times of the iterations that a comparison is of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._launch_shapes import shape_numbers
+from kanalyze.analyses.device._operations import exclusive_operations, recorded
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
+from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.host.api import api
+from kanalyze.analyses.idle._blocking_calls import scope_of
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.iterations._marks import NUMBER
+from kanalyze.analyses.iterations._parts_of_step import parts_of_step
+from kanalyze.analyses.iterations._steady import SteadyPart, steady_part
+from kanalyze.analyses.memory.memory import memory
+from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
+from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators.tree import nodes
+from kanalyze.columns.lookup import gathered
+from kanalyze.digest import CALLS, FINDINGS, MEMORY, OPS, RANGES, SLOTS, STEPS, About, Digest
+from kanalyze.errors import CannotTellError
+from kanalyze.named_ranges import STEP_PREFIX, plain
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+    from kanalyze.window import Window
+
+STEADY: Final = "steady"
+WHOLE: Final = "whole"
+
+#: Most operations of a typical iteration that are kept apart; of more, those of one name and place are one.
+_MOST_SLOTS: Final = 60_000
+
+#: Kinds of events that a tool records when it is told to, which costs the program time.
+_SETTINGS: Final = ("api", "range", "op", "python", "osrt", "fault", "memory")
+
+#: The step of a profiler in names of ranges and operators.
+_STEP: Final = "step"
+
+
+class _View(NamedTuple):
+    """The part of a report that a digest is of.
+
+    Attributes:
+        report: Its view, of the device's work.
+        host: The same of the host's part, which lies earlier where the host runs ahead.
+        device: The GPU.
+        steady: The steady part that it is, if it is one.
+    """
+
+    report: Report
+    host: Report
+    device: int
+    steady: SteadyPart | None
+
+
+def digests_of(report: Report, *, whole: bool = False, turn: int = -1) -> list[Digest]:
+    """One digest for each process of a report that used a GPU: of its steady part, or of the window in scope.
+
+    Args:
+        report: The report; where its scope has a window, the digests are of that.
+        whole: Of the whole recording, whatever repeats in it.
+        turn: Place of the run among those of both sides, where they were interleaved.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    work = exclusive_operations(report)
+    if work.is_empty():
+        raise CannotTellError.none(report.meta.path, "compare", "kernels, copies or memsets")
+    sums = work.group_by("process_id", "device").agg(pl.col("exclusive_ns").sum())
+    main = sums.sort("exclusive_ns", "device", descending=[True, False]).unique("process_id", maintain_order=True)
+    several = main.height > 1
+    found = []
+    for rank, (process, device) in enumerate(main.sort("device", "process_id").select("process_id", "device").rows()):
+        own = report.narrow(process=process) if several and process is not None else report
+        view = _view(own, device, whole=whole)
+        known = report.meta.rank if report.meta.rank is not None and not several else rank
+        found.append(_digest(own, view, known, turn))
+    return found
+
+
+def _view(report: Report, device: int, *, whole: bool) -> _View:
+    """The steady part of a process on its main device, the window in scope, or all of it."""
+    steady = None if whole or report.scope.window is not None else _steady(report)
+    if steady is None:
+        own = report.narrow(device=device)
+        return _View(own, own, device, None)
+    device = device if steady.device is None else steady.device
+    view = report.narrow(window=steady.window, device=device)
+    window = _host_window(steady)
+    host = view if window == steady.window else report.narrow(window=window, device=device)
+    return _View(view, host, device, steady)
+
+
+def _host_window(steady: SteadyPart) -> Window:
+    """From the start of the first iteration of the steady part to the end of the last, as the host went through them."""
+    start = steady.rows.filter(pl.col("window") == steady.first).item(0, "start_ns")
+    end = steady.rows.filter(pl.col("window") == steady.last).select(pl.col("start_ns") + pl.col("dur_ns")).item(0, 0)
+    return replace(steady.window, start_ns=start, end_ns=end)
+
+
+def _steady(report: Report) -> SteadyPart | None:
+    try:
+        return steady_part(report)
+    except CannotTellError:
+        return None
+
+
+def _digest(report: Report, view: _View, rank: int, turn: int) -> Digest:
+    table = ledger(view.report).filter(pl.col("device") == view.device)
+    buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
+    steady = view.steady
+    steps = STEPS.empty()
+    if steady is not None:
+        steps = STEPS.select(steady.usual.sort("start_ns").select("dur_ns"))
+        parts = parts_of_step(report, steady._replace(window=_host_window(steady)))
+        ranges = RANGES.select(parts.select("range", "count", "ns", "busy_ns"))
+    else:
+        ranges = RANGES.empty()
+    return Digest(
+        about=_about(report, view, int(buckets.get_column("ns").sum()), rank, turn),
+        buckets=buckets,
+        steps=steps,
+        slots=_slots(view),
+        ranges=ranges,
+        ops=_ops(view.host),
+        calls=_calls(view.host),
+        memory=_memory(view),
+        findings=_findings(view),
+    )
+
+
+def _about(report: Report, view: _View, ns: int, rank: int, turn: int) -> About:
+    meta, steady, window = report.meta, view.steady, report.scope.window
+    gpu = report.devices.filter(pl.col("device") == view.device)
+    model, clock = gpu.select("name", "clock_hz").row(0) if gpu.height else (None, None)
+    names = report.processes.filter(pl.col("device") == view.device).get_column("name").drop_nulls()
+    host = ledger(report.whole).filter(
+        (pl.col("device") == view.device) & pl.col("bucket").cast(pl.String).is_in(["loading", "host"])
+    )
+    return About(
+        name=str(meta.path),
+        tool=" ".join(filter(None, (meta.tool, meta.tool_version))),
+        scope=STEADY if steady is not None else WHOLE if window is None else str(report.scope),
+        each=steady.each if steady is not None else "",
+        found_by=steady.found_by if steady is not None else "",
+        iterations=steady.number if steady is not None else 1,
+        recorded_iterations=steady.rows.filter(pl.col("name") == steady.each).height if steady is not None else 0,
+        ns=ns,
+        loading_ns=int(host.get_column("ns").sum()),
+        gpu=model or "",
+        driver=meta.driver_version or "",
+        clock_hz=clock or 0,
+        program=names.item(0) if len(names) else "",
+        recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
+        rank=rank,
+        turn=turn,
+    )
+
+
+def _slots(view: _View) -> pl.DataFrame:
+    """The operations of the view on its device, summed over its iterations: :data:`kanalyze.digest.SLOTS`."""
+    report = view.report
+    needed = ("row", "event_id", "kind", "bucket", "name", "process_id", "start", "exclusive_ns")
+    work = exclusive_operations(report).select(needed)
+    rows = work.get_column("row")
+    called = calls_of(report, rows, "call_start", "thread_id")
+    at = pl.select(pl.coalesce(called.get_column("call_start"), work.get_column("start"))).to_series().alias("at")
+    points = pl.DataFrame([work.get_column("process_id"), called.get_column("thread_id"), at])
+    streams = recorded(report, "context_id", "stream")
+    told = work.with_columns(
+        at,
+        _range_names(report, points, view.steady.each if view.steady is not None else None),
+        _operator_paths(report, work),
+        gathered(streams.get_column("context_id"), rows),
+        gathered(streams.get_column("stream"), rows),
+        _iteration(view, at),
+    )
+    told = _with_bytes(report, _with_shapes(report, told))
+    first = told.group_by("context_id", "stream").agg(pl.col("at").min()).sort("at", "stream").with_row_index("lane")
+    told = told.join(first.drop("at"), on=("context_id", "stream"), how="left", nulls_equal=True)
+    told = told.sort("at", "start").with_columns(place=pl.int_range(pl.len()).over("iteration"))
+    what = ["kind", "bucket", "name", "shape", "range", "op", "lane"]
+    told = told.with_columns(ordinal=pl.int_range(pl.len()).over("iteration", *what))
+    if told.select(pl.struct(*what, "ordinal").n_unique()).item() > _MOST_SLOTS:
+        told = told.with_columns(ordinal=0)
+    sums = told.group_by(*what, "ordinal").agg(
+        pl.col("place").mean(), pl.len().alias("count"), pl.col("exclusive_ns", "bytes").sum()
+    )
+    return SLOTS.select(sums.sort("lane", "place", *what, nulls_last=True))
+
+
+def _iteration(view: _View, at: pl.Series) -> pl.Series:
+    """The iteration that launched each operation; 0 for all where nothing repeats."""
+    if view.steady is None:
+        return pl.Series("iteration", [0], dtype=pl.UInt32).new_from_index(0, len(at))
+    return view.steady.usual.get_column("start_ns").sort().search_sorted(at, side="right").alias("iteration")
+
+
+def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.Series:
+    """The innermost range at each launch, its numbers masked; null where that is the iteration itself."""
+    if "range" not in report.kinds:
+        return pl.Series("range", [None], dtype=pl.String).new_from_index(0, points.height)
+    names = named_ranges(report).get_column("range")
+    texts = {text: None if (name := _masked(text)) in (_STEP, each) else name for text in names.unique().drop_nulls()}
+    known = names.replace_strict(list(texts), list(texts.values()), default=None, return_dtype=pl.Categorical)
+    return gathered(known, ranges_at(report, points)).alias("range")
+
+
+def _masked(name: str) -> str:
+    """The name of a range, with the same text for all iterations of a loop."""
+    bare = plain(name) or name
+    return _STEP if bare.startswith(STEP_PREFIX) else re.sub(NUMBER, "#", bare)
+
+
+def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
+    """The operators around the launch of each operation, outermost first; null where no operators are recorded."""
+    if "op" not in report.kinds:
+        return pl.Series("op", [None], dtype=pl.String).new_from_index(0, work.height)
+    rows, ran = host_tree(report).rows, launched_work(report)
+    included = rows.select(pl.col("kind") == "op").to_series()
+    names = rows.get_column("name").cast(pl.String)
+    numbers = path_numbers(rows, included, names)
+    texts = path_texts(path_nodes(rows, numbers, included, names), lambda above, label: above + pl.lit(ARROW) + label)
+    known = ran.select("event_id", number=gathered(numbers, ran.get_column("operator")))
+    told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
+    return told.join(texts, left_on="number", right_on="path", how="left", maintain_order="left").select(
+        op=pl.col("text").cast(pl.Categorical)
+    ).to_series()
+
+
+def _with_shapes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Adds shape, grid and block as text."""
+    shapes, numbers = shape_numbers(report)
+    sides = [pl.concat_str([pl.col(f"{side}_{axis}") for axis in "xyz"], separator=",") for side in ("grid", "block")]
+    texts = shapes.select("shape", text=pl.format("{} × {}", *sides).cast(pl.Categorical))
+    told = numbers.join(texts, on="shape", how="left", maintain_order="left").select("event_id", shape="text")
+    return work.join(told, on="event_id", how="left", maintain_order="left")
+
+
+def _with_bytes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Adds bytes, 0 where nothing is moved or it is not known."""
+    if not {"memcpy", "memset"} & {*report.kinds}:
+        return work.with_columns(bytes=pl.lit(0, dtype=pl.Int64))
+    sizes = report.copy_detail.select("event_id", bytes="size_bytes")
+    return work.join(sizes, on="event_id", how="left", maintain_order="left").with_columns(
+        pl.col("bytes").fill_null(0)
+    )
+
+
+def _ops(report: Report) -> pl.DataFrame:
+    """The operators and annotations in scope by their path in the call tree: :data:`kanalyze.digest.OPS`.
+
+    Python functions are told with the operator or annotation that called them.
+    """
+    if "op" not in report.kinds:
+        return OPS.empty()
+    every = nodes(report)
+    number, outer, kinds, names = (every.get_column(name).to_list() for name in ("path", "outer", "kind", "name"))
+    parents, told = dict(zip(number, outer, strict=True)), dict(zip(number, zip(kinds, names, strict=True), strict=True))
+    texts: dict[int, str] = {0: ""}
+    for one in number:
+        way = []
+        while one not in texts:
+            way.append(one)
+            one = parents.get(one, 0)  # noqa: PLW2901 - walks up
+        for inner in reversed(way):
+            kind, name = told[inner]
+            above = texts[parents[inner] if parents[inner] in texts else 0]
+            label = _masked(name) if kind in ("op", "range") and name else ""
+            texts[inner] = (f"{above}{ARROW}{label}" if above and label else above or label)
+    host = every.get_column("kind").cast(pl.String).is_in(["op", "range"])
+    frame = every.with_columns(path=pl.Series([texts[one] for one in number], dtype=pl.String))
+    sums = frame.group_by("path").agg(
+        pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum()
+    )
+    calls = frame.filter(host).group_by("path").agg(pl.col("count").sum())
+    known = sums.join(calls, on="path", how="left").with_columns(pl.col("count").fill_null(0))
+    return OPS.select(known.filter(pl.col("path") != "").sort("path"))
+
+
+def _calls(report: Report) -> pl.DataFrame:
+    """The CUDA calls in scope: :data:`kanalyze.digest.CALLS`."""
+    if "api" not in report.kinds:
+        return CALLS.empty()
+    found = api(report)
+    blocking = [scope_of(name) is not None for name in found.get_column("name")]
+    return CALLS.select(found.with_columns(blocking=pl.Series(blocking, dtype=pl.Boolean)))
+
+
+def _memory(view: _View) -> pl.DataFrame:
+    """The memory of the device by kind; empty where the report records none."""
+    try:
+        found = memory(view.report)
+    except CannotTellError:
+        return MEMORY.empty()
+    own = found.filter(pl.col("device").eq_missing(pl.lit(view.device, dtype=pl.Int64)))
+    sums = own.group_by("memory").agg(pl.col("allocations").sum(), pl.col("peak_bytes").max())
+    return MEMORY.select(sums.sort("memory"))
+
+
+def _findings(view: _View) -> pl.DataFrame:
+    rows = [
+        (one.rule, one.brief.headline.format(*one.names), one.where or None, one.at_stake_ns)
+        for one in ranked(view.report)
+        if one.device == view.device and one.rule not in ONE_TIME
+    ]
+    return pl.DataFrame(rows, schema=FINDINGS.schema, orient="row")

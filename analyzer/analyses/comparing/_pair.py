@@ -1,0 +1,171 @@
+"""Two sides of one comparison: their time per iteration, what matches what, and which differences count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from kanalyze.analyses.comparing import _statistics as statistics
+from kanalyze.analyses.comparing._matching import Matches, Slots, matches, slots_of
+from kanalyze.units import apportioned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kanalyze.analyses.comparing._sides import Side
+    from kanalyze.digest import Digest
+
+    Floats = NDArray[np.float64]
+
+#: False ones among the rows that are told to have changed.
+_FALSE_SHARE: Final = 0.05
+
+#: Least part of an iteration that a row takes on either side, to be told to have changed.
+LEAST_SHARE: Final = 0.001
+
+#: With one run a side nothing says how much runs vary: from this change on a row is told to have changed.
+_ALONE: Final = 0.05
+
+#: Parts are apportioned in proportion to times in this part of a nanosecond.
+_FINE: Final = 1000
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sides to be compared, of one rank.
+
+    Attributes:
+        base: The one side.
+        new: The other one.
+        paired: Whether the runs were interleaved, so that the nth of one side belongs to the nth of the other.
+        least_effect: The least change that counts, as a part of the time.
+        floor: Between two single runs of the same program, the part by which their times differ; None if not known.
+    """
+
+    base: Side
+    new: Side
+    paired: bool = False
+    least_effect: float = statistics.LEAST_EFFECT
+    floor: float | None = None
+
+    @cached_property
+    def base_ns(self) -> int:
+        """The mean time of an iteration of base."""
+        return round(float(self.base.values_ns.mean()))
+
+    @cached_property
+    def new_ns(self) -> int:
+        """The mean time of an iteration of new."""
+        return round(float(self.new.values_ns.mean()))
+
+    @cached_property
+    def repeated(self) -> bool:
+        """Whether both sides have runs enough to know how much these vary."""
+        return min(len(self.base.digests), len(self.new.digests)) >= statistics.LEAST_RUNS
+
+    @cached_property
+    def slots(self) -> tuple[Slots, Slots]:
+        """The operations of a typical iteration of base and of new."""
+        return slots_of(self.base.digests), slots_of(self.new.digests)
+
+    @cached_property
+    def matches(self) -> Matches:
+        """Which operations of base do what those of new do."""
+        base, new = self.slots
+        return matches(base.rows, new.rows)
+
+    def per_iteration(
+        self, rows: Callable[[Digest], pl.DataFrame], keys: Sequence[str], values: Sequence[str]
+    ) -> tuple[pl.DataFrame, dict[str, tuple[Floats, Floats]]]:
+        """The rows that any run has, and their values in an iteration of each run, of base and of new.
+
+        Args:
+            rows: The table of a digest.
+            keys: Its columns that name a row.
+            values: Its columns of numbers, summed over all iterations.
+
+        Returns:
+            The distinct keys, in the order of first occurrence; and of each value two arrays [rows, runs].
+        """
+        sides = (self.base.digests, self.new.digests)
+        parts = [
+            rows(one)
+            .select(*keys, *(pl.col(name).cast(pl.Float64) / one.about.iterations for name in values))
+            .with_columns(side=pl.lit(side, dtype=pl.Int64), run=pl.lit(run, dtype=pl.Int64))
+            for side, digests in enumerate(sides)
+            for run, one in enumerate(digests)
+        ]
+        every = pl.concat(parts)
+        names = every.select(keys).unique(maintain_order=True).with_row_index("row")
+        placed = every.join(names, on=keys, how="left", nulls_equal=True).group_by("row", "side", "run").agg(
+            pl.col(name).sum() for name in values
+        )
+        found = {}
+        for name in values:
+            matrices = tuple(np.zeros((names.height, len(digests))) for digests in sides)
+            for side, matrix in enumerate(matrices):
+                own = placed.filter(pl.col("side") == side)
+                matrix[own.get_column("row").to_numpy(), own.get_column("run").to_numpy()] = own.get_column(name).to_numpy()
+            found[name] = (matrices[0], matrices[1])
+        return names.drop("row"), found
+
+    def changed(self, base: Floats, new: Floats) -> Changes:
+        """Which rows of times [rows, runs] have changed by more than the least effect and more than noise."""
+        return changes(self, base, new)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How rows of times changed, an entry each.
+
+    Attributes:
+        ratio: New by base; NaN where one side has nothing.
+        low: Lower end of its 95 % interval; NaN where there is none.
+        high: Upper end.
+        share_of_false: The part of false ones among all rows that are as clear; NaN where there is no test.
+        changed: Whether it is told to have changed.
+    """
+
+    ratio: Floats
+    low: Floats
+    high: Floats
+    share_of_false: Floats
+    changed: NDArray[np.bool_]
+
+
+def changes(pair: Pair, base: Floats, new: Floats) -> Changes:
+    """Which rows of times [rows, runs] have changed.
+
+    Rows of both sides: by more than the least effect, and with several runs a side by a moderated t at a rate of false
+    ones of 5 %; with one by more than a floor. Rows of one side alone, always. Rows below a thousandth of the iteration
+    never.
+    """
+    before, after = base.mean(axis=1), new.mean(axis=1)
+    large = np.maximum(before, after) >= LEAST_SHARE * max(pair.base_ns, pair.new_ns, 1)
+    both = (before > 0) & (after > 0)
+    ratio = np.full(len(before), np.nan)
+    np.divide(after, before, out=ratio, where=both)
+    beyond = (ratio > 1 + pair.least_effect) | (ratio < 1 / (1 + pair.least_effect))
+    nothing = np.full(len(before), np.nan)
+    if not pair.repeated:
+        alone = max(pair.least_effect, _ALONE if pair.floor is None else pair.floor)
+        clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
+        return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
+    tested = np.flatnonzero(both & large)
+    estimates = statistics.moderated(base[tested], new[tested], paired=pair.paired)
+    false = statistics.benjamini_hochberg(estimates.p_value)
+    low, high, share = nothing.copy(), nothing.copy(), nothing.copy()
+    low[tested], high[tested], share[tested] = estimates.low, estimates.high, false
+    clear = np.nan_to_num(share, nan=1.0) < _FALSE_SHARE
+    return Changes(ratio, low, high, share, large & ((beyond & clear) | ~both))
+
+
+def integers(values: Floats, whole: int) -> list[int]:
+    """Times as integers that sum to `whole`, in proportion to themselves."""
+    return apportioned([round(value * _FINE) for value in values.tolist()], whole)

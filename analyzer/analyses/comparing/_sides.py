@@ -1,0 +1,133 @@
+"""The runs of one side of a comparison: which of them count, and what keeps two sides from being compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kanalyze.analyses.comparing._digesting import STEADY
+from kanalyze.analyses.comparing._statistics import cold_runs
+from kanalyze.units import count, plural, time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from kanalyze.digest import About, Digest
+
+#: Numbers of iterations that differ by more than this part are no longer the same work.
+_OTHER_NUMBER: Final = 0.1
+
+#: From here on one side's iteration may be another thing than the other's.
+_OTHER_UNIT: Final = 1.5
+
+
+class LeftOut(NamedTuple):
+    """A run that does not count, and why."""
+
+    name: str
+    reason: str
+
+
+class Doubt(NamedTuple):
+    """What differs between the sides beside the program: a name to allow it by, and a sentence."""
+
+    kind: str
+    text: str
+
+
+class Side(NamedTuple):
+    """The runs of one side that count, of one rank.
+
+    Attributes:
+        digests: The runs.
+        left_out: Runs that do not count.
+    """
+
+    digests: list[Digest]
+    left_out: list[LeftOut]
+
+    @property
+    def values_ns(self) -> NDArray[np.float64]:
+        """The time of an iteration of each run."""
+        return np.array([one.about.ns / one.about.iterations for one in self.digests])
+
+    @property
+    def about(self) -> About:
+        """What is known of the first run."""
+        return self.digests[0].about
+
+    @property
+    def turns(self) -> list[int]:
+        """The turns of the runs; empty where they were not interleaved."""
+        turns = [one.about.turn for one in self.digests]
+        return turns if all(turn >= 0 for turn in turns) else []
+
+
+def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side]:
+    """The runs of one rank of both sides, without those that began cold."""
+    return _warm(base), _warm(new)
+
+
+def _warm(digests: Sequence[Digest]) -> Side:
+    whole = np.array([one.about.ns / one.about.iterations for one in digests])
+    loading = np.array([_loading_ns(one) / one.about.iterations for one in digests])
+    cold = {int(run) for run in cold_runs(loading, whole)}
+    usual = float(np.median([ns for run, ns in enumerate(loading) if run not in cold]))
+    left_out = [
+        LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of loading and host, {time(usual)} in the others")
+        for run in sorted(cold)
+    ]
+    return Side([one for run, one in enumerate(digests) if run not in cold], left_out)
+
+
+def _loading_ns(digest: Digest) -> int:
+    rows = digest.buckets.select("bucket", "ns").rows()
+    return sum(ns for bucket, ns in rows if bucket in ("loading", "host"))
+
+
+def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
+    """Why the iterations of both sides cannot be compared; empty where they can."""
+    for name, runs in (("base", base), ("new", new)):
+        missing = [one for one in runs if one.about.scope != STEADY]
+        if missing:
+            return f"nothing repeats steadily in {plural(len(missing), 'run')} of {name}"
+    numbers = [np.median([one.about.recorded_iterations for one in runs]) for runs in (base, new)]
+    ways = {one.about.found_by for one in (*base, *new)}
+    if max(numbers) > _OTHER_UNIT * min(numbers) and ways != {"profiler steps"}:
+        return (
+            f"an iteration may be another thing on each side ({count(int(numbers[0]))} {base[0].about.each} in base, "
+            f"{count(int(numbers[1]))} {new[0].about.each} in new)"
+        )
+    return ""
+
+
+def doubts(base: Side, new: Side) -> list[Doubt]:
+    """What differs between the sides beside the program, the runs that began cold among it."""
+    found = []
+    for kind, what, told in _TOLD:
+        said = [{told(one.about) for one in side.digests} - {""} for side in (base, new)]
+        if said[0] and said[1] and (said[0] != said[1] or len(said[0]) > 1):
+            before, after = (" and ".join(sorted(some)) for some in said)
+            found.append(Doubt(kind, f"{what}: {before} in base, {after} in new"))
+    numbers = [[one.about.recorded_iterations for one in side.digests] for side in (base, new)]
+    least, most = (f(min(numbers[0]), min(numbers[1])) for f in (min, max))
+    if most - least > _OTHER_NUMBER * most and base.about.scope == STEADY:
+        each = base.about.each
+        found.append(
+            Doubt("steps", f"number of iterations ({each}): {min(numbers[0]):,} in base, {min(numbers[1]):,} in new")
+        )
+    for name, side in (("base", base), ("new", new)):
+        found += [Doubt("cold", f"left out of {name}: {one.name} ({one.reason})") for one in side.left_out]
+    return found
+
+
+_TOLD: Final[tuple[tuple[str, str, Callable[[About], str]], ...]] = (
+    ("gpu", "GPU", lambda about: about.gpu),
+    ("driver", "driver", lambda about: about.driver),
+    ("clocks", "highest clock", lambda about: f"{about.clock_hz / 1e6:.0f} MHz" if about.clock_hz else ""),
+    ("tool", "tool", lambda about: about.tool),
+    ("flags", "recorded", lambda about: about.recorded),
+)

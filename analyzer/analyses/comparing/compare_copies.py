@@ -1,0 +1,54 @@
+"""What became of the copies and memsets of an iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.comparing._pair import Pair
+
+TABLE: Final = Table(
+    "compare_copies",
+    "One kind of copy, or all memsets, in an iteration of base and of new; time is exclusive.",
+    (
+        Column("operation", pl.String, "As the tool names it.", nullable=True),
+        *COUNTS,
+        Column("base_bytes", pl.Int64, "Bytes that an iteration of base moved."),
+        Column("new_bytes", pl.Int64, "The same of new."),
+        *TIMES,
+        *CERTAINTY,
+    ),
+    purpose="copies and memsets, before and after",
+    telling=("operation", "base_count", "new_count", "base_bytes", "new_bytes", "delta_ns"),
+    sides=True,
+)
+
+
+def compare_copies(pair: Pair) -> pl.DataFrame:
+    """The copies and memsets of an iteration of both sides, by kind.
+
+    Returns:
+        :data:`TABLE`, the largest difference first.
+
+    Columns:
+        operation, base_count, new_count, base_bytes, new_bytes, base_ns, new_ns, delta_ns, ratio, ratio_low,
+        ratio_high, changed.
+    """
+    moved = pl.col("kind").is_in(["memcpy", "memset"])
+    keys, values = pair.per_iteration(
+        lambda one: one.slots.filter(moved), ("name",), ("count", "bytes", "exclusive_ns")
+    )
+    if keys.is_empty():
+        return TABLE.empty()
+    sizes = [
+        pl.Series(f"{name}_bytes", side.mean(axis=1).round()).cast(pl.Int64)
+        for name, side in zip(("base", "new"), values["bytes"], strict=True)
+    ]
+    times = compared(pair, *values["exclusive_ns"])
+    frame = pl.DataFrame([keys.get_column("name").alias("operation"), *counts(*values["count"]), *sizes, *times])
+    return TABLE.select(by_size(frame, "operation"))

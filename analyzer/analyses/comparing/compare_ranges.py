@@ -1,0 +1,50 @@
+"""What became of the program's own ranges inside of an iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.comparing._pair import Pair
+
+TABLE: Final = Table(
+    "compare_ranges",
+    "One of the program's ranges directly inside of the iterations, in base and in new; the rows sum to an iteration.",
+    (
+        Column("range", pl.String, "Its name; (between them) is the time in none of them."),
+        *COUNTS,
+        *TIMES,
+        Column("base_busy_ns", pl.Int64, "Time of it in which the GPU was busy, in base."),
+        Column("new_busy_ns", pl.Int64, "The same in new."),
+        *CERTAINTY,
+    ),
+    purpose="the parts of an iteration, before and after",
+    telling=("range", "delta_ns", "base_ns", "new_ns", "changed"),
+    sides=True,
+)
+
+
+def compare_ranges(pair: Pair) -> pl.DataFrame:
+    """The ranges inside of an iteration of both sides, by name.
+
+    Returns:
+        :data:`TABLE`, the largest difference first; empty where the iterations hold no ranges.
+
+    Columns:
+        range, base_count, new_count, base_ns, new_ns, delta_ns, base_busy_ns, new_busy_ns, ratio, ratio_low,
+        ratio_high, changed.
+    """
+    keys, values = pair.per_iteration(lambda one: one.ranges, ("range",), ("count", "ns", "busy_ns"))
+    if keys.is_empty():
+        return TABLE.empty()
+    busy = [
+        pl.Series(f"{name}_busy_ns", side.mean(axis=1).round()).cast(pl.Int64)
+        for name, side in zip(("base", "new"), values["busy_ns"], strict=True)
+    ]
+    frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["ns"]), *busy])
+    return TABLE.select(by_size(frame, "range"))

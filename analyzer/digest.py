@@ -1,0 +1,297 @@
+"""Digests: what a comparison needs of one run, reduced to small tables, and the file of a baseline that holds some."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import zipfile
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Final, get_type_hints
+
+import polars as pl
+
+from kanalyze.errors import BadBaselineError
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+#: The layout of a baseline; one of another version is refused.
+VERSION: Final = 1
+
+#: How the name of a baseline ends.
+SUFFIX: Final = ".kz"
+
+_HEAD: Final = "kanalyze-baseline.json"
+_LARGEST_BYTES: Final = 256 << 20
+
+BUCKETS = Table(
+    "digest_buckets",
+    "One bucket of the ledger of a run, by detail.",
+    (
+        Column("bucket", pl.String, "The ledger's bucket."),
+        Column("detail", pl.String, "Its detail.", nullable=True),
+        Column("ns", pl.Int64, "Time in all iterations."),
+    ),
+)
+
+STEPS = Table(
+    "digest_steps",
+    "One steady iteration of a run.",
+    (Column("dur_ns", pl.Int64, "Its length."),),
+)
+
+SLOTS = Table(
+    "digest_slots",
+    "One operation of a typical iteration: the nth of its name and place, in all iterations together.",
+    (
+        Column("kind", pl.String, "kernel, graph, memcpy or memset."),
+        Column("bucket", pl.String, "The ledger's bucket."),
+        Column("name", pl.String, "Its name.", nullable=True),
+        Column("shape", pl.String, "Grid and block; null for copies.", nullable=True),
+        Column("range", pl.String, "The innermost range that launched it.", nullable=True),
+        Column("op", pl.String, "The operators that launched it, outermost first.", nullable=True),
+        Column("lane", pl.Int64, "Its stream, by the order of first use."),
+        Column("place", pl.Float64, "Its mean place in an iteration."),
+        Column("count", pl.Int64, "How often it ran."),
+        Column("exclusive_ns", pl.Int64, "Device time, each instant counted once."),
+        Column("bytes", pl.Int64, "Bytes that it moved; 0 for kernels."),
+    ),
+)
+
+RANGES = Table(
+    "digest_ranges",
+    "One part of the iterations of a run by the program's own ranges.",
+    (
+        Column("range", pl.String, "Its name."),
+        Column("count", pl.Int64, "How often."),
+        Column("ns", pl.Int64, "Time in all iterations."),
+        Column("busy_ns", pl.Int64, "Time of it in which the GPU was busy."),
+    ),
+)
+
+OPS = Table(
+    "digest_ops",
+    "One node of the call tree of operators and annotations.",
+    (
+        Column("path", pl.String, "The operators around it, outermost first, and itself."),
+        Column("count", pl.Int64, "Calls."),
+        Column("self_host_ns", pl.Int64, "Host time without what it called."),
+        Column("device_ns", pl.Int64, "Device time of what it launched itself, each instant counted once."),
+    ),
+)
+
+CALLS = Table(
+    "digest_calls",
+    "One CUDA call.",
+    (
+        Column("name", pl.String, "The call.", nullable=True),
+        Column("blocking", pl.Boolean, "Whether it waits for the device."),
+        Column("count", pl.Int64, "How often."),
+        Column("total_ns", pl.Int64, "Sum of its durations."),
+    ),
+)
+
+MEMORY = Table(
+    "digest_memory",
+    "One kind of memory.",
+    (
+        Column("memory", pl.String, "Device, Pinned, Managed…", nullable=True),
+        Column("allocations", pl.Int64, "Allocations in all iterations."),
+        Column("peak_bytes", pl.Int64, "Most that was in use at once."),
+    ),
+)
+
+FINDINGS = Table(
+    "digest_findings",
+    "One finding.",
+    (
+        Column("rule", pl.String, "Its name."),
+        Column("headline", pl.String, "What was found."),
+        Column("where", pl.String, "Where it lies.", nullable=True),
+        Column("at_stake_ns", pl.Int64, "Time that it takes in all iterations."),
+    ),
+)
+
+COUNTERS = Table(
+    "digest_counters",
+    "One counter of the launches of one kernel that ncu measured.",
+    (
+        Column("name", pl.String, "The kernel.", nullable=True),
+        Column("shape", pl.String, "Grid and block.", nullable=True),
+        Column("counter", pl.String, "The counter, as a column of `counters` or `roofline`."),
+        Column("launches", pl.Int64, "Launches that it was measured of."),
+        Column("mean", pl.Float64, "Its mean."),
+    ),
+)
+
+#: The tables of a digest, by the attribute that holds each.
+TABLES: Final = {
+    "buckets": BUCKETS,
+    "steps": STEPS,
+    "slots": SLOTS,
+    "ranges": RANGES,
+    "ops": OPS,
+    "calls": CALLS,
+    "memory": MEMORY,
+    "findings": FINDINGS,
+    "counters": COUNTERS,
+}
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a run beside its tables.
+
+    Attributes:
+        name: The report, as it was given.
+        tool: The tool that wrote it, with its version.
+        scope: ``steady``, ``whole``, or the window that was asked for.
+        each: What an iteration is called; empty where there is none.
+        found_by: How the iterations were found.
+        iterations: Number of iterations that the times are of, 1 where there is none.
+        recorded_iterations: Number of iterations of that name in the recording, of any kind; 0 where there is none.
+        ns: Length of the window of the device.
+        loading_ns: Time of the recording in which modules were loaded, contexts created, and the host was at work.
+        gpu: Model of the GPU.
+        driver: Version of the driver.
+        clock_hz: Highest clock of the GPU.
+        program: Name of the process.
+        recorded: Kinds of events that were recorded.
+        rank: Rank of the process among those of the run.
+        turn: Place of the run among those of both sides, where they were interleaved; -1 where not.
+    """
+
+    name: str
+    tool: str
+    scope: str
+    each: str = ""
+    found_by: str = ""
+    iterations: int = 1
+    recorded_iterations: int = 0
+    ns: int = 0
+    loading_ns: int = 0
+    gpu: str = ""
+    driver: str = ""
+    clock_hz: int = 0
+    program: str = ""
+    recorded: str = ""
+    rank: int = 0
+    turn: int = -1
+
+
+def _empty(name: str) -> pl.DataFrame:
+    return TABLES[name].empty()
+
+
+@dataclass(frozen=True)
+class Digest:
+    """One run of one process, reduced to what a comparison needs.
+
+    Attributes:
+        about: What the run was.
+        buckets: :data:`BUCKETS`; they sum to `about.ns`.
+        steps: :data:`STEPS`.
+        slots: :data:`SLOTS`; they sum to the busy buckets.
+        ranges: :data:`RANGES`.
+        ops: :data:`OPS`.
+        calls: :data:`CALLS`.
+        memory: :data:`MEMORY`.
+        findings: :data:`FINDINGS`.
+        counters: :data:`COUNTERS`.
+    """
+
+    about: About
+    buckets: pl.DataFrame = field(default_factory=lambda: _empty("buckets"))
+    steps: pl.DataFrame = field(default_factory=lambda: _empty("steps"))
+    slots: pl.DataFrame = field(default_factory=lambda: _empty("slots"))
+    ranges: pl.DataFrame = field(default_factory=lambda: _empty("ranges"))
+    ops: pl.DataFrame = field(default_factory=lambda: _empty("ops"))
+    calls: pl.DataFrame = field(default_factory=lambda: _empty("calls"))
+    memory: pl.DataFrame = field(default_factory=lambda: _empty("memory"))
+    findings: pl.DataFrame = field(default_factory=lambda: _empty("findings"))
+    counters: pl.DataFrame = field(default_factory=lambda: _empty("counters"))
+
+
+def dumped(digests: Sequence[Digest]) -> bytes:
+    """The file of a baseline: a zip archive of a JSON head and a Parquet file for each table of all digests."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        head = {"baseline": VERSION, "runs": [asdict(one.about) for one in digests]}
+        _add(archive, _HEAD, json.dumps(head, indent=1, ensure_ascii=False).encode())
+        for name in TABLES:
+            parts = [
+                getattr(one, name).with_columns(run=pl.lit(number, dtype=pl.Int32))
+                for number, one in enumerate(digests)
+            ]
+            frame = pl.concat([_empty(name).with_columns(run=pl.lit(0, dtype=pl.Int32)), *parts])
+            if frame.height:
+                table = io.BytesIO()
+                frame.write_parquet(table, compression="zstd", compression_level=19, statistics=False)
+                _add(archive, f"{name}.parquet", table.getvalue())
+    return made.getvalue()
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    """Adds a file without a time, so that equal runs make equal bytes."""
+    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+
+
+def loaded(content: bytes, path: Path) -> list[Digest]:
+    """The digests of a baseline.
+
+    Raises:
+        BadBaselineError: `content` is no baseline, one of another version, or damaged.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_BYTES:
+                raise BadBaselineError.damaged(path, "it is larger than any baseline")
+            head = json.loads(archive.read(_HEAD))
+            if head.get("baseline") != VERSION:
+                raise BadBaselineError.version(path, head.get("baseline"), VERSION)
+            runs = [_about(run) for run in head["runs"]]
+            frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, pl.exceptions.PolarsError) as why:
+        raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
+    found = [
+        Digest(about, **{name: frame.filter(pl.col("run") == number).drop("run") for name, frame in frames.items()})
+        for number, about in enumerate(runs)
+    ]
+    if not found or any(_sum(one) != one.about.ns for one in found):
+        raise BadBaselineError.damaged(path, "its buckets do not add up to the time of its runs")
+    return found
+
+
+def _sum(digest: Digest) -> int:
+    return int(digest.buckets.get_column("ns").sum()) if digest.buckets.height else digest.about.ns
+
+
+def _about(said: dict[str, object]) -> About:
+    types = get_type_hints(About)
+    known = {one.name for one in fields(About)}
+    wrong = [name for name, value in said.items() if name not in known or type(value) is not types[name]]
+    if wrong:
+        raise ValueError(f"a run has no {', '.join(sorted(wrong))} of that type")
+    about = About(**said)  # type: ignore[arg-type]  # checked above
+    if about.iterations < 1 or about.ns < 0 or not math.isfinite(about.ns):
+        raise ValueError("a run has no iterations")
+    return about
+
+
+def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:
+    declared = TABLES[name]
+    if f"{name}.parquet" not in archive.namelist():
+        return declared.empty().with_columns(run=pl.lit(0, dtype=pl.Int32))
+    frame = pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet")))
+    declared.check(frame.drop("run"))
+    if not frame.get_column("run").is_between(0, runs - 1).all():
+        raise ValueError(f"{name} has rows of no run")
+    return frame
+
+
+def of_scope(digests: Iterable[Digest], scope: str) -> bool:
+    """Whether all digests are of `scope`."""
+    return all(one.about.scope == scope for one in digests)
