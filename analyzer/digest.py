@@ -15,7 +15,7 @@ from kanalyze.errors import BadBaselineError
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 #: The layout of a baseline; one of another version is refused.
@@ -161,7 +161,9 @@ class About:
         program: Name of the process.
         recorded: Kinds of events that were recorded.
         rank: Rank of the process among those of the run.
-        turn: Place of the run among those of both sides, where they were interleaved; -1 where not.
+        turn: Place of the run among those of an interleaved collection, from 1; 0 where it was not interleaved.
+        collection: Identifies that collection.
+        side: The side of that collection.
     """
 
     name: str
@@ -179,7 +181,9 @@ class About:
     program: str = ""
     recorded: str = ""
     rank: int = 0
-    turn: int = -1
+    turn: int = 0
+    collection: str = ""
+    side: str = ""
 
 
 def _empty(name: str) -> pl.DataFrame:
@@ -290,8 +294,3 @@ def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:
     if not frame.get_column("run").is_between(0, runs - 1).all():
         raise ValueError(f"{name} has rows of no run")
     return frame
-
-
-def of_scope(digests: Iterable[Digest], scope: str) -> bool:
-    """Whether all digests are of `scope`."""
-    return all(one.about.scope == scope for one in digests)

@@ -211,6 +211,41 @@ class BadBaselineError(KanalyzeError):
         )
 
 
+class IncomparableError(KanalyzeError):
+    """Two sides have nothing in common that could be compared."""
+
+    slug = "not-comparable"
+
+    @classmethod
+    def tools(cls, base: Iterable[str], new: Iterable[str]) -> IncomparableError:
+        """Error: no tool recorded both sides."""
+        return cls(
+            f"Base is of {' and '.join(base) or 'nothing'}, new of {' and '.join(new) or 'nothing'}.",
+            "Give reports of one tool on both sides: each tool slows the program in its own way.",
+        )
+
+    @classmethod
+    def empty(cls, side: str) -> IncomparableError:
+        """Error: `side` has no report."""
+        return cls(f"No report of {side}.", "Give BASE and NEW: a report, a folder of reports, or a baseline each.")
+
+    @classmethod
+    def steps(cls, reason: str) -> IncomparableError:
+        """Error: a baseline is of iterations, and the sides have none in common because of `reason`."""
+        return cls(
+            f"A baseline holds its iterations alone, and {reason}.",
+            "Compare the reports themselves, or make the baseline of a part that both sides have, with --window.",
+        )
+
+    @classmethod
+    def ranks(cls, base: Iterable[int], new: Iterable[int]) -> IncomparableError:
+        """Error: no rank is on both sides."""
+        return cls(
+            f"Base has the ranks {', '.join(map(str, base))}, new {', '.join(map(str, new))}.",
+            "Give reports of the same ranks.",
+        )
+
+
 class BadWindowError(KanalyzeError):
     """The argument of ``--window`` is invalid."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
@@ -24,6 +24,9 @@ Word = Literal["faster", "slower", "same", "cannot tell"]
 
 #: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
 ALONE: Final = 0.05
+
+#: From so many steps on, their median lies between the shortest and the longest one in 97 % of all runs.
+_ENOUGH: Final = 6
 
 
 class Verdict(NamedTuple):
@@ -63,6 +66,7 @@ class Comparison:
         pairs: The sides, rank by rank; the first is the one that the page is about.
         names: What the sides are called.
         reason: Why the whole is compared and not its iterations, where that is so.
+        others: Comparisons of what other tools recorded of the same runs, by tool.
     """
 
     kind: ClassVar[Literal["comparison"]] = "comparison"
@@ -70,6 +74,11 @@ class Comparison:
     pairs: tuple[Pair, ...]
     names: tuple[str, str]
     reason: str = ""
+    others: dict[str, Comparison] = field(default_factory=dict)
+
+    def joined_with(self, others: dict[str, Comparison]) -> Comparison:
+        """The same with what other tools recorded."""
+        return replace(self, others=others)
 
     @property
     def pair(self) -> Pair:
@@ -123,50 +132,38 @@ def table_names() -> list[str]:
 
 
 def compared(
-    base: Sequence[Sequence[Digest]],
-    new: Sequence[Sequence[Digest]],
+    base: Sequence[Digest],
+    new: Sequence[Digest],
     names: tuple[str, str],
     *,
     reason: str = "",
     least_effect: float = statistics.LEAST_EFFECT,
     floor: float | None = None,
 ) -> Comparison:
-    """Compares two sides of runs, rank by rank.
+    """Compares two sides of runs, rank by rank; a rank that one side lacks is left out.
 
     Args:
-        base: The ranks of each run of the one side.
+        base: The runs of the one side, of all ranks.
         new: Those of the other.
         names: What the sides are called.
         reason: Why the whole is compared, where iterations were not.
         least_effect: The least change that counts, as a part of the time.
         floor: Between two single runs of the same program, the part by which their times differ.
     """
-    ranks = sorted(set.intersection(*({one.about.rank for one in run} for run in (*base, *new))))
-    if not ranks:  # named differently on each side: by their order
-        ranks = [-1]
-    pairs = []
+    ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
+    found = []
     for rank in ranks:
-        sides = [[next((one for one in run if one.about.rank == rank), run[0]) for run in side] for side in (base, new)]
-        first, second = sides_of(*sides)
-        pairs.append(Pair(first, second, _interleaved(first, second), least_effect, floor))
-    longest = max(range(len(pairs)), key=lambda at: pairs[at].base_ns)
-    pairs.insert(0, pairs.pop(longest))
-    return Comparison(tuple(pairs), names, reason)
-
-
-def _interleaved(base: Side, new: Side) -> bool:
-    """Whether each run of base was recorded beside one of new, so that both of a pair saw the same machine."""
-    turns = (base.turns, new.turns)
-    if not all(turns) or len(turns[0]) != len(turns[1]) or len(turns[0]) < statistics.LEAST_RUNS:
-        return False
-    return all({one // 2, other // 2} == {one // 2} for one, other in zip(*map(sorted, turns), strict=True))
+        first, second, together = sides_of(*([one for one in side if one.about.rank == rank] for side in (base, new)))
+        found.append(Pair(first, second, together, least_effect, floor))
+    longest = max(range(len(found)), key=lambda at: found[at].base_ns)
+    return Comparison((found[longest], *found[:longest], *found[longest + 1 :]), names, reason)
 
 
 def verdict_of(pair: Pair) -> Verdict:
     """Faster or slower where the whole interval lies beyond the least effect, same where it lies within.
 
-    With one run a side the interval is of the steps within the runs, widened by what two runs of one program differ by
-    where that is known, and by 5 % where not.
+    With one run a side the interval is of the steps within the runs, no wider than these are apart, and widened by what
+    two runs of one program differ by where that is known, by 5 % where not.
     """
     base, new = pair.base.values_ns, pair.new.values_ns
     ratio = float(new.mean() / base.mean()) if base.mean() else None
@@ -195,7 +192,9 @@ def _alone(pair: Pair) -> Estimate | None:
     within = statistics.ratio_within_runs(*steps) if min(map(len, steps)) > 1 else None
     if within is None:
         return None
+    low, high = within.low / within.ratio, within.high / within.ratio
+    if min(map(len, steps)) >= _ENOUGH:
+        low = max(low, steps[1].min() / steps[0].max() / ratio)
+        high = min(high, steps[1].max() / steps[0].min() / ratio)
     wider = 1 + (ALONE if pair.floor is None else pair.floor)
-    return within._replace(
-        ratio=ratio, low=ratio * within.low / within.ratio / wider, high=ratio * within.high / within.ratio * wider
-    )
+    return within._replace(ratio=ratio, low=ratio * min(low, 1.0) / wider, high=ratio * max(high, 1.0) * wider)

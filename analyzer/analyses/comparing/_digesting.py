@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import polars as pl
 
+from kanalyze.analyses.counters.counters import counters
+from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._launch_shapes import shape_numbers
 from kanalyze.analyses.device._operations import exclusive_operations, recorded
 from kanalyze.analyses.findings.findings import ranked
@@ -19,19 +21,21 @@ from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._marks import NUMBER
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, lengths_ns, steady_part
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
+from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
-from kanalyze.digest import CALLS, FINDINGS, MEMORY, OPS, RANGES, SLOTS, STEPS, About, Digest
+from kanalyze.digest import BUCKETS, CALLS, COUNTERS, FINDINGS, MEMORY, OPS, RANGES, SLOTS, STEPS, About, Digest
 from kanalyze.errors import CannotTellError
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEP_PREFIX, plain
 
 if TYPE_CHECKING:
-    from kanalyze.report import Report
+    from kanalyze.report import Meta, Report
     from kanalyze.window import Window
 
 STEADY: Final = "steady"
@@ -63,20 +67,22 @@ class _View(NamedTuple):
     steady: SteadyPart | None
 
 
-def digests_of(report: Report, *, whole: bool = False, turn: int = -1) -> list[Digest]:
+def digests_of(report: Report, *, whole: bool = False) -> list[Digest]:
     """One digest for each process of a report that used a GPU: of its steady part, or of the window in scope.
 
     Args:
         report: The report; where its scope has a window, the digests are of that.
         whole: Of the whole recording, whatever repeats in it.
-        turn: Place of the run among those of both sides, where they were interleaved.
 
     Raises:
         CannotTellError: The report records no device operations.
     """
+    if report.meta.timeless:
+        return [_counted(report)]
+    require(report, "compare", *DEVICE_KINDS)
     work = exclusive_operations(report)
     if work.is_empty():
-        raise CannotTellError.none(report.meta.path, "compare", "kernels, copies or memsets")
+        raise CannotTellError.without("compare", report.meta.path, DEVICE_KINDS, report.meta.tool)
     sums = work.group_by("process_id", "device").agg(pl.col("exclusive_ns").sum())
     main = sums.sort("exclusive_ns", "device", descending=[True, False]).unique("process_id", maintain_order=True)
     several = main.height > 1
@@ -85,7 +91,7 @@ def digests_of(report: Report, *, whole: bool = False, turn: int = -1) -> list[D
         own = report.narrow(process=process) if several and process is not None else report
         view = _view(own, device, whole=whole)
         known = report.meta.rank if report.meta.rank is not None and not several else rank
-        found.append(_digest(own, view, known, turn))
+        found.append(_digest(own, view, known))
     return found
 
 
@@ -116,19 +122,19 @@ def _steady(report: Report) -> SteadyPart | None:
         return None
 
 
-def _digest(report: Report, view: _View, rank: int, turn: int) -> Digest:
+def _digest(report: Report, view: _View, rank: int) -> Digest:
     table = ledger(view.report).filter(pl.col("device") == view.device)
     buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
     steady = view.steady
     steps = STEPS.empty()
     if steady is not None:
-        steps = STEPS.select(steady.usual.sort("start_ns").select("dur_ns"))
+        steps = STEPS.select(lengths_ns(report, steady).to_frame().filter(pl.col("dur_ns") > 0))
         parts = parts_of_step(report, steady._replace(window=_host_window(steady)))
         ranges = RANGES.select(parts.select("range", "count", "ns", "busy_ns"))
     else:
         ranges = RANGES.empty()
     return Digest(
-        about=_about(report, view, int(buckets.get_column("ns").sum()), rank, turn),
+        about=_about(report, view, int(buckets.get_column("ns").sum()), rank),
         buckets=buckets,
         steps=steps,
         slots=_slots(view),
@@ -140,7 +146,63 @@ def _digest(report: Report, view: _View, rank: int, turn: int) -> Digest:
     )
 
 
-def _about(report: Report, view: _View, ns: int, rank: int, turn: int) -> About:
+#: The scope of reports of ncu, which have no timeline: their kernels, one after the other.
+COUNTED: Final = "kernels"
+
+#: Counters that are compared: columns of `counters` and of `roofline`.
+_COUNTERS: Final = (
+    "dur_ns", "cycles", "sm_clock_hz", "compute_share", "memory_share", "dram_share", "dram_bytes_per_s",
+    "dram_read_bytes", "dram_write_bytes", "l1_hit_share", "l2_hit_share", "occupancy_share",
+    "achieved_occupancy_share", "registers_per_thread",
+)  # fmt: skip
+_ROOF: Final = ("flop", "intensity_flop_per_byte", "roof_share")
+
+
+def _counted(report: Report) -> Digest:
+    """The digest of a report of ncu: its launches in their order, with the durations alone, and their counters."""
+    launches = counters(report)
+    roofs = roofline(report).select("event_id", *(name for name in _ROOF if name in roofline(report).columns))
+    every = launches.join(roofs, on="event_id", how="left", maintain_order="left")
+    shape = pl.format("{} × {}", *(pl.concat_str([f"{side}_{axis}" for axis in "xyz"], separator=",") for side in ("grid", "block")))
+    config = report.kernel_config.select("event_id", shape=shape)
+    told = every.join(config, on="event_id", how="left", maintain_order="left").with_columns(pl.col("name").cast(pl.String))
+    ns = pl.col("dur_ns").fill_null(0)
+    slots = told.select(
+        "name", "shape", kind=pl.lit("kernel"), bucket=pl.lit("kernel"), range=pl.lit(None, dtype=pl.String),
+        op=pl.lit(None, dtype=pl.String), lane=pl.lit(0, dtype=pl.Int64), place=pl.int_range(pl.len()).cast(pl.Float64),
+        count=pl.lit(1, dtype=pl.Int64), exclusive_ns=ns, bytes=pl.lit(0, dtype=pl.Int64),
+    )  # fmt: skip
+    names = [name for name in (*_COUNTERS, *_ROOF) if name in told.columns and told.schema[name].is_numeric()]
+    long = told.select("name", "shape", pl.col(names).cast(pl.Float64)).unpivot(
+        names, index=["name", "shape"], variable_name="counter", value_name="value"
+    )
+    sums = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True).agg(
+        launches=pl.len(), mean=pl.col("value").mean()
+    )
+    total = int(slots.get_column("exclusive_ns").sum())
+    about = _about_counted(report, total)
+    buckets = pl.DataFrame({"bucket": ["kernel"], "detail": [None], "ns": [total]}, schema=BUCKETS.schema)
+    return Digest(about, buckets=buckets, slots=SLOTS.select(slots), counters=COUNTERS.select(sums))
+
+
+def _about_counted(report: Report, ns: int) -> About:
+    meta = report.meta
+    model, clock = report.devices.select("name", "clock_hz").row(0) if report.devices.height else (None, None)
+    names = report.processes.get_column("name").drop_nulls()
+    return About(
+        name=str(meta.path),
+        tool=" ".join(filter(None, (meta.tool, meta.tool_version))),
+        scope=COUNTED,
+        ns=ns,
+        gpu=model or "",
+        driver=meta.driver_version or "",
+        clock_hz=clock or 0,
+        program=names.item(0) if len(names) else "",
+        **_turn(meta),
+    )
+
+
+def _about(report: Report, view: _View, ns: int, rank: int) -> About:
     meta, steady, window = report.meta, view.steady, report.scope.window
     gpu = report.devices.filter(pl.col("device") == view.device)
     model, clock = gpu.select("name", "clock_hz").row(0) if gpu.height else (None, None)
@@ -164,8 +226,20 @@ def _about(report: Report, view: _View, ns: int, rank: int, turn: int) -> About:
         program=names.item(0) if len(names) else "",
         recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
         rank=rank,
-        turn=turn,
+        **_turn(meta),
     )
+
+
+def _turn(meta: Meta) -> _Turn:
+    """The place of the run in an interleaved collection, as :class:`About` has it."""
+    turn = meta.turn
+    return _Turn(turn=0) if turn is None else _Turn(turn=turn.number, collection=turn.collection, side=turn.side)
+
+
+class _Turn(TypedDict, total=False):
+    turn: int
+    collection: str
+    side: str
 
 
 def _slots(view: _View) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from kanalyze.analyses.comparing._digesting import STEADY
 from kanalyze.analyses.comparing._statistics import cold_runs
 from kanalyze.units import count, plural, time
+
+from kanalyze.turns import Turn, interleaved, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,25 +63,34 @@ class Side(NamedTuple):
         return self.digests[0].about
 
     @property
-    def turns(self) -> list[int]:
-        """The turns of the runs; empty where they were not interleaved."""
-        turns = [one.about.turn for one in self.digests]
-        return turns if all(turn >= 0 for turn in turns) else []
+    def turns(self) -> list[Turn | None]:
+        """The place of each run in an interleaved collection."""
+        every = [one.about for one in self.digests]
+        return [Turn(one.collection, one.side, one.turn) if one.turn else None for one in every]
 
 
-def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side]:
-    """The runs of one rank of both sides, without those that began cold."""
-    return _warm(base), _warm(new)
+def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side, bool]:
+    """The runs of one rank of both sides without those that began cold; and whether they were interleaved.
+
+    Interleaved runs are in the order of their pairs.
+    """
+    first, second = _warm(base), _warm(new)
+    if not interleaved(first.turns, second.turns):
+        return first, second, False
+    neighbours = pairs(first.turns, second.turns)
+    sides = ([side.digests[pair[at]] for pair in neighbours] for at, side in enumerate((first, second)))
+    one, other = sides
+    return first._replace(digests=one), second._replace(digests=other), True
 
 
 def _warm(digests: Sequence[Digest]) -> Side:
-    whole = np.array([one.about.ns / one.about.iterations for one in digests])
-    loading = np.array([_loading_ns(one) / one.about.iterations for one in digests])
-    cold = {int(run) for run in cold_runs(loading, whole)}
-    usual = float(np.median([ns for run, ns in enumerate(loading) if run not in cold]))
+    whole = [one.about.ns / one.about.iterations for one in digests]
+    loading = [_loading_ns(one) / one.about.iterations for one in digests]
+    cold = cold_runs(loading, whole)
+    usual = median(ns for run, ns in enumerate(loading) if run not in cold)
     left_out = [
         LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of loading and host, {time(usual)} in the others")
-        for run in sorted(cold)
+        for run in cold
     ]
     return Side([one for run, one in enumerate(digests) if run not in cold], left_out)
 
@@ -94,9 +106,11 @@ def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
         missing = [one for one in runs if one.about.scope != STEADY]
         if missing:
             return f"nothing repeats steadily in {plural(len(missing), 'run')} of {name}"
-    numbers = [np.median([one.about.recorded_iterations for one in runs]) for runs in (base, new)]
-    ways = {one.about.found_by for one in (*base, *new)}
-    if max(numbers) > _OTHER_UNIT * min(numbers) and ways != {"profiler steps"}:
+    numbers = [median(one.about.recorded_iterations for one in runs) for runs in (base, new)]
+    ways = [sorted({one.about.found_by.partition(" ")[0] for one in runs}) for runs in (base, new)]
+    if ways[0] != ways[1]:
+        return f"iterations were found by {' and '.join(ways[0])} in base, by {' and '.join(ways[1])} in new"
+    if max(numbers) > _OTHER_UNIT * min(numbers) and ways[0] == ["launches"]:
         return (
             f"an iteration may be another thing on each side ({count(int(numbers[0]))} {base[0].about.each} in base, "
             f"{count(int(numbers[1]))} {new[0].about.each} in new)"

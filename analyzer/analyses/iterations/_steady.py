@@ -132,13 +132,34 @@ def _with_ledgers(report: Report, steady: SteadyPart) -> pl.DataFrame:
     ledgers = iteration_ledgers(report)
     process = of_process(steady.process_id)
     usual = ledgers.filter(process & (pl.col("kind") == STEADY) & (pl.col("name") == steady.each))
-    ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
-    if (usual.get_column("start_ns") == steady.window.start_ns).any() and (ends == steady.window.end_ns).any():
+    if not _runs_ahead(steady, usual):
         return usual
-    work = _work_of(report, steady.process_id)
-    spans = pl.DataFrame({"start": _done(work, usual.get_column("start_ns")), "end": _done(work, ends)})
+    spans = _device_spans(report, steady, usual)
     found = window_ledgers(report.whole, spans.filter(pl.col("end") > pl.col("start")))
     return found.filter(pl.col("device") == steady.device)
+
+
+def lengths_ns(report: Report, steady: SteadyPart) -> pl.Series:
+    """The lengths of the steady iterations of this name, each as the steady part would begin and end it."""
+    usual = steady.usual.sort("start_ns")
+    if not _runs_ahead(steady, usual):
+        return usual.get_column("dur_ns")
+    spans = _device_spans(report, steady, usual)
+    return (spans.get_column("end") - spans.get_column("start")).alias("dur_ns")
+
+
+def _runs_ahead(steady: SteadyPart, usual: pl.DataFrame) -> bool:
+    """Whether the steady part is of the device's time, which is not that of the host."""
+    ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
+    starts = usual.get_column("start_ns") == steady.window.start_ns
+    return not (starts.any() and (ends == steady.window.end_ns).any())
+
+
+def _device_spans(report: Report, steady: SteadyPart, usual: pl.DataFrame) -> pl.DataFrame:
+    """When the device did the work of each iteration: columns start and end."""
+    work = _work_of(report, steady.process_id)
+    ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
+    return pl.DataFrame({"start": _done(work, usual.get_column("start_ns")), "end": _done(work, ends)})
 
 
 def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) -> tuple[int, int]:

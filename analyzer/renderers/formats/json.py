@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.analyses.page.counters_page import CounterSummary
@@ -178,4 +179,45 @@ def _finding(found: Finding) -> dict[str, Any]:
         "remedy": found.remedy,
         "table": found.table,
         "definition": found.definition,
+    }
+
+
+def comparison(found: Comparison) -> str:
+    """Renders a comparison as one JSON object: the verdict first, then the tables."""
+    return outlets.json(_comparison(found))
+
+
+def _comparison(found: Comparison) -> dict[str, Any]:
+    verdict = found.verdict
+    buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "verdict": verdict.word,
+        "ratio": verdict.ratio,
+        "ratio_low": verdict.low,
+        "ratio_high": verdict.high,
+        "base_ns": verdict.base_ns,
+        "new_ns": verdict.new_ns,
+        "scope": {
+            "of": found.base.about.scope,
+            "each": found.base.about.each or None,
+            "base_iterations": [one.about.iterations for one in found.base.digests],
+            "new_iterations": [one.about.iterations for one in found.new.digests],
+            "reason": found.reason or None,
+        },
+        "basis": verdict.basis or None,
+        "repeats_needed": verdict.repeats,
+        "runs": {
+            name: {
+                "used": [
+                    {"name": outlets.line(one.about.name), "ns": one.about.ns / one.about.iterations}
+                    for one in side.digests
+                ],
+                "left_out": [{"name": outlets.line(one.name), "reason": one.reason} for one in side.left_out],
+            }
+            for name, side in (("base", found.base), ("new", found.new))
+        },
+        "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in found.doubts],
+        "buckets": _rows(buckets),
+        **{name: _rows(frame) for name, frame in found.tables.items() if name != "compare"},
     }

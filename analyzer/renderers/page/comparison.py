@@ -1,0 +1,278 @@
+"""Builds the page of a comparison: the verdict, where the difference went, what changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.outlets import command
+from kanalyze.renderers.page.sections import UNNAMED, unversioned
+from kanalyze.renderers.page.time import Block, Page
+from kanalyze.renderers.text.grid import Grid, Head, Section
+from kanalyze.renderers.text.kernel_names import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kanalyze.analyses.comparing._comparison import Comparison, Verdict
+    from kanalyze.analyses.comparing._sides import Side
+
+#: Rows of each table, unless told.
+ROWS: Final = 6
+
+#: Buckets that are named in the sentence.
+_NAMED: Final = 3
+
+#: A bucket is named there from this part of the largest one on.
+_WORTH_NAMING: Final = 0.05
+
+#: Most characters of a kernel's name.
+_NAME: Final = 36
+
+#: Half the width of the bars of the waterfall.
+_BAR: Final = 12
+
+_ONE: Final = "1 run a side"
+
+
+def comparison_page(found: Comparison, top: int) -> Page:
+    """Builds the page of a comparison, at most `top` rows per table."""
+    sections = [_waterfall(found, top), *(make(found, top) for make in _SECTIONS)]
+    return Page(
+        heading=_heading(found),
+        health="",
+        answer=answer(found),
+        ledgers=[],
+        sections=[section for section in sections if section is not None],
+        topics=[],
+        cannot_tell=[],
+        more=_more(found),
+        blocks=_blocks(found),
+    )
+
+
+def answer(found: Comparison) -> str:
+    """The verdict in a sentence with its interval, and where the difference went."""
+    verdict = found.verdict
+    doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
+    whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
+    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(found, verdict)])
+
+
+def _told(found: Comparison, verdict: Verdict) -> str:
+    """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
+    what = _what(found)
+    runs = _runs(found.base, found.new, verdict)
+    if verdict.ratio is None:
+        return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
+    if verdict.low is None or verdict.high is None:
+        return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
+    if verdict.word == "faster":
+        low, high = 1 / verdict.high, 1 / verdict.low
+        return f"{what} is {1 / verdict.ratio:.2f} × faster ({low:.2f} to {high:.2f}, {runs})"
+    if verdict.word == "slower":
+        return f"{what} is {verdict.ratio:.2f} × slower ({verdict.low:.2f} to {verdict.high:.2f}, {runs})"
+    low, high = (units.percent(abs(end - 1)) for end in (verdict.low, verdict.high))
+    signs = ["−" if end < 1 else "+" for end in (verdict.low, verdict.high)]
+    between = f"{signs[0]}{low} to {signs[1]}{high}, {runs}"
+    if verdict.word == "same":
+        return f"{what} takes the same time: within {units.percent(found.pair.least_effect)} ({between})"
+    return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({between})"
+
+
+def _what(found: Comparison) -> str:
+    each = found.base.about.each
+    if found.base.about.scope == "kernels":
+        return "All kernels together"
+    if not each:
+        return "The whole recording" if found.base.about.scope == "whole" else f"The window {found.base.about.scope}"
+    return f"A {each}" if each in ("step", "repetition", "request") else f"Each {each!r}"
+
+
+def _runs(base: Side, new: Side, verdict: Verdict) -> str:
+    if verdict.basis == "steps":
+        steps = [one.digests[0].steps.height for one in (base, new)]
+        return f"{_ONE}, by {steps[0]:,} and {steps[1]:,} of it"
+    counts = f"{len(base.digests)} against {len(new.digests)} runs"
+    if len(base.digests) == len(new.digests) == 1:
+        return _ONE
+    return f"{counts}, interleaved" if verdict.basis == "paired runs" else counts
+
+
+def _where(found: Comparison) -> str:
+    """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
+    verdict = found.verdict
+    delta = verdict.new_ns - verdict.base_ns
+    sums = _buckets(found).sort(pl.col("delta_ns").abs(), descending=True)
+    if verdict.word == "same" or not delta:
+        return ""
+    least = _WORTH_NAMING * int(sums.get_column("delta_ns").abs().max() or 0)
+    named = [(bucket, ns) for bucket, ns in sums.select("bucket", "delta_ns").iter_rows() if abs(ns) >= max(least, 1)]
+    told = ", ".join(f"{bucket} {signed(ns)}" for bucket, ns in named[:_NAMED])
+    return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}: {told}"
+
+
+def _sure(found: Comparison, verdict: Verdict) -> list[str]:
+    """What would tell more."""
+    if verdict.basis == "steps":
+        return ["One run a side does not show how much runs vary: repeat both to be sure."]
+    if verdict.low is None:
+        return ["One run a side without steps says nothing of how much runs vary: repeat both."]
+    if verdict.repeats is not None:
+        return [f"{units.plural(verdict.repeats, 'run')} of each side would tell."]
+    return []
+
+
+def signed(ns: float) -> str:
+    """A difference of times with its sign: ``−9.1 ms``."""
+    return f"{'−' if ns < 0 else '+'}{units.time(abs(ns))}"
+
+
+def _buckets(found: Comparison) -> pl.DataFrame:
+    rows = found.table("compare")
+    return rows.group_by("bucket", maintain_order=True).agg(
+        pl.col("base_ns", "new_ns", "delta_ns").sum(), pl.col("changed").any()
+    )
+
+
+def _heading(found: Comparison) -> list[str]:
+    base, new = found.base.about, found.new.about
+    parts = [f"base {found.names[0]}", f"new {found.names[1]}", base.tool, *([base.gpu] if base.gpu else [])]
+    if len(found.pairs) > 1:
+        parts.append(f"rank {base.rank} of {len(found.pairs)}")
+    return ["kanalyze compare", *parts]
+
+
+def _waterfall(found: Comparison, top: int) -> Section:
+    """The buckets in the order of their difference, with a bar each, and the sum."""
+    rows = _buckets(found).filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0))
+    rows = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
+    shown, rest = rows.head(top + 2), rows.slice(top + 2)
+    largest = max(int(rows.get_column("delta_ns").abs().max() or 0), 1)
+    cells = [
+        (bucket, units.time(base), units.time(new), signed(delta) if delta else "0 ns", _bar(delta / largest))
+        for bucket, base, new, delta in shown.select("bucket", "base_ns", "new_ns", "delta_ns").iter_rows()
+    ]
+    if rest.height:
+        sums = rest.select(pl.col("base_ns", "new_ns", "delta_ns").sum()).row(0)
+        cells.append(("rest", units.time(sums[0]), units.time(sums[1]), signed(sums[2]), _bar(sums[2] / largest)))
+    verdict = found.verdict
+    delta = verdict.new_ns - verdict.base_ns
+    cells.append(("together", units.time(verdict.base_ns), units.time(verdict.new_ns), signed(delta), ""))
+    heads = (Head("bucket", left=True), Head("base"), Head("new"), Head("difference"), Head("", left=True))
+    remark = f"per {found.each}, mean of {units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
+    return Section("WHERE THE DIFFERENCE WENT", remark if found.base.about.each else "", Grid(heads, cells))
+
+
+def _bar(part: float) -> str:
+    """A bar to the left of a middle for less, to the right for more."""
+    length = round(abs(part) * _BAR)
+    return f"{'█' * length:>{_BAR}}|" if part < 0 else f"{'':>{_BAR}}|{'█' * length}"
+
+
+def _kernels(found: Comparison, top: int) -> Section | None:
+    table = found.table("compare_kernels")
+    changed = table.filter("changed")
+    if changed.is_empty():
+        return None
+    shown = changed.head(top)
+    every = sorted({name for side in ("base", "new") for name in shown.get_column(f"{side}_kernel") if name})
+    names = dict(zip(every, shorten(every, _NAME), strict=True))
+    cells = [
+        (
+            signed(row["delta_ns"]) if row["delta_ns"] else "0 ns",
+            row["change"],
+            f"{number(row['base_count'])} → {number(row['new_count'])}",
+            f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
+            _kernel(row, names),
+        )
+        for row in shown.iter_rows(named=True)
+    ]
+    heads = (Head("difference"), Head("", left=True), Head("count"), Head("time", spare=True), Head("kernel", left=True))
+    within = table.height - changed.height
+    remark = f"{units.plural(changed.height, 'change')}, {within:,} within noise"
+    return Section("KERNELS AND COPIES", remark, Grid(heads, cells, cut=True))
+
+
+def _kernel(row: dict[str, Any], names: dict[str, str]) -> str:
+    """What became of what, where it was launched."""
+    base, new = (_several(row, side, names) for side in ("base", "new"))
+    told = base if base == new or not new else new if not base else f"{base} → {new}"
+    return f"{told} in {row['range']}" if row["range"] else told
+
+
+def _several(row: dict[str, Any], side: str, names: dict[str, str]) -> str:
+    """The kernel of a side, and how many more it stands for."""
+    name, several = row[f"{side}_kernel"], row[f"{side}_names"]
+    if not several:
+        return ""
+    told = names[name] if name else "(no name)"
+    return f"{told} and {several - 1} more" if several > 1 else told
+
+
+def number(count: float) -> str:
+    """A number of an iteration: whole where it is, else with a decimal."""
+    return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"  # noqa: PLR2004 - shown with one
+
+
+def _changed(title: str, table: str, name: str, plain: str) -> Callable[[Comparison, int], Section | None]:
+    """The section of a table that has a name, counts and times."""
+
+    def section(found: Comparison, top: int) -> Section | None:
+        rows = found.table(table)
+        changed = rows.filter("changed")
+        if changed.is_empty():
+            return None
+        counted = "base_count" in rows.columns
+        cells = [
+            (
+                signed(row["delta_ns"]) if row["delta_ns"] else "0 ns",
+                f"{number(row['base_count'])} → {number(row['new_count'])}" if counted else "",
+                f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
+                UNNAMED.get(row[name], unversioned(row[name]) if row[name] else "(no name)"),
+            )
+            for row in changed.head(top).iter_rows(named=True)
+        ]
+        heads = (Head("difference"), Head("count"), Head("time", spare=True), Head(plain, left=True))
+        within = rows.height - changed.height
+        return Section(title, f"{units.plural(changed.height, 'change')}, {within:,} within noise", Grid(heads, cells, cut=True))
+
+    return section
+
+
+def _syncs(found: Comparison, top: int) -> Section | None:
+    """Calls that block the host."""
+    rows = found.table("compare_calls").filter("blocking")
+    changed = rows.filter("changed")
+    if changed.is_empty():
+        return None
+    cells = [
+        (
+            signed(row["delta_ns"]) if row["delta_ns"] else "0 ns",
+            f"{number(row['base_count'])} → {number(row['new_count'])}",
+            f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
+            unversioned(row["name"] or "(no name)"),
+        )
+        for row in changed.head(top).iter_rows(named=True)
+    ]
+    heads = (Head("difference"), Head("count"), Head("time", spare=True), Head("call", left=True))
+    return Section("CALLS THAT WAIT", f"host time; {rows.height - changed.height:,} within noise", Grid(heads, cells, cut=True))
+
+
+_SECTIONS: Final = (
+    _kernels,
+    _changed("RANGES", "compare_ranges", "range", "range"),
+    _syncs,
+)
+
+
+def _blocks(found: Comparison) -> list[Block]:
+    return []
+
+
+def _more(found: Comparison) -> str:
+    return "\n".join(
+        [command("kanalyze", "show", "compare_kernels", *found.names), command("kanalyze", "compare", *found.names, "--format", "markdown")]
+    )

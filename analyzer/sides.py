@@ -1,0 +1,146 @@
+"""Opens the runs of two sides, one after the other, and compares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kanalyze.analyses.comparing._comparison import Comparison, compared
+from kanalyze.analyses.comparing._digesting import STEADY, WHOLE, digests_of
+from kanalyze.analyses.comparing._sides import steps_in_common
+from kanalyze.analyses.comparing._statistics import LEAST_EFFECT
+from kanalyze.digest import SUFFIX, loaded
+from kanalyze.errors import IncomparableError, UnreadableReportError
+from kanalyze.readers.capture.runs import runs_of
+from kanalyze.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Unpack
+
+    from kanalyze.digest import Digest
+    from kanalyze.readers import Progress
+    from kanalyze.report import Where
+
+#: The tools in the order in which they tell the time.
+_TOOLS: Final = ("nsys", "torch.profiler", "ncu")
+
+
+class Asked(NamedTuple):
+    """How sides are read and compared.
+
+    Attributes:
+        where: The part of each report.
+        cache: Whether what was decoded is kept, and used.
+        progress: Told of the progress of opening a report.
+        opened: Told of each report that is open.
+        least_effect: The least change that counts, as a part of the time.
+        floor: Between two single runs of the same program, the part by which their times differ.
+    """
+
+    where: Where
+    cache: bool = True
+    progress: Progress | None = None
+    opened: Callable[[Report], object] | None = None
+    least_effect: float = LEAST_EFFECT
+    floor: float | None = None
+
+
+def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked) -> Comparison:
+    """Compares two sides, each of reports, folders of them, captures or baselines.
+
+    Of captures with several tools the first that gives time on both sides is compared; those of the others are
+    :attr:`Comparison.others`.
+
+    Raises:
+        IncomparableError: A side is empty, or they have no tool, rank or step in common.
+    """
+    sides = digests(base, asked), digests(new, asked)
+    for name, side in zip(("base", "new"), sides, strict=True):
+        if not any(side.values()):
+            raise IncomparableError.empty(name)
+    common = [tool for tool in _TOOLS if sides[0].get(tool) and sides[1].get(tool)]
+    if not common:
+        raise IncomparableError.tools(*([*side] for side in sides))
+    names = (_called(base), _called(new))
+    found = [_of_tool(tool, sides, (base, new), names, asked) for tool in common]
+    return found[0].joined_with(dict(zip(common[1:], found[1:], strict=True)))
+
+
+def _of_tool(
+    tool: str,
+    sides: tuple[dict[str, list[Digest]], ...],
+    given: tuple[Sequence[Report | Path], ...],
+    names: tuple[str, str],
+    asked: Asked,
+) -> Comparison:
+    """The comparison of what one tool recorded: of iterations where both sides have the same, else of the whole."""
+    base, new = (side[tool] for side in sides)
+    reason = ""
+    if any(one.about.scope in (STEADY, WHOLE) for one in (*base, *new)):
+        reason = steps_in_common(base, new)
+    if reason:
+        base, new = (
+            _whole(tool, side[tool], paths, reason, asked) for side, paths in zip(sides, given, strict=True)
+        )
+    ranks = [sorted({one.about.rank for one in side}) for side in (base, new)]
+    if not {*ranks[0]} & {*ranks[1]}:
+        raise IncomparableError.ranks(*ranks)
+    return compared(base, new, names, reason=reason, least_effect=asked.least_effect, floor=asked.floor)
+
+
+def _whole(
+    tool: str, found: list[Digest], given: Sequence[Report | Path], reason: str, asked: Asked
+) -> list[Digest]:
+    """The runs of a side as wholes; those of a baseline are what they are."""
+    if all(one.about.scope == WHOLE for one in found):
+        return found
+    if any(isinstance(path, Path) and path.suffix == SUFFIX for path in given):
+        raise IncomparableError.steps(reason)
+    return digests(given, asked, whole=True)[tool]
+
+
+def digests(given: Sequence[Report | Path], asked: Asked, *, whole: bool = False) -> dict[str, list[Digest]]:
+    """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened."""
+    found: dict[str, list[Digest]] = {}
+    for one in given:
+        if isinstance(one, Path) and one.suffix == SUFFIX:
+            every = loaded(_bytes(one), one)
+        else:
+            every = [digest for report in _opened(one, asked) for digest in _of_report(report, asked, whole=whole)]
+        for digest in every:
+            found.setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
+    return found
+
+
+def _of_report(report: Report, asked: Asked, *, whole: bool) -> list[Digest]:
+    where = asked.where
+    if report.meta.timeless:
+        return digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
+    return digests_of(report.narrow(**where), whole=whole)
+
+
+def _opened(one: Report | Path, asked: Asked) -> Iterator[Report]:
+    """Each report of a side; those that are opened here are closed when the next one is asked for."""
+    if isinstance(one, Report):
+        yield one
+        return
+    for run in runs_of(one, asked.progress, cache=asked.cache):
+        with run.opened() as report:
+            if asked.opened is not None:
+                asked.opened(report)
+            yield report
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableReportError.of(path, error) from None
+
+
+def _called(given: Sequence[Report | Path]) -> str:
+    """What a side is called: its report, or the first of several and their number."""
+    first = given[0]
+    name = str(first.meta.path if isinstance(first, Report) else first)
+    return name if len(given) == 1 else f"{name} and {len(given) - 1} more"
