@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.analyses import homes
+from kanalyze.analyses import homes, homes_of_sides
 from kanalyze.counter_model import LAUNCH_NUMBERS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import COMPILED_KERNELS, NOTES, READER_TABLES
@@ -40,19 +40,25 @@ _SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     "Memory": ("memory",),
     _COUNTED: ("counters",),
     "Several reports together": ("joining",),
+    "Two sides compared": ("comparing",),
 }
 
 
 def names() -> list[str]:
-    """Names of all tables: analyses first, then readers' tables."""
+    """Names of all tables of a report, or of several of one program: analyses first, then readers' tables."""
     return [*homes(), *_READER_TABLES]
+
+
+def every_name() -> list[str]:
+    """Names of all tables, those that compare two sides among them."""
+    return [*names(), *homes_of_sides()]
 
 
 def subjects() -> dict[str, list[str]]:
     """Names of all tables by subject, in the order of the command line; a room that is not placed is a subject."""
     headings = {room: heading for heading, rooms in _SUBJECTS.items() for room in rooms}
     found: dict[str, list[str]] = {heading: [] for heading in _SUBJECTS}
-    for name, home in homes().items():
+    for name, home in (homes() | homes_of_sides()).items():
         package, room, _ = home.rsplit(".", 2)
         heading = headings.get(room) or (import_module(f"{package}.{room}").__doc__ or room).partition(".")[0]
         found.setdefault(heading, []).append(name)
@@ -70,9 +76,9 @@ def table(name: str) -> Table:
     """
     if name in _READER_TABLES:
         return _READER_TABLES[name]
-    if name not in names():
-        raise UnknownNameError.of("table", name, names())
-    declared: Table = import_module(homes()[name]).TABLE
+    if name not in every_name():
+        raise UnknownNameError.of("table", name, every_name())
+    declared: Table = import_module((homes() | homes_of_sides())[name]).TABLE
     return declared
 
 
@@ -80,7 +86,7 @@ def forms(name: str) -> list[Table]:
     """Declarations of the variants of table `name`, such as grouped ones."""
     if name in _READER_TABLES:
         return []
-    module = import_module(homes()[name])
+    module = import_module((homes() | homes_of_sides())[name])
     declared = (value for value in vars(module).values() if isinstance(value, Table) and value.name == name)
     return list({form.when: form for form in declared if form.when}.values())  # a module may bind one under two names
 

@@ -258,7 +258,15 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
                 raise BadBaselineError.version(path, head.get("baseline"), VERSION)
             runs = [_about(run) for run in head["runs"]]
             frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError, pl.exceptions.PolarsError) as why:
+    except (
+        zipfile.BadZipFile,
+        KeyError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OSError,
+        pl.exceptions.PolarsError,
+    ) as why:
         raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
     found = [
         Digest(about, **{name: frame.filter(pl.col("run") == number).drop("run") for name, frame in frames.items()})

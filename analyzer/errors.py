@@ -230,6 +230,14 @@ class IncomparableError(KanalyzeError):
         return cls(f"No report of {side}.", "Give BASE and NEW: a report, a folder of reports, or a baseline each.")
 
     @classmethod
+    def unclear(cls, number: int) -> IncomparableError:
+        """Error: `number` paths are not a path of each side."""
+        return cls(
+            f"{number:,} reports: which of them are base, and which new?",
+            "Give BASE and NEW; of several runs a side, a folder each, or --base RUN for each of base.",
+        )
+
+    @classmethod
     def steps(cls, reason: str) -> IncomparableError:
         """Error: a baseline is of iterations, and the sides have none in common because of `reason`."""
         return cls(

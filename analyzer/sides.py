@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._digesting import STEADY, WHOLE, digests_of
+from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.analyses.comparing._sides import steps_in_common
-from kanalyze.analyses.comparing._statistics import LEAST_EFFECT
 from kanalyze.digest import SUFFIX, loaded
 from kanalyze.errors import IncomparableError, UnreadableReportError
-from kanalyze.readers.capture.runs import runs_of
+from kanalyze.readers.capture.runs import runs_of, sides_in
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Unpack
 
     from kanalyze.digest import Digest
     from kanalyze.readers import Progress
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 
 #: The tools in the order in which they tell the time.
 _TOOLS: Final = ("nsys", "torch.profiler", "ncu")
+
+_TWO: Final = 2
 
 
 class Asked(NamedTuple):
@@ -34,16 +35,29 @@ class Asked(NamedTuple):
         cache: Whether what was decoded is kept, and used.
         progress: Told of the progress of opening a report.
         opened: Told of each report that is open.
-        least_effect: The least change that counts, as a part of the time.
-        floor: Between two single runs of the same program, the part by which their times differ.
+        limits: What counts as a change.
     """
 
     where: Where
     cache: bool = True
     progress: Progress | None = None
     opened: Callable[[Report], object] | None = None
-    least_effect: float = LEAST_EFFECT
-    floor: float | None = None
+    limits: Limits = Limits()
+
+
+def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
+    """The paths of base and of new: two of them, the folder of an interleaved collection, or those of base apart.
+
+    Raises:
+        IncomparableError: That is not clear.
+    """
+    if base:
+        return [*base], [*reports]
+    if len(reports) == 1 and (both := sides_in(reports[0])):
+        return [both[0]], [both[1]]
+    if len(reports) != _TWO:
+        raise IncomparableError.unclear(len(reports))
+    return [reports[0]], [reports[1]]
 
 
 def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked) -> Comparison:
@@ -80,18 +94,14 @@ def _of_tool(
     if any(one.about.scope in (STEADY, WHOLE) for one in (*base, *new)):
         reason = steps_in_common(base, new)
     if reason:
-        base, new = (
-            _whole(tool, side[tool], paths, reason, asked) for side, paths in zip(sides, given, strict=True)
-        )
+        base, new = (_whole(tool, side[tool], paths, reason, asked) for side, paths in zip(sides, given, strict=True))
     ranks = [sorted({one.about.rank for one in side}) for side in (base, new)]
     if not {*ranks[0]} & {*ranks[1]}:
         raise IncomparableError.ranks(*ranks)
-    return compared(base, new, names, reason=reason, least_effect=asked.least_effect, floor=asked.floor)
+    return compared(base, new, names, reason, asked.limits)
 
 
-def _whole(
-    tool: str, found: list[Digest], given: Sequence[Report | Path], reason: str, asked: Asked
-) -> list[Digest]:
+def _whole(tool: str, found: list[Digest], given: Sequence[Report | Path], reason: str, asked: Asked) -> list[Digest]:
     """The runs of a side as wholes; those of a baseline are what they are."""
     if all(one.about.scope == WHOLE for one in found):
         return found

@@ -13,16 +13,25 @@ from typing import Final
 
 from kanalyze.rooms import modules
 
-#: Rooms whose modules are no tables.
-_NO_TABLES: Final = ("page", "shared")
+#: The room whose tables compare two sides, and rooms whose modules are no tables.
+_OF_SIDES: Final = "comparing"
+_NO_TABLES: Final = ("page", "shared", _OF_SIDES)
 
 
 @cache
 def homes() -> dict[str, str]:
     """The module of each table, by the table's name, in alphabetical order; found by walking the rooms."""
+    return _tables({room for room, _, _ in modules(__name__, __path__)} - {*_NO_TABLES})
+
+
+@cache
+def homes_of_sides() -> dict[str, str]:
+    """The same of the tables that compare two sides, whose functions take what is compared instead of a report."""
+    return _tables({_OF_SIDES})
+
+
+def _tables(rooms: set[str]) -> dict[str, str]:
     found = {
-        name: module
-        for room, name, module in modules(__name__, __path__)
-        if room not in _NO_TABLES and not name.startswith("_")
+        name: module for room, name, module in modules(__name__, __path__) if room in rooms and not name.startswith("_")
     }
     return dict(sorted(found.items()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -10,7 +9,6 @@ import click
 
 from kanalyze.cli._options import (
     Where,
-    closed_at_end,
     in_one_thread_if_small,
     output,
     part,
@@ -25,10 +23,7 @@ from kanalyze.machinery.memory import sparing_memory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.sides import Asked
-
-_FAILED, _CANNOT_JUDGE = 1, 3
 
 
 @click.command()
@@ -37,10 +32,7 @@ _FAILED, _CANNOT_JUDGE = 1, 3
 @scope
 @top(None, "Rows in each table of the page.")
 @click.option("--least", default="2%", metavar="SHARE", help="The least change that counts.  [default: 2%]")
-@click.option("--save", is_flag=True, help="Reduce REPORTS to a baseline, written to -o FILE.kz.")
-@click.option(
-    "--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal"
-)
+@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
 @output
 @in_one_thread_if_small
 def compare(  # noqa: PLR0913 - the options of the command
@@ -50,8 +42,6 @@ def compare(  # noqa: PLR0913 - the options of the command
     least: str,
     form: str,
     output: Path | None,
-    *,
-    save: bool,
     **where: Unpack[Where],
 ) -> None:
     """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines."""
@@ -60,12 +50,12 @@ def compare(  # noqa: PLR0913 - the options of the command
     with sparing_memory():
         from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked(where, least)
-    before, after = _sides(reports, base)
+    before, after = sides.given(reports, base)
     found = sides.comparison(before, after, asked)
     if form == "json":
-        from kanalyze.renderers.formats.json import comparison  # noqa: PLC0415 - one format is used
+        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
 
-        emit(comparison(found).encode(), output)
+        emit(render_json([found]).encode(), output)
     elif form == "markdown":
         from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - as above
 
@@ -78,23 +68,11 @@ def compare(  # noqa: PLR0913 - the options of the command
 
 
 def _asked(where: Where, least: str) -> Asked:
+    from kanalyze.analyses.comparing._pair import Limits  # noqa: PLC0415 - as above
     from kanalyze.sides import Asked  # noqa: PLC0415 - as above
     from kanalyze.units import parse_percent  # noqa: PLC0415 - as above
 
     effect = parse_percent(least)
     if effect is None or not 0 < effect < 1:
         raise BadThresholdError.of(least, "a share", "2%")
-    return Asked(part(where), cache=not where["no_cache"], progress=progress_shown(), least_effect=effect)
-
-
-def _sides(reports: Sequence[Path], base: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The paths of base and of new."""
-    from kanalyze.readers.capture.runs import sides_in  # noqa: PLC0415 - as above
-
-    if base:
-        return [*base], [*reports]
-    if len(reports) == 1 and (both := sides_in(reports[0])):
-        return [both[0]], [both[1]]
-    if len(reports) != 2:  # noqa: PLR2004 - one of each side
-        raise click.UsageError("Give BASE and NEW; of several runs a side, a folder each, or --base for each of base.")
-    return [reports[0]], [reports[1]]
+    return Asked(part(where), cache=not where["no_cache"], progress=progress_shown(), limits=Limits(effect))

@@ -18,6 +18,7 @@ from kanalyze.cli._options import (
     output,
     part,
     print_doubts_early,
+    progress_shown,
     reports_argument,
     scope,
     top,
@@ -111,7 +112,12 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     keywords = asked | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    if declared.together:
+    if declared.sides:
+        from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
+
+        before, after = given(reports)
+        rows = comparison(before, after, Asked(part(where), cache=not no_cache, progress=progress_shown())).table(table)
+    elif declared.together:
         rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
     else:
         rows = _of_each(reports, declared, where, lambda report: catalog.make(report, table, **keywords))

@@ -30,7 +30,7 @@ def tables(table: str | None, form: str, output: Path | None) -> None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
         emit(rendered.listing(listed, width()), output)
         return
-    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.names())]
+    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
     if form == "terminal":
         emit(rendered.terminal(wanted, width()), output)
     else:

@@ -313,7 +313,7 @@ def test_a_window_a_device_and_a_process_narrow_every_table():
 def test_an_unknown_table_is_told_with_the_nearest():
     told, remedy = message("kernal", TORCH)
     assert told == "no table 'kernal'."
-    assert remedy == f"Did you mean kernels? There are: {', '.join(catalog.names())}.  [unknown-name]"
+    assert remedy == f"Did you mean kernels? There are: {', '.join(catalog.every_name())}.  [unknown-name]"
 
 
 @pytest.mark.parametrize("name", ["summary", "rules", "notes", "_walk", "kernels.py", "", "Kernels"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from statistics import mean
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
+from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._pair import Pair
+from kanalyze.analyses.comparing._pair import Limits, Pair
 from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, sides_of
-from kanalyze.rooms import modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +76,7 @@ class Comparison:
     names: tuple[str, str]
     reason: str = ""
     others: dict[str, Comparison] = field(default_factory=dict)
+    _made: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     def joined_with(self, others: dict[str, Comparison]) -> Comparison:
         """The same with what other tools recorded."""
@@ -112,11 +114,10 @@ class Comparison:
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of this room, such as ``compare_kernels``."""
-        if name not in self.__dict__:
-            function = getattr(import_module(f"{__package__}.{name}"), name)
-            self.__dict__[name] = function(self.pair)
-        found: pl.DataFrame = self.__dict__[name]
-        return found
+        if name not in self._made:
+            function = getattr(import_module(homes_of_sides()[name]), name)
+            self._made[name] = function(self.pair)
+        return self._made[name]
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -126,19 +127,15 @@ class Comparison:
 
 def table_names() -> list[str]:
     """The names of the tables of this room."""
-    import kanalyze.analyses.comparing as room  # noqa: PLC0415 - this very room
-
-    return sorted(name for _, name, _ in modules(f"{__package__}", room.__path__) if not name.startswith("_"))
+    return [*homes_of_sides()]
 
 
 def compared(
     base: Sequence[Digest],
     new: Sequence[Digest],
     names: tuple[str, str],
-    *,
     reason: str = "",
-    least_effect: float = statistics.LEAST_EFFECT,
-    floor: float | None = None,
+    limits: Limits | None = None,
 ) -> Comparison:
     """Compares two sides of runs, rank by rank; a rank that one side lacks is left out.
 
@@ -147,14 +144,13 @@ def compared(
         new: Those of the other.
         names: What the sides are called.
         reason: Why the whole is compared, where iterations were not.
-        least_effect: The least change that counts, as a part of the time.
-        floor: Between two single runs of the same program, the part by which their times differ.
+        limits: What counts as a change.
     """
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
     found = []
     for rank in ranks:
         first, second, together = sides_of(*([one for one in side if one.about.rank == rank] for side in (base, new)))
-        found.append(Pair(first, second, together, least_effect, floor))
+        found.append(Pair(first, second, together, limits or Limits()))
     longest = max(range(len(found)), key=lambda at: found[at].base_ns)
     return Comparison((found[longest], *found[:longest], *found[longest + 1 :]), names, reason)
 
@@ -166,18 +162,15 @@ def verdict_of(pair: Pair) -> Verdict:
     two runs of one program differ by where that is known, by 5 % where not.
     """
     base, new = pair.base.values_ns, pair.new.values_ns
-    ratio = float(new.mean() / base.mean()) if base.mean() else None
+    ratio = mean(new) / mean(base) if mean(base) else None
     unknown = Verdict("cannot tell", ratio, None, None, pair.base_ns, pair.new_ns, "")
-    if pair.repeated:
-        estimate = statistics.ratio_of_runs(base, new, paired=pair.paired)
-    else:
-        estimate = _alone(pair)
+    estimate = statistics.ratio_of_runs(base, new, paired=pair.paired) if pair.repeated else _alone(pair)
     if estimate is None:
         return unknown
-    word = statistics.judged(estimate, pair.least_effect)
+    word = statistics.judged(estimate, pair.limits.least_effect)
     repeats = None
     if word == "cannot tell" and pair.repeated:
-        repeats = statistics.repeats_to_judge(base, new, pair.least_effect, paired=pair.paired)
+        repeats = statistics.repeats_to_judge(base, new, pair.limits.least_effect, paired=pair.paired)
     return unknown._replace(
         word=word, ratio=estimate.ratio, low=estimate.low, high=estimate.high, basis=estimate.basis, repeats=repeats
     )
@@ -185,16 +178,16 @@ def verdict_of(pair: Pair) -> Verdict:
 
 def _alone(pair: Pair) -> Estimate | None:
     """The ratio of single runs, with the interval of their steps and what two runs of one program may differ by."""
-    steps = [one.digests[0].steps.get_column("dur_ns").to_numpy() for one in (pair.base, pair.new)]
+    before, after = (one.digests[0].steps.get_column("dur_ns").to_list() for one in (pair.base, pair.new))
     ratio = pair.new_ns / pair.base_ns if pair.base_ns else None
     if ratio is None or len(pair.base.digests) != 1 or len(pair.new.digests) != 1:
         return None
-    within = statistics.ratio_within_runs(*steps) if min(map(len, steps)) > 1 else None
+    fewest = min(len(before), len(after))
+    within = statistics.ratio_within_runs(before, after) if fewest > 1 else None
     if within is None:
         return None
     low, high = within.low / within.ratio, within.high / within.ratio
-    if min(map(len, steps)) >= _ENOUGH:
-        low = max(low, steps[1].min() / steps[0].max() / ratio)
-        high = min(high, steps[1].max() / steps[0].min() / ratio)
-    wider = 1 + (ALONE if pair.floor is None else pair.floor)
+    if fewest >= _ENOUGH:
+        low, high = max(low, min(after) / max(before) / ratio), min(high, max(after) / min(before) / ratio)
+    wider = 1 + (ALONE if pair.limits.floor is None else pair.limits.floor)
     return within._replace(ratio=ratio, low=ratio * min(low, 1.0) / wider, high=ratio * max(high, 1.0) * wider)

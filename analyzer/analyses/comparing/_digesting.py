@@ -109,9 +109,10 @@ def _view(report: Report, device: int, *, whole: bool) -> _View:
 
 
 def _host_window(steady: SteadyPart) -> Window:
-    """From the start of the first iteration of the steady part to the end of the last, as the host went through them."""
+    """From the start of the first iteration of the steady part to the end of the last, as the host saw them."""
     start = steady.rows.filter(pl.col("window") == steady.first).item(0, "start_ns")
-    end = steady.rows.filter(pl.col("window") == steady.last).select(pl.col("start_ns") + pl.col("dur_ns")).item(0, 0)
+    last = steady.rows.filter(pl.col("window") == steady.last)
+    end = last.item(0, "start_ns") + last.item(0, "dur_ns")
     return replace(steady.window, start_ns=start, end_ns=end)
 
 
@@ -161,11 +162,11 @@ _ROOF: Final = ("flop", "intensity_flop_per_byte", "roof_share")
 def _counted(report: Report) -> Digest:
     """The digest of a report of ncu: its launches in their order, with the durations alone, and their counters."""
     launches = counters(report)
-    roofs = roofline(report).select("event_id", *(name for name in _ROOF if name in roofline(report).columns))
-    every = launches.join(roofs, on="event_id", how="left", maintain_order="left")
-    shape = pl.format("{} × {}", *(pl.concat_str([f"{side}_{axis}" for axis in "xyz"], separator=",") for side in ("grid", "block")))
-    config = report.kernel_config.select("event_id", shape=shape)
-    told = every.join(config, on="event_id", how="left", maintain_order="left").with_columns(pl.col("name").cast(pl.String))
+    roofs = roofline(report).select("event_id", *_ROOF)
+    config = report.kernel_config.select("event_id", shape=_shape_text())
+    told = launches.with_columns(pl.col("name").cast(pl.String))
+    for more in (roofs, config):
+        told = told.join(more, on="event_id", how="left", maintain_order="left")
     ns = pl.col("dur_ns").fill_null(0)
     slots = told.select(
         "name", "shape", kind=pl.lit("kernel"), bucket=pl.lit("kernel"), range=pl.lit(None, dtype=pl.String),
@@ -176,8 +177,10 @@ def _counted(report: Report) -> Digest:
     long = told.select("name", "shape", pl.col(names).cast(pl.Float64)).unpivot(
         names, index=["name", "shape"], variable_name="counter", value_name="value"
     )
-    sums = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True).agg(
-        launches=pl.len(), mean=pl.col("value").mean()
+    sums = (
+        long.drop_nulls("value")
+        .group_by("name", "shape", "counter", maintain_order=True)
+        .agg(launches=pl.len(), mean=pl.col("value").mean())
     )
     total = int(slots.get_column("exclusive_ns").sum())
     about = _about_counted(report, total)
@@ -308,18 +311,25 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     texts = path_texts(path_nodes(rows, numbers, included, names), lambda above, label: above + pl.lit(ARROW) + label)
     known = ran.select("event_id", number=gathered(numbers, ran.get_column("operator")))
     told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
-    return told.join(texts, left_on="number", right_on="path", how="left", maintain_order="left").select(
-        op=pl.col("text").cast(pl.Categorical)
-    ).to_series()
+    return (
+        told.join(texts, left_on="number", right_on="path", how="left", maintain_order="left")
+        .select(op=pl.col("text").cast(pl.Categorical))
+        .to_series()
+    )
 
 
 def _with_shapes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds shape, grid and block as text."""
     shapes, numbers = shape_numbers(report)
-    sides = [pl.concat_str([pl.col(f"{side}_{axis}") for axis in "xyz"], separator=",") for side in ("grid", "block")]
-    texts = shapes.select("shape", text=pl.format("{} × {}", *sides).cast(pl.Categorical))
+    texts = shapes.select("shape", text=_shape_text().cast(pl.Categorical))
     told = numbers.join(texts, on="shape", how="left", maintain_order="left").select("event_id", shape="text")
     return work.join(told, on="event_id", how="left", maintain_order="left")
+
+
+def _shape_text() -> pl.Expr:
+    """Grid and block as one text."""
+    sides = (pl.concat_str([f"{side}_{axis}" for axis in "xyz"], separator=",") for side in ("grid", "block"))
+    return pl.format("{} × {}", *sides)
 
 
 def _with_bytes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -327,9 +337,7 @@ def _with_bytes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     if not {"memcpy", "memset"} & {*report.kinds}:
         return work.with_columns(bytes=pl.lit(0, dtype=pl.Int64))
     sizes = report.copy_detail.select("event_id", bytes="size_bytes")
-    return work.join(sizes, on="event_id", how="left", maintain_order="left").with_columns(
-        pl.col("bytes").fill_null(0)
-    )
+    return work.join(sizes, on="event_id", how="left", maintain_order="left").with_columns(pl.col("bytes").fill_null(0))
 
 
 def _ops(report: Report) -> pl.DataFrame:
@@ -340,27 +348,31 @@ def _ops(report: Report) -> pl.DataFrame:
     if "op" not in report.kinds:
         return OPS.empty()
     every = nodes(report)
-    number, outer, kinds, names = (every.get_column(name).to_list() for name in ("path", "outer", "kind", "name"))
-    parents, told = dict(zip(number, outer, strict=True)), dict(zip(number, zip(kinds, names, strict=True), strict=True))
-    texts: dict[int, str] = {0: ""}
-    for one in number:
-        way = []
-        while one not in texts:
-            way.append(one)
-            one = parents.get(one, 0)  # noqa: PLW2901 - walks up
-        for inner in reversed(way):
-            kind, name = told[inner]
-            above = texts[parents[inner] if parents[inner] in texts else 0]
-            label = _masked(name) if kind in ("op", "range") and name else ""
-            texts[inner] = (f"{above}{ARROW}{label}" if above and label else above or label)
+    texts = _paths(every)
     host = every.get_column("kind").cast(pl.String).is_in(["op", "range"])
-    frame = every.with_columns(path=pl.Series([texts[one] for one in number], dtype=pl.String))
-    sums = frame.group_by("path").agg(
-        pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum()
-    )
+    frame = every.with_columns(path=pl.Series([texts[one] for one in every.get_column("path")], dtype=pl.String))
+    sums = frame.group_by("path").agg(pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum())
     calls = frame.filter(host).group_by("path").agg(pl.col("count").sum())
     known = sums.join(calls, on="path", how="left").with_columns(pl.col("count").fill_null(0))
     return OPS.select(known.filter(pl.col("path") != "").sort("path"))
+
+
+def _paths(every: pl.DataFrame) -> dict[int, str]:
+    """The operators and annotations on the way to each node of the call tree, by its number, outermost first."""
+    nodes_by_number = {row[0]: row[1:] for row in every.select("path", "outer", "kind", "name").iter_rows()}
+    texts: dict[int, str] = {0: ""}
+    for number in nodes_by_number:
+        way, at = [], number
+        while at not in texts and at in nodes_by_number:
+            way.append(at)
+            at = nodes_by_number[at][0]
+        above = texts.get(at, "")
+        for inner in reversed(way):
+            _, kind, name = nodes_by_number[inner]
+            label = _masked(name) if kind in ("op", "range") and name else ""
+            above = f"{above}{ARROW}{label}" if above and label else above or label
+            texts[inner] = above
+    return texts
 
 
 def _calls(report: Report) -> pl.DataFrame:

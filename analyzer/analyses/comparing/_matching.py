@@ -38,6 +38,9 @@ _DISTINCT: Final = frozenset({
     "linalg", "rnn", "communication", "sort", "scan", "random",
 })  # fmt: skip
 
+#: What operations have in common that match, in the order in which matches are sought.
+_ALIKE: Final = (("range", "op", "name", "shape"), ("name", "shape"), ("name",))
+
 #: What matches nothing beside a run of weak matches is this times as long, for it to be a part of that.
 _WEAK: Final = 2
 
@@ -62,7 +65,7 @@ class Slots(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Operations of base that one or more of new stand for, by the rows of each in :class:`Slots`; a side may be empty."""
+    """Operations of base and those that new has in their place, by rows of :class:`Slots`; a side may be empty."""
 
     change: str
     base: Sequence[int]
@@ -114,13 +117,14 @@ def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
     and shape, by name, and by family and type; then block by block. What is left of one name and shape in other places
     has moved.
     """
-    tokens = [_tokens(base, new, columns) for columns in (("range", "op", "name", "shape"), ("name", "shape"), ("name",))]
+    tokens = [_tokens(base, new, columns) for columns in _ALIKE]
     tokens.append(_families(base, new))
     lanes = [side.get_column("lane").to_numpy() for side in (base, new)]
-    pairs, left = [], []
+    pairs: list[tuple[Numbers, Numbers]] = []
+    left: list[Block] = []
     for lane in np.union1d(*lanes):
-        rows = [np.flatnonzero(side == lane) for side in lanes]
-        found = _without_weak(*rows, *_aligned_rows(rows[0], rows[1], tokens), tokens[1])
+        rows = (np.flatnonzero(lanes[0] == lane), np.flatnonzero(lanes[1] == lane))
+        found = _without_weak(rows, _aligned_rows(*rows, tokens), tokens[1])
         pairs.append(found)
         left += _blocks(rows[0], rows[1], *found)
     moved = _moved([one for one in left if not (one.base and one.new)], tokens[1])
@@ -153,9 +157,7 @@ def _families(base: pl.DataFrame, new: pl.DataFrame) -> tuple[Numbers, Numbers]:
     return own[: base.height], own[base.height :]
 
 
-def _aligned_rows(
-    base: Numbers, new: Numbers, tokens: Sequence[tuple[Numbers, Numbers]]
-) -> tuple[Numbers, Numbers]:
+def _aligned_rows(base: Numbers, new: Numbers, tokens: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
     """The rows of one stream that match, first by the first tokens, then in what is left between by the others."""
     mine, theirs = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for before, after in tokens:
@@ -170,12 +172,13 @@ def _aligned_rows(
 
 
 def _without_weak(
-    base: Numbers, new: Numbers, mine: Numbers, theirs: Numbers, tokens: tuple[Numbers, Numbers]
+    rows: tuple[Numbers, Numbers], found: tuple[Numbers, Numbers], tokens: tuple[Numbers, Numbers]
 ) -> tuple[Numbers, Numbers]:
     """The matches without those of other names or shapes that stand alone in what was replaced: a part of it.
 
     These are runs of such matches, less than half as long as what matches nothing on either side of the run.
     """
+    (base, new), (mine, theirs) = rows, found
     weak = tokens[0][mine] != tokens[1][theirs]
     if not weak.any():
         return mine, theirs

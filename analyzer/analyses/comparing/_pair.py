@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from statistics import mean
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -36,6 +37,18 @@ _ALONE: Final = 0.05
 _FINE: Final = 1000
 
 
+class Limits(NamedTuple):
+    """What counts as a change.
+
+    Attributes:
+        least_effect: The least change that counts, as a part of the time.
+        floor: Between two single runs of the same program, the part by which their times differ; None if not known.
+    """
+
+    least_effect: float = statistics.LEAST_EFFECT
+    floor: float | None = None
+
+
 @dataclass(frozen=True)
 class Pair:
     """Two sides to be compared, of one rank.
@@ -44,25 +57,23 @@ class Pair:
         base: The one side.
         new: The other one.
         paired: Whether the runs were interleaved, so that the nth of one side belongs to the nth of the other.
-        least_effect: The least change that counts, as a part of the time.
-        floor: Between two single runs of the same program, the part by which their times differ; None if not known.
+        limits: What counts as a change.
     """
 
     base: Side
     new: Side
     paired: bool = False
-    least_effect: float = statistics.LEAST_EFFECT
-    floor: float | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @cached_property
     def base_ns(self) -> int:
         """The mean time of an iteration of base."""
-        return round(float(self.base.values_ns.mean()))
+        return round(mean(self.base.values_ns))
 
     @cached_property
     def new_ns(self) -> int:
         """The mean time of an iteration of new."""
-        return round(float(self.new.values_ns.mean()))
+        return round(mean(self.new.values_ns))
 
     @cached_property
     def repeated(self) -> bool:
@@ -103,15 +114,18 @@ class Pair:
         ]
         every = pl.concat(parts)
         names = every.select(keys).unique(maintain_order=True).with_row_index("row")
-        placed = every.join(names, on=keys, how="left", nulls_equal=True).group_by("row", "side", "run").agg(
-            pl.col(name).sum() for name in values
+        placed = (
+            every.join(names, on=keys, how="left", nulls_equal=True)
+            .group_by("row", "side", "run")
+            .agg(pl.col(name).sum() for name in values)
         )
         found = {}
         for name in values:
             matrices = tuple(np.zeros((names.height, len(digests))) for digests in sides)
             for side, matrix in enumerate(matrices):
                 own = placed.filter(pl.col("side") == side)
-                matrix[own.get_column("row").to_numpy(), own.get_column("run").to_numpy()] = own.get_column(name).to_numpy()
+                at = own.get_column("row").to_numpy(), own.get_column("run").to_numpy()
+                matrix[at] = own.get_column(name).to_numpy()
             found[name] = (matrices[0], matrices[1])
         return names.drop("row"), found
 
@@ -151,10 +165,10 @@ def changes(pair: Pair, base: Floats, new: Floats) -> Changes:
     both = (before > 0) & (after > 0)
     ratio = np.full(len(before), np.nan)
     np.divide(after, before, out=ratio, where=both)
-    beyond = (ratio > 1 + pair.least_effect) | (ratio < 1 / (1 + pair.least_effect))
+    beyond = (ratio > 1 + pair.limits.least_effect) | (ratio < 1 / (1 + pair.limits.least_effect))
     nothing = np.full(len(before), np.nan)
     if not pair.repeated:
-        alone = max(pair.least_effect, _ALONE if pair.floor is None else pair.floor)
+        alone = max(pair.limits.least_effect, _ALONE if pair.limits.floor is None else pair.limits.floor)
         clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
         return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
     tested = np.flatnonzero(both & large)

@@ -61,4 +61,5 @@ def compared(pair: Pair, base: Floats, new: Floats, whole: tuple[int, int] | Non
 
 def by_size(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """The rows by the size of their difference, the largest first."""
-    return frame.sort(pl.col("delta_ns").abs(), pl.col("new_ns"), *keys, descending=[True, True, *(False for _ in keys)], nulls_last=True)
+    falling = [True, True, *(False for _ in keys)]
+    return frame.sort(pl.col("delta_ns").abs(), "new_ns", *keys, descending=falling, nulls_last=True)

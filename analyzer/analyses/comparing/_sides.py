@@ -5,18 +5,13 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from kanalyze.analyses.comparing._digesting import STEADY
 from kanalyze.analyses.comparing._statistics import cold_runs
-from kanalyze.units import count, plural, time
-
 from kanalyze.turns import Turn, interleaved, pairs
+from kanalyze.units import count, plural, time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
 
     from kanalyze.digest import About, Digest
 
@@ -53,9 +48,9 @@ class Side(NamedTuple):
     left_out: list[LeftOut]
 
     @property
-    def values_ns(self) -> NDArray[np.float64]:
+    def values_ns(self) -> list[float]:
         """The time of an iteration of each run."""
-        return np.array([one.about.ns / one.about.iterations for one in self.digests])
+        return [one.about.ns / one.about.iterations for one in self.digests]
 
     @property
     def about(self) -> About:

@@ -22,7 +22,7 @@ TABLE: Final = Table(
         *TIMES,
         *CERTAINTY,
     ),
-    purpose="CUDA calls and synchronisations, before and after",
+    purpose="CUDA calls and waits, before and after",
     telling=("name", "blocking", "base_count", "new_count", "delta_ns"),
     sides=True,
 )

@@ -64,7 +64,7 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     if not groups:
         return TABLE.empty()
     ns, number = [
-        tuple(_summed(values, [group[side] for group in groups]) for side, values in enumerate(sides))
+        (_summed(sides[0], [group[0] for group in groups]), _summed(sides[1], [group[1] for group in groups]))
         for sides in ((base.ns, new.ns), (base.counts, new.counts))
     ]
     spans = times(ns[0], ns[1], _busy_ns(pair))

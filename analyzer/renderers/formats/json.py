@@ -45,6 +45,8 @@ def render(shown: Sequence[Shown]) -> str:
 
 def content(shown: Shown) -> dict[str, Any]:
     """The JSON object of one report."""
+    if shown.kind == "comparison":
+        return _comparison(shown)
     if shown.kind == "joint":
         return content(shown.summary) | _joint(shown)
     window = shown.scope.window
@@ -182,12 +184,8 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
-def comparison(found: Comparison) -> str:
-    """Renders a comparison as one JSON object: the verdict first, then the tables."""
-    return outlets.json(_comparison(found))
-
-
 def _comparison(found: Comparison) -> dict[str, Any]:
+    """A comparison: the verdict first, then the tables."""
     verdict = found.verdict
     buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {

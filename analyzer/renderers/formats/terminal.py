@@ -48,6 +48,7 @@ ASCII: Final = str.maketrans(
         "×": "x",
         "≤": "<",
         "µ": "u",
+        "−": "-",
         "…": "~",
         **dict(zip("▁▂▃▄▅▆▇", ".:-=+*%", strict=True)),
         "─": "-",

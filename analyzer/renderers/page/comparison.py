@@ -8,13 +8,13 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.outlets import command
-from kanalyze.renderers.page.sections import UNNAMED, unversioned
-from kanalyze.renderers.page.time import Block, Page
+from kanalyze.renderers.page.sections import unversioned
+from kanalyze.renderers.page.time import Page
 from kanalyze.renderers.text.grid import Grid, Head, Section
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.comparing._sides import Side
@@ -49,7 +49,6 @@ def comparison_page(found: Comparison, top: int) -> Page:
         topics=[],
         cannot_tell=[],
         more=_more(found),
-        blocks=_blocks(found),
     )
 
 
@@ -58,7 +57,7 @@ def answer(found: Comparison) -> str:
     verdict = found.verdict
     doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
     whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
-    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(found, verdict)])
+    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(verdict)])
 
 
 def _told(found: Comparison, verdict: Verdict) -> str:
@@ -74,11 +73,10 @@ def _told(found: Comparison, verdict: Verdict) -> str:
         return f"{what} is {1 / verdict.ratio:.2f} × faster ({low:.2f} to {high:.2f}, {runs})"
     if verdict.word == "slower":
         return f"{what} is {verdict.ratio:.2f} × slower ({verdict.low:.2f} to {verdict.high:.2f}, {runs})"
-    low, high = (units.percent(abs(end - 1)) for end in (verdict.low, verdict.high))
-    signs = ["−" if end < 1 else "+" for end in (verdict.low, verdict.high)]
-    between = f"{signs[0]}{low} to {signs[1]}{high}, {runs}"
+    ends = (f"{'−' if end < 1 else '+'}{units.percent(abs(end - 1))}" for end in (verdict.low, verdict.high))
+    between = f"{' to '.join(ends)}, {runs}"
     if verdict.word == "same":
-        return f"{what} takes the same time: within {units.percent(found.pair.least_effect)} ({between})"
+        return f"{what} takes the same time: within {units.percent(found.pair.limits.least_effect)} ({between})"
     return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({between})"
 
 
@@ -108,13 +106,13 @@ def _where(found: Comparison) -> str:
     sums = _buckets(found).sort(pl.col("delta_ns").abs(), descending=True)
     if verdict.word == "same" or not delta:
         return ""
-    least = _WORTH_NAMING * int(sums.get_column("delta_ns").abs().max() or 0)
+    least = _WORTH_NAMING * max(map(abs, sums.get_column("delta_ns").to_list()), default=0)
     named = [(bucket, ns) for bucket, ns in sums.select("bucket", "delta_ns").iter_rows() if abs(ns) >= max(least, 1)]
     told = ", ".join(f"{bucket} {signed(ns)}" for bucket, ns in named[:_NAMED])
     return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}: {told}"
 
 
-def _sure(found: Comparison, verdict: Verdict) -> list[str]:
+def _sure(verdict: Verdict) -> list[str]:
     """What would tell more."""
     if verdict.basis == "steps":
         return ["One run a side does not show how much runs vary: repeat both to be sure."]
@@ -127,7 +125,7 @@ def _sure(found: Comparison, verdict: Verdict) -> list[str]:
 
 def signed(ns: float) -> str:
     """A difference of times with its sign: ``−9.1 ms``."""
-    return f"{'−' if ns < 0 else '+'}{units.time(abs(ns))}"
+    return f"{'−' if ns < 0 else '+' if ns else ''}{units.time(abs(ns))}"
 
 
 def _buckets(found: Comparison) -> pl.DataFrame:
@@ -138,7 +136,7 @@ def _buckets(found: Comparison) -> pl.DataFrame:
 
 
 def _heading(found: Comparison) -> list[str]:
-    base, new = found.base.about, found.new.about
+    base = found.base.about
     parts = [f"base {found.names[0]}", f"new {found.names[1]}", base.tool, *([base.gpu] if base.gpu else [])]
     if len(found.pairs) > 1:
         parts.append(f"rank {base.rank} of {len(found.pairs)}")
@@ -150,9 +148,9 @@ def _waterfall(found: Comparison, top: int) -> Section:
     rows = _buckets(found).filter((pl.col("base_ns") > 0) | (pl.col("new_ns") > 0))
     rows = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
     shown, rest = rows.head(top + 2), rows.slice(top + 2)
-    largest = max(int(rows.get_column("delta_ns").abs().max() or 0), 1)
+    largest = max(1, *map(abs, rows.get_column("delta_ns").to_list()))
     cells = [
-        (bucket, units.time(base), units.time(new), signed(delta) if delta else "0 ns", _bar(delta / largest))
+        (bucket, units.time(base), units.time(new), signed(delta), _bar(delta / largest))
         for bucket, base, new, delta in shown.select("bucket", "base_ns", "new_ns", "delta_ns").iter_rows()
     ]
     if rest.height:
@@ -174,26 +172,43 @@ def _bar(part: float) -> str:
 
 def _kernels(found: Comparison, top: int) -> Section | None:
     table = found.table("compare_kernels")
-    changed = table.filter("changed")
-    if changed.is_empty():
-        return None
-    shown = changed.head(top)
+    shown = table.filter("changed").head(top)
     every = sorted({name for side in ("base", "new") for name in shown.get_column(f"{side}_kernel") if name})
     names = dict(zip(every, shorten(every, _NAME), strict=True))
+    return _changes("KERNELS AND COPIES", table, "kernel", lambda row: _kernel(row, names), top)
+
+
+def _ranges(found: Comparison, top: int) -> Section | None:
+    return _changes("RANGES", found.table("compare_ranges"), "range", lambda row: row["range"], top)
+
+
+def _waiting_calls(found: Comparison, top: int) -> Section | None:
+    table = found.table("compare_calls").filter("blocking")
+    return _changes("CALLS THAT WAIT", table, "call", lambda row: unversioned(row["name"] or "(no name)"), top)
+
+
+def _changes(
+    title: str, table: pl.DataFrame, plain: str, told: Callable[[dict[str, Any]], str], top: int
+) -> Section | None:
+    """The rows of a table that changed, the others counted; None where nothing did."""
+    changed = table.filter("changed")
+    if changed.is_empty() or not top:
+        return None
+    kinds = "change" in table.columns
     cells = [
         (
-            signed(row["delta_ns"]) if row["delta_ns"] else "0 ns",
-            row["change"],
+            signed(row["delta_ns"]),
+            *([row["change"]] if kinds else []),
             f"{number(row['base_count'])} → {number(row['new_count'])}",
             f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
-            _kernel(row, names),
+            told(row),
         )
-        for row in shown.iter_rows(named=True)
+        for row in changed.head(top).iter_rows(named=True)
     ]
-    heads = (Head("difference"), Head("", left=True), Head("count"), Head("time", spare=True), Head("kernel", left=True))
-    within = table.height - changed.height
-    remark = f"{units.plural(changed.height, 'change')}, {within:,} within noise"
-    return Section("KERNELS AND COPIES", remark, Grid(heads, cells, cut=True))
+    change = [Head("", left=True)] if kinds else []
+    heads = (Head("difference"), *change, Head("count"), Head("time", spare=True), Head(plain, left=True))
+    remark = f"{units.plural(changed.height, 'change')}, {table.height - changed.height:,} within noise"
+    return Section(title, remark, Grid(heads, cells, cut=True))
 
 
 def _kernel(row: dict[str, Any], names: dict[str, str]) -> str:
@@ -217,62 +232,9 @@ def number(count: float) -> str:
     return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"  # noqa: PLR2004 - shown with one
 
 
-def _changed(title: str, table: str, name: str, plain: str) -> Callable[[Comparison, int], Section | None]:
-    """The section of a table that has a name, counts and times."""
-
-    def section(found: Comparison, top: int) -> Section | None:
-        rows = found.table(table)
-        changed = rows.filter("changed")
-        if changed.is_empty():
-            return None
-        counted = "base_count" in rows.columns
-        cells = [
-            (
-                signed(row["delta_ns"]) if row["delta_ns"] else "0 ns",
-                f"{number(row['base_count'])} → {number(row['new_count'])}" if counted else "",
-                f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
-                UNNAMED.get(row[name], unversioned(row[name]) if row[name] else "(no name)"),
-            )
-            for row in changed.head(top).iter_rows(named=True)
-        ]
-        heads = (Head("difference"), Head("count"), Head("time", spare=True), Head(plain, left=True))
-        within = rows.height - changed.height
-        return Section(title, f"{units.plural(changed.height, 'change')}, {within:,} within noise", Grid(heads, cells, cut=True))
-
-    return section
-
-
-def _syncs(found: Comparison, top: int) -> Section | None:
-    """Calls that block the host."""
-    rows = found.table("compare_calls").filter("blocking")
-    changed = rows.filter("changed")
-    if changed.is_empty():
-        return None
-    cells = [
-        (
-            signed(row["delta_ns"]) if row["delta_ns"] else "0 ns",
-            f"{number(row['base_count'])} → {number(row['new_count'])}",
-            f"{units.time(row['base_ns'])} → {units.time(row['new_ns'])}",
-            unversioned(row["name"] or "(no name)"),
-        )
-        for row in changed.head(top).iter_rows(named=True)
-    ]
-    heads = (Head("difference"), Head("count"), Head("time", spare=True), Head("call", left=True))
-    return Section("CALLS THAT WAIT", f"host time; {rows.height - changed.height:,} within noise", Grid(heads, cells, cut=True))
-
-
-_SECTIONS: Final = (
-    _kernels,
-    _changed("RANGES", "compare_ranges", "range", "range"),
-    _syncs,
-)
-
-
-def _blocks(found: Comparison) -> list[Block]:
-    return []
+_SECTIONS: Final = (_kernels, _ranges, _waiting_calls)
 
 
 def _more(found: Comparison) -> str:
-    return "\n".join(
-        [command("kanalyze", "show", "compare_kernels", *found.names), command("kanalyze", "compare", *found.names, "--format", "markdown")]
-    )
+    tables = command("kanalyze", "show", "compare_kernels", *found.names)
+    return f"{tables}\n{command('kanalyze', 'compare', *found.names, '--format', 'markdown')}"

@@ -1,0 +1,48 @@
+"""Two reports compared: sums, matches and verdicts."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kanalyze.digest import dumped, loaded
+from kanalyze.sides import Asked, comparison, digests
+
+ROOT = Path(__file__).parents[3]
+REPORTS = sorted(
+    path
+    for folder in ("tests/reports", "sample_reports/*")
+    for path in ROOT.glob(f"{folder}/*.sqlite")
+    if path.stem != "empty"  # nothing ran
+)
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_report_compared_with_itself_has_no_difference(path):
+    found = comparison([path], [path], Asked({}))
+    assert found.verdict.word in ("same", "cannot tell")
+    assert found.verdict.base_ns == found.verdict.new_ns
+    for name, table in found.tables.items():
+        assert not table.get_column("changed").any(), name
+        assert not (table.get_column("delta_ns") != 0).any(), name
+    kernels = found.table("compare_kernels")
+    assert set(kernels.get_column("change")) <= {"same"}
+
+
+def test_deltas_sum_to_that_of_an_iteration():
+    paths = [ROOT / "sample_reports/launch_bound_plain", ROOT / "sample_reports/launch_bound_graph"]
+    found = comparison([paths[0]], [paths[1]], Asked({}))
+    verdict, rows = found.verdict, found.table("compare")
+    assert rows.get_column("delta_ns").sum() == verdict.new_ns - verdict.base_ns
+    assert rows.get_column("base_ns").sum() == verdict.base_ns
+    kernels = found.table("compare_kernels")
+    busy = rows.filter(pl.col("bucket").is_in(["kernel", "communication", "memcpy", "memset"]))
+    assert kernels.get_column("delta_ns").sum() == busy.get_column("delta_ns").sum()
+    assert (kernels.get_column("count_ns") + kernels.get_column("time_ns")).equals(kernels.get_column("delta_ns"))
+
+
+def test_a_baseline_is_its_runs():
+    for runs in digests([ROOT / "sample_reports/gelu"], Asked({})).values():
+        again = loaded(dumped(runs), Path("base.kz"))
+        assert [one.about for one in again] == [one.about for one in runs]
+        assert all(one.slots.equals(other.slots) for one, other in zip(again, runs, strict=True))
