@@ -99,7 +99,7 @@ class NotebookJoint(joint_page.JointSummary):
 
 
 class NotebookReport(Report):
-    """A report displayed as its page; for a capture folder with the other tools' reports."""
+    """A report displayed as its first page; for a capture folder with the other tools' reports."""
 
     def table(self, name: str) -> pl.DataFrame:
         """A table provided by the reader; see :meth:`kanalyze.report.Report.table`."""
@@ -109,11 +109,16 @@ class NotebookReport(Report):
         missing: list[KanalyzeError] = []
         with ExitStack() as opened:
             try:
-                page = summarize(self, *map(opened.enter_context, self._beside(missing)))
+                page = self._first_page(*map(opened.enter_context, self._beside(missing)))
             except ClosedReportError as error:
                 return f"<p>{outlets.html(str(error))}</p>"
         told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in missing)
-        return html.page(page, _TOP) + told
+        return html.page(page, _TOP if page.kind == "counters" else None) + told
+
+    def _first_page(self, *others: Report) -> overview_page.Overview | counters_page.CounterSummary:
+        if others:
+            return joint_page.overviews_together(self, *others)[0]
+        return counters_page.summarize_counters(self) if self.meta.timeless else overview_page.overview(self)
 
     def _beside(self, missing: list[KanalyzeError]) -> list[Report]:
         """The other reports in this report's capture folder; errors of unreadable ones are added to `missing`."""

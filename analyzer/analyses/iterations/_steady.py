@@ -43,6 +43,8 @@ class SteadyPart(NamedTuple):
         last: What gives its last iteration as a window.
         rows: All iterations of this process, of the table `iterations`.
         adjoining: Whether each iteration of the steady part begins where the one before ended.
+        lengths: How long each steady iteration of this name takes, in the steady part and elsewhere, in ns; where the
+            host runs ahead, until the device has done its work from when it had done that of the one before.
     """
 
     window: Window
@@ -53,6 +55,7 @@ class SteadyPart(NamedTuple):
     last: str
     rows: pl.DataFrame
     adjoining: bool
+    lengths: pl.Series
 
     @property
     def number(self) -> int:
@@ -109,7 +112,17 @@ def steady_part(report: Report) -> SteadyPart | None:
     )
     first, last, device = run.item(0, "window"), run.item(-1, "window"), run.item(0, "device")
     adjoining = run.get_column("dur_ns").sum() == run.item(-1, "end") - run.item(0, "start_ns")
-    return SteadyPart(window, process, device, run.item(0, "found_by"), first, last, every, adjoining)
+    own = every.filter((pl.col("kind") == STEADY) & (pl.col("name") == name))
+    ahead = (start, end) != (run.item(0, "start_ns"), run.item(-1, "end"))
+    lengths = _lengths_of_work(report, process, own) if ahead else own.get_column("dur_ns")
+    return SteadyPart(window, process, device, run.item(0, "found_by"), first, last, every, adjoining, lengths)
+
+
+def _lengths_of_work(report: Report, process: int | None, rows: pl.DataFrame) -> pl.Series:
+    """How long the device takes for each iteration, those without work of their own aside."""
+    work, start = _work_of(report, process), rows.get_column("start_ns")
+    lengths = _done(work, start + rows.get_column("dur_ns")) - _done(work, start)
+    return lengths.filter(lengths > 0)
 
 
 def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:

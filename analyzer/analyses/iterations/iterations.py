@@ -70,6 +70,9 @@ _FAR_OF_FEW: Final = 0.25
 #: An iteration at an edge of the recording is cut where it launched less than this part of the usual number.
 _CUT_SHARE: Final = 0.9
 
+#: The work of an iteration is that of the others if its time on the device is off their median by so much at most.
+_SAME_WORK: Final = 0.1
+
 _KEYS: Final = ("process_id", "name")
 
 
@@ -192,7 +195,7 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
         middle = pl.col("dur_ns").filter(usual).median()
         told = told.with_columns(pl.col("odd") & ((pl.col("dur_ns") - middle).abs() > _FAR_OF_FEW * middle))
     first = _first_ones(report, told)
-    told = told.with_columns(first=first, odd=pl.col("odd") & ~first)
+    told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
     told = _without_recurring(told)
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
     kinds, reasons = [], []
@@ -214,6 +217,15 @@ def _judgement(row: dict[str, Any], median_ns: float, *, cut: bool) -> tuple[str
         reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
         return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)
     return STEADY, None
+
+
+def _only_submitted(rows: pl.DataFrame) -> pl.Series:
+    """Whether each iteration ended before its work, which is that of the others: the host ran ahead.
+
+    It is shorter than those in which the host waits until the device has taken what was submitted.
+    """
+    same = (pl.col("device_ns") - median_of(rows, "device_ns")).abs() <= _SAME_WORK * pl.col("device_ns")
+    return rows.select(same & (pl.col("device_ns") > pl.col("dur_ns"))).to_series()
 
 
 def _without_recurring(rows: pl.DataFrame) -> pl.DataFrame:

@@ -212,12 +212,12 @@ def called(each: str) -> str:
 
 
 def _length(steady: SteadyPart) -> str:
-    usual = steady.usual
-    least, most = usual.select(pl.col("dur_ns").min(), most=pl.col("dur_ns").max()).row(0)
+    lengths = steady.lengths.alias("ns").to_frame()
+    least, most = lengths.select(pl.col("ns").min(), most=pl.col("ns").max()).row(0)
     what = called(steady.each)
-    text = f"{what[0].upper()}{what[1:]} takes {time(median_of(usual, 'dur_ns'))}"
-    if usual.height > 1:
-        text += f" (median of {usual.height:,}; {time(least)} to {time(most)})"
+    text = f"{what[0].upper()}{what[1:]} takes {time(median_of(lengths, 'ns'))}"
+    if lengths.height > 1:
+        text += f" (median of {lengths.height:,}; {time(least)} to {time(most)})"
     return f"{text}."
 
 

@@ -109,7 +109,6 @@ def _overview(found: Overview) -> dict[str, Any]:
 
 def _iterations(steady: SteadyPart) -> dict[str, Any]:
     """What repeats, and its steady part."""
-    usual = steady.usual.get_column("dur_ns")
     kinds = steady.rows.filter(pl.col("name") == steady.each).group_by("kind").len().sort("kind")
     return {
         "name": _cut(steady.each),
@@ -117,9 +116,9 @@ def _iterations(steady: SteadyPart) -> dict[str, Any]:
         "process_id": steady.process_id,
         "device": steady.device,
         "kinds": dict(kinds.iter_rows()),
-        "median_ns": usual.median(),
-        "min_ns": usual.min(),
-        "max_ns": usual.max(),
+        "median_ns": steady.lengths.median(),
+        "min_ns": steady.lengths.min(),
+        "max_ns": steady.lengths.max(),
         "steady_count": steady.number,
         "steady_ns": steady.ns,
         "first": _cut(steady.first),

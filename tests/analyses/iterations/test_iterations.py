@@ -182,6 +182,34 @@ def test_the_average_lies_between_least_and_most(path):
         assert least <= ns / steady.number <= most
 
 
+def running_ahead(submitted, waiting, work=300):
+    """Steps whose host time is short until its queue is full, and the same work of each on the device."""
+    events, at, busy = [], 1_000, 1_010
+    for number in range(1, submitted + waiting + 1):
+        length = 20 if number <= submitted else max(busy + work - 2 * work - at, 20)
+        events += [
+            nvtx("step", at, at + length),
+            call("cudaLaunchKernel", at + 1, at + 3, correlation=number),
+            kernel(busy, busy + work, correlation=number),
+        ]
+        at, busy = at + length, busy + work
+    return report(events)
+
+
+def test_a_step_that_only_submits_its_work_is_not_odd():
+    found = running_ahead(1, 7)
+    assert kanalyze.iterations(found).get_column("dur_ns").to_list()[0] == 20
+    assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 8
+    steady = steady_part(found)
+    assert steady.number == 8
+    assert steady.lengths.to_list()[1:] == [300] * 7  # what the device takes for each
+
+
+def test_a_short_step_with_less_work_is_odd():
+    rows = kinds([100] * 6 + [10] + [100] * 6)
+    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
+
+
 @settings(deadline=None, max_examples=10)
 @given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
 def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
