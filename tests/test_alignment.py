@@ -140,6 +140,7 @@ def long_pairs():
     yield "unlike orders", np.arange(100_000), np.arange(100_000)[::-1], 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case[0]) for case in long_pairs()])
 def test_long_sequences_are_paired_in_seconds(case):
     _, base, new, least = case

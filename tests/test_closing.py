@@ -23,6 +23,8 @@ from support.build import kernel
 from support.build import report as built
 from support.command import ADD, ADD_UM, SAMPLES, TORCH
 
+MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
+
 
 def open_files(folder):
     """The files in `folder` that this process has open."""
@@ -130,7 +132,9 @@ def test_a_report_that_nobody_holds_is_closed_without_the_collector(export, narr
 
 
 @pytest.mark.usefixtures("_no_collector")
-@pytest.mark.parametrize("path", [ADD_UM, SAMPLES / "mlp_train" / "nsys.sqlite", TORCH])
+@pytest.mark.parametrize(
+    "path", [ADD_UM, *(pytest.param(path, marks=pytest.mark.slow) for path in (MLP, TORCH))], ids=lambda path: path.stem
+)
 def test_no_table_holds_a_report_that_nobody_else_holds(path):
     made = set()
     for name in catalog.names():

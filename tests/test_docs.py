@@ -21,10 +21,13 @@ from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
 from support import examples
+from support.real_reports import real_summary
 
 ROOT = examples.ROOT
 TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
 REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE]
+#: Of these alone the pages have every key and table.
+FEW = [*(ROOT / f"tests/reports/{name}.sqlite" for name in ("add_um", "findings_clean", "nvtx", "prefetch")), TRACE]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
 
 README = (ROOT / "README.md").read_text()
@@ -152,9 +155,9 @@ def keys(rows) -> set[str]:
     return {key for row in rows for key in row}
 
 
-@pytest.fixture(scope="module")
-def summaries():
-    return [json.loads(json.dumps(content(kanalyze.summarize(kanalyze.read(path))))) for path in REPORTS]
+@pytest.fixture(scope="module", params=[FEW, pytest.param(REPORTS, marks=pytest.mark.slow)], ids=len)
+def summaries(request):
+    return [json.loads(json.dumps(content(real_summary(path)))) for path in request.param]
 
 
 def test_every_key_of_the_summary_is_documented_and_no_other(summaries):

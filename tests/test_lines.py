@@ -1,6 +1,7 @@
 """House rules on length: a stranger finds the room in a minute."""
 
 import ast
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -8,11 +9,16 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(file for folder in ("analyzer", "collectors", "kernels") for file in (ROOT / folder).rglob("*.py"))
 
 
+@cache
+def nodes(file: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(file.read_text()))]
+
+
 def functions() -> dict[str, int]:
     """Lines of every function, decorators and docstring included, by file and name."""
     found = {}
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 found[f"{file.relative_to(ROOT)}:{node.lineno} {node.name}"] = node.end_lineno - first + 1
@@ -40,7 +46,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_by_the_command_li
     inner = {
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in FILES
-        for function in ast.walk(ast.parse(file.read_text()))
+        for function in nodes(file)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kanalyze")
@@ -57,7 +63,7 @@ def test_analyses_round_nothing():
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in FILES
         if "analyses" in file.parts or "readers" in file.parts
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and "round" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     }
     assert rounding == set()

@@ -78,6 +78,7 @@ def test_the_readme_has_the_command_that_made_it(folder):
     assert f"| `{folder.name}` | `{' '.join(command)}` |" in (SAMPLES / "README.md").read_text()
 
 
+@pytest.mark.one_in(4)
 @EVERY_FOLDER
 def test_the_time_is_that_of_the_folder_and_of_its_report(folder):
     of_folder, of_report = (run("summarize", "--full", path) for path in (folder, folder / "nsys.sqlite"))
@@ -89,6 +90,7 @@ def test_the_time_is_that_of_the_folder_and_of_its_report(folder):
     assert ledger[0] == ledger[1]
 
 
+@pytest.mark.one_in(4)
 @EVERY_FOLDER
 def test_nothing_is_left_to_redact(folder):
     ran = run("redact", folder, "--check")

@@ -80,7 +80,7 @@ def test_every_table_twice_in_any_order(name, request):
 
 
 @pytest.mark.usefixtures("_size")
-@pytest.mark.parametrize("name", ["graph_node", *(slow(name) for name in SAMPLES if name not in {"graph_node", "ncu"})])
+@pytest.mark.parametrize("name", ["add_um", *(slow(name) for name in SAMPLES if name not in {"add_um", "ncu"})])
 def test_every_table_after_the_page(name):
     expected, report = alone(name), opened(name)
     assert page(report) == expected["page"]

@@ -293,7 +293,8 @@ def test_the_commands_of_a_dry_run_do_what_the_run_does(machine):
     assert home in scratch
 
 
-@pytest.mark.parametrize("workload", ["add.cu", "square"])
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("workload", ["square", "add.cu"])
 def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, workload):
     """A .cu file and a script, through bash; the lines print nothing of their own to standard error."""
     machine.make("nvcc")
@@ -365,6 +366,7 @@ def test_a_program_that_is_called_like_an_option_is_a_program(machine, name):
     assert (machine.folder / "arguments").read_text() == f"{name}\na b\n"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
     machine.write("program", PROGRAM)

@@ -60,6 +60,7 @@ def the_line(ran, path):
     return line.removeprefix(begin).removesuffix(end)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("command", ON_TRACES, ids=" ".join)
 def test_of_a_cut_trace_it_is_said_how_much_is_lost(cut, command):
     ran = run(*command, cut)

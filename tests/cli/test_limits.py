@@ -136,6 +136,7 @@ def large(tmp_path_factory):
     return path
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mib", [260, 400, 600, 800, 1000, 1400])
 def test_little_memory_is_an_error_or_enough(large, mib):
     ended = limited(mib << 20, "summarize", large, "--no-cache")

@@ -233,8 +233,8 @@ def test_a_full_disk_behind_standard_output_is_told(form):
 @pytest.mark.parametrize(
     ("encoding", "arguments"),
     [
-        pytest.param("ascii", ["summarize", "--full", TORCH], id="page-ascii"),
-        pytest.param("latin-1", ["summarize", "--full", TORCH], id="page-latin-1"),
+        pytest.param("ascii", ["summarize", "--full", ADD_UM], id="page-ascii"),
+        pytest.param("latin-1", ["summarize", "--full", ADD_UM], id="page-latin-1"),
         pytest.param("ascii", ["show", "launches", TORCH], id="table-ascii"),
         pytest.param("cp1252", ["tables"], id="tables-cp1252"),
     ],
@@ -249,8 +249,8 @@ def test_old_terminals_get_what_they_can_print(encoding, arguments):
 
 
 def test_json_says_the_same_in_every_encoding():
-    ran = spawn("summarize", TORCH, "--format", "json", PYTHONIOENCODING="ascii")
-    assert ran == run("summarize", TORCH, "--format", "json")
+    ran = spawn("summarize", ADD_UM, "--format", "json", PYTHONIOENCODING="ascii")
+    assert ran == run("summarize", ADD_UM, "--format", "json")
 
 
 def on_terminal(columns, *arguments, **changes):

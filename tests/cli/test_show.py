@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from functools import cache
 
 import polars as pl
 import pytest
@@ -18,7 +19,7 @@ from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, 
 from support.exports import only
 
 EVERY = [
-    pytest.param(path, marks=[] if path.stem in ("add_um", "nvtx", "empty") else pytest.mark.slow)
+    pytest.param(path, marks=[] if path.stem in ("add", "empty") else pytest.mark.slow)
     for path in sorted(REPORTS.glob("*.sqlite"))
 ]
 TWO_GPUS = REPORTS / "two_gpus.sqlite"
@@ -44,6 +45,7 @@ HEADERS = {
 }
 
 
+@cache
 def shown(*arguments, **keys):
     ran = run("show", *arguments, **keys)
     assert (ran.status, ran.error) == (0, "")
@@ -78,7 +80,7 @@ def test_csv_by_launch_shape_adds_the_shape():
     assert header.endswith(SHAPE)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", catalog.names())
 def test_csv_and_json_hold_what_python_gives(name):
     path = report_with(name)

@@ -42,7 +42,7 @@ AROUND = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=10 * settings.default.max_examples, deadline=None)
 @given(NAMES)
 @example("nvjet_tst_" + "9" * 5000 + "x1_1x1")
 @example("cutlass_80_simt_sgemm_" + "1" * 5000 + "x1")

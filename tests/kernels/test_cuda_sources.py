@@ -11,7 +11,7 @@ from support.kernel_files import CUDA, KERNELS
 NVCC = shutil.which("nvcc")
 GPU = shutil.which("nvidia-smi")
 
-pytestmark = pytest.mark.skipif(NVCC is None, reason="nvcc is not on PATH")
+pytestmark = [pytest.mark.skipif(NVCC is None, reason="nvcc is not on PATH"), pytest.mark.slow]  # it compiles
 
 WARNINGS = ("-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror")
 ONE = ("-arch=sm_90",)
@@ -47,7 +47,6 @@ def run_with(name, statements, folder):
     return start(folder / "program")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CUDA, "_add_extension_kernel.cu"])
 def test_a_source_compiles_for_several_architectures_without_a_warning(name, tmp_path):
     compiled = nvcc(*SEVERAL, "-lineinfo", *WARNINGS, "-c", "-o", tmp_path / "out.o", KERNELS / name)

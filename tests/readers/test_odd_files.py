@@ -171,6 +171,7 @@ def with_column(folder, table, column, series):
     return path
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("value", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(
     ("table", "column"),

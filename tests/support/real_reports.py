@@ -18,6 +18,12 @@ def real_report(path: Path) -> kanalyze.Report:
 
 
 @cache
+def real_summary(path: Path) -> kanalyze.Summary:
+    """The page of the report at `path`, made once as well."""
+    return kanalyze.summarize(real_report(path))
+
+
+@cache
 def _reports(folder: Path) -> tuple[kanalyze.Report, ...]:
     return tuple(every_report(folder))
 

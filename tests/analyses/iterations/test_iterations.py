@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -12,6 +12,7 @@ from kanalyze.errors import BadWindowError, UnknownNameError
 from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES, run
 from support.real_reports import real_report
+from support.strategies import FEWER
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
@@ -125,9 +126,9 @@ def test_windows_that_are_none():
 # Generated programs
 
 
-@settings(deadline=None)
+@FEWER
 @given(
-    lengths=st.lists(st.integers(20, 2_000), min_size=3, max_size=20),
+    lengths=st.lists(st.integers(20, 2_000), min_size=3, max_size=12),
     gap=st.integers(1, 50),
     start=st.integers(0, 5_000),
     tail=st.integers(0, 5_000),
@@ -210,7 +211,7 @@ def test_a_short_step_with_less_work_is_odd():
     assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
 
 
-@settings(deadline=None, max_examples=10)
+@FEWER
 @given(lengths=st.lists(st.integers(20, 200), min_size=4, max_size=12), lag=st.integers(1, 2_000))
 def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
     """The device works for 300 ns on each step, whose range on the host ends long before."""

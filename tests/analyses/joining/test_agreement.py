@@ -262,6 +262,7 @@ def test_what_torch_compile_measured_is_counted():
     assert "412 of 412 by torch.profiler; the rest is equal" in rows["why"].to_list()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_tools_agree_on_the_samples(name):
     rows = kanalyze.agreement(*real_capture(SAMPLES / name))
@@ -289,6 +290,7 @@ def test_a_window_of_a_sample_is_no_reason_to_fail():
     assert run("verify", SAMPLES / "cdist", "--window", "timed#1").status == 0
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
 def test_what_is_given_twice_counts_once(again):
     ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)

@@ -110,10 +110,11 @@ def brute(work, loads):
     return stretch[0], stretch[-1] + 1, most
 
 
+@pytest.mark.hypothesis
 def test_the_steady_part_is_the_one_of_a_loop_over_every_instant():
     seen = []
 
-    @settings(max_examples=200, database=None)
+    @settings(max_examples=4 * settings.default.max_examples, database=None)
     @given(WORK, SPANS, st.sampled_from(["none", "more", "alone", "alone"]))
     def look(work, loads, begins):
         first = [(min(start for start, _ in work), 2)]

@@ -64,6 +64,7 @@ def test_a_source_is_compiled_once_and_again_when_anything_changes(home):
     assert [entry.name for entry in cache.folder().glob(".*")] == []
 
 
+@pytest.mark.slow
 @with_nvcc
 def test_several_architectures_are_in_one_binary(home):
     build = built(home, arch=("80", "90"))
@@ -126,6 +127,7 @@ def test_without_nvcc_a_source_cannot_be_compiled(stand_ins):
         collect("a.cu")
 
 
+@pytest.mark.slow
 @with_nvcc
 def test_a_source_is_compiled_for_the_gpu_present_and_run(stand_ins, monkeypatch):
     """The compiled program runs, too: it needs no GPU."""

@@ -165,7 +165,7 @@ def test_where_no_pass_can_run_nothing_is_begun(bare):
     [
         ("fails", "nsys ended with exit status 1, and nsys.nsys-rep was not written"),
         ("killed", "nsys was killed by signal 9, and nsys.nsys-rep was not written"),
-        ("hangs", "took longer than 2 s, and was stopped"),
+        pytest.param("hangs", "took longer than 2 s, and was stopped", marks=pytest.mark.slow),
         ("no space", "there is no space left on the disk"),
         ("empty report", "nsys.nsys-rep is empty"),
         ("half export", "nsys.sqlite was written in part"),
@@ -318,7 +318,7 @@ def test_a_script_runs_under_all_three(script):
     [
         ("runner fails", "the workload cannot be profiled: ImportError: no torch"),
         ("killed", "python3 was killed by signal 9"),
-        ("hangs", "took longer than 3 s, and was stopped"),
+        pytest.param("hangs", "took longer than 3 s, and was stopped", marks=pytest.mark.slow),
         ("fails", "the program ended with exit status 1: something went wrong"),
     ],
 )

@@ -186,6 +186,7 @@ def test_no_single_table_is_needed(tmp_path, step):
         file.write_bytes(content)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("column", ["correlationId", "deviceId", "globalPid", "graphNodeId", "registersPerThread"])
 def test_a_missing_column_is_a_doubt(tmp_path, column):
     path = changed(tmp_path, KERNEL, **{column: None})
@@ -276,13 +277,13 @@ def test_a_file_that_is_cut_is_refused(tmp_path, form):
         assert message(path, slug="report-damaged").startswith(f": damaged at table {KERNEL}: "), length
 
 
+@pytest.mark.parametrize("steps", [3, pytest.param(12, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_a_changed_byte_is_told_or_harmless(tmp_path, form):
+def test_a_changed_byte_is_told_or_harmless(tmp_path, form, steps):
     path = copied(tmp_path) if form == "parquet" else as_arrow(tmp_path)
     for table in (KERNEL, "StringIds", "META_DATA_EXPORT"):
         file = path / f"{table}.{form}"
         content = file.read_bytes()
-        steps = 12
         for step in range(steps):
             changed_content = bytearray(content)
             changed_content[(step * len(content) // steps + 31 * step) % len(content)] ^= 1 << step % 8

@@ -259,6 +259,7 @@ for path in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_processes_at_once_keep_the_limit_and_give_the_same(tmp_path, cache):
     paths = []
     for number in range(4):

@@ -56,7 +56,7 @@ def test_times_of_any_size_are_exact(folder, text, piece):
         assert_same(report_of(folder, text), text)
 
 
-@settings(max_examples=12)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(text=traces(), piece=st.sampled_from([60, 400]), compressed=st.booleans())
 def test_processes_and_large_columns_give_the_same(folder, text, piece, compressed):
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,8 @@ from kanalyze.renderers.text.grid import Look
 from support.command import SAMPLES, run
 
 TOP = 8
-CAPTURES = ("add", "cdist", "launch_bound_graph", "mlp_train")
+LARGER = ("launch_bound_graph", "mlp_train")
+CAPTURES = ("add", "cdist", *(pytest.param(name, marks=pytest.mark.slow) for name in LARGER))
 
 
 @cache

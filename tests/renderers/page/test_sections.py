@@ -7,7 +7,7 @@ from kanalyze.renderers.page import sections
 from kanalyze.renderers.page.time import page_of
 from support.build import call, kernel, memcpy, nvtx, report
 from support.command import ADD, REPORTS
-from support.real_reports import real_report
+from support.real_reports import real_summary
 
 #: The sections of a page that not every report has.
 OPTIONAL = ("NVTX RANGES", "CUDA GRAPHS", "UNIFIED MEMORY", "MEMORY")
@@ -15,7 +15,7 @@ OPTIONAL = ("NVTX RANGES", "CUDA GRAPHS", "UNIFIED MEMORY", "MEMORY")
 
 def page_sections(name):
     path = ADD if name == "add" else REPORTS / f"{name}.sqlite"
-    return {section.title: section for section in page_of(summarize(real_report(path)), 8).sections}
+    return {section.title: section for section in page_of(real_summary(path), 8).sections}
 
 
 def table(section):

@@ -7,7 +7,7 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.page.time import page_of
 from support.build import call, graph, host, kernel, nvtx, report
 from support.command import REPORTS, run
-from support.real_reports import real_report
+from support.real_reports import real_summary
 
 
 def launched(number, *, process=1, thread=1, api="cudaLaunchKernel", **of_kernel):
@@ -119,12 +119,13 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
     ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("columns", [60, 80, 130])
 @pytest.mark.parametrize("name", ["two_processes", "visible_devices", "nccl"])
 def test_no_row_of_these_sections_stands_twice(name, columns):
     text = run("summarize", REPORTS / f"{name}.sqlite", columns=columns).text
     assert max(map(len, text.partition("\nMore: ")[0].splitlines())) <= columns
-    page = page_of(summarize(real_report(REPORTS / f"{name}.sqlite")), 99)
+    page = page_of(real_summary(REPORTS / f"{name}.sqlite"), 99)
     for title in ("LAUNCHES", "STREAMS", "CUDA GRAPHS", "KERNELS"):
         for one in page.sections:
             if one.title != title:
