@@ -178,6 +178,12 @@ def mean(number: int, of: int) -> str:
     return f"{number / of:.1f}"
 
 
+def shortened(text: str, longest: int) -> str:
+    """The text, without its middle if it is longer: names differ at both ends."""
+    kept = longest - 1
+    return text if len(text) <= longest else f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+
+
 def plural(number: int, noun: str) -> str:
     """Formats a count with its noun: ``1 kernel``, ``3,000 kernels``."""
     return f"1 {noun}" if number == 1 else f"{count(number)} {plural_of(noun)}"

@@ -1,12 +1,12 @@
-"""Time windows, and the syntax in which users write them."""
+"""Time windows, the syntax in which users write them, and how times and counts of windows of iterations are told."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import BadWindowError
-from kanalyze.units import instant, parse_time_ns
+from kanalyze.units import instant, mean, parse_time_ns, plural, plural_of, time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 #: Bound of times, so that differences fit int64 nanoseconds: some 146 years.
 _LATEST_NS: Final = (1 << 62) - 1
+
+#: What an iteration may be called that is no name of the program, and takes an article.
+WORDS: Final = ("step", "repetition", "iteration", "round", "request", "prefill", "decode")
 
 _STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 
@@ -79,6 +82,70 @@ class Window:
         if window.start_ns is not None and window.end_ns is not None and window.end_ns <= window.start_ns:
             raise BadWindowError.of(text, "the end is not after the start")
         return window
+
+
+class PerIteration(NamedTuple):
+    """Times and counts of a window in words: per iteration, or in all where it is no window of iterations.
+
+    Attributes:
+        iterations: Their number; None in any other window.
+        each: What one is called, such as ``step``, escaped for a sentence; empty where there are none.
+    """
+
+    iterations: int | None
+    each: str
+
+    def time(self, ns: float) -> str:
+        """A time: ``10.93 ms a step``, or ``655.9 ms``."""
+        return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self._a}"
+
+    def time_of(self, ns: float) -> str:
+        """A time as a part: ``10.93 ms of a step``, or ``655.9 ms``."""
+        return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self.of}"
+
+    def plural(self, number: int, noun: str, more: str = "") -> str:
+        """A count: ``1,184 kernels a step``, ``2.5 kernels a step``, ``3 kernels in 60 steps``, or ``71,040 kernels``.
+
+        A mean below one is told as a count of all, since nobody sees 0.05 kernels in a step. `more` follows the noun:
+        ``2 copies of pinned memory a step``.
+        """
+        more = f" {more}" if more else ""
+        if self.iterations is None:
+            return f"{plural(number, noun)}{more}"
+        if number < self.iterations:
+            return f"{plural(number, noun)}{more} in {self.all}"
+        if number == self.iterations:
+            return f"1 {noun}{more} {self._a}"
+        return f"{mean(number, self.iterations)} {plural_of(noun)}{more} {self._a}"
+
+    def mean(self, number: int) -> str:
+        """A count where it is said elsewhere that it is per iteration: ``1,184``."""
+        return mean(number, self.iterations or 1)
+
+    def mean_time(self, ns: float) -> str:
+        """A time where the sentence says elsewhere that it is per iteration: ``10.93 ms``."""
+        return time(ns / (self.iterations or 1))
+
+    @property
+    def all(self) -> str:
+        """The iterations: ``60 steps``, ``1 step``, ``60 × train_step``; empty where it is no window of any."""
+        if self.iterations is None:
+            return ""
+        return plural(self.iterations, self.each) if self.each in WORDS else f"{self.iterations:,} × {self.each}"
+
+    @property
+    def _a(self) -> str:
+        return with_article(self.each) if self.each in WORDS else f"per {self.each}"
+
+    @property
+    def of(self) -> str:
+        """Of what a time is a part: ``of a step``, ``of each train_step``."""
+        return f"of {self._a}" if self.each in WORDS else f"of each {self.each}"
+
+
+def with_article(each: str) -> str:
+    """One iteration: ``a step``, ``an iteration``."""
+    return f"{'an' if each[:1] in 'aeiou' else 'a'} {each}"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from kanalyze.analyses.page.time_page import page_answer, process_count, windows
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.errors import CannotTellError
 from kanalyze.units import percent, time
+from kanalyze.window import WORDS, with_article
 from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
@@ -202,13 +203,7 @@ def _answer(steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[
 
 def called(each: str) -> str:
     """What an iteration is called in a sentence: ``a step``, or ``each 'train_step'``."""
-    return (
-        f"a {each}"
-        if each in ("step", "repetition", "request", "decode", "prefill")
-        else f"an {each}"
-        if each == "iteration"
-        else f"each {each!r}"
-    )
+    return with_article(each) if each in WORDS else f"each {each!r}"
 
 
 def _length(steady: SteadyPart) -> str:

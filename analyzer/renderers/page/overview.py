@@ -22,11 +22,13 @@ from kanalyze.renderers.page.time import (
     health_line,
 )
 from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.window import PerIteration
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Overview
+    from kanalyze.window import Window
 
 #: Most rows of the page's tables, findings, and buckets of a ledger; a page of fewer lines has fewer rows.
 ROWS: Final = 6
@@ -55,7 +57,7 @@ _COMMUNICATION: Final = "communication"
 
 def overview_page(found: Overview, top: int) -> Page:
     """Builds the first page of a report, at most `top` rows per table."""
-    per = _Per(found, min(_BUCKETS, top + _MORE_BUCKETS))
+    per = _per(found.window)
     parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = found.windows.filter(main), found.windows.filter(~main)
@@ -63,7 +65,10 @@ def overview_page(found: Overview, top: int) -> Page:
         heading=_heading(found),
         health="",
         answer=found.answer,
-        ledgers=[_ledger(found, per, row) for row in shown.sort("device").iter_rows(named=True)],
+        ledgers=[
+            _ledger(found, per, row, min(_BUCKETS, top + _MORE_BUCKETS))
+            for row in shown.sort("device").iter_rows(named=True)
+        ],
         sections=[part for part in parts if part is not None],
         topics=[],
         cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
@@ -71,39 +76,24 @@ def overview_page(found: Overview, top: int) -> Page:
         first=[
             _finding(one, per) for one in found.findings[: max(_FINDINGS if top else _FEWEST, top if top > ROWS else 0)]
         ],
-        first_remark=per.noun,
+        first_remark=f"time {per.of} that it takes" if per.iterations else "time that it takes",
         blocks=[*_other_devices(others), *_blocks(found)],
         overview=True,
     )
 
 
-class _Per:
-    """Times and counts per iteration, where the page is of iterations."""
+def _per(window: Window | None) -> PerIteration:
+    """How times and counts of the page are told: per iteration, where it is of iterations."""
+    if window is None or not window.count:
+        return PerIteration(None, "")
+    return PerIteration(window.count, window.each or "iteration")
 
-    def __init__(self, found: Overview, buckets: int) -> None:
-        self.buckets = buckets
-        window = found.window
-        self.count = window.count if window is not None and window.count else 1
-        self.each = window.each if window is not None and window.count else None
-        self.noun = f"time of a {self.each} that it takes" if self.each else "time that it takes"
 
-    def time(self, ns: float) -> str:
-        return units.time(ns / self.count)
-
-    def number(self, count: int) -> str:
-        return units.mean(count, self.count)
-
-    @property
-    def words(self) -> str:
-        """What times and counts are: ``average of 60 steps``; empty where they are totals."""
-        if self.each is None:
-            return ""
-        if self.count == 1:
-            return f"one {self.each}"
-        told = (
-            units.plural(self.count, self.each) if self.each == "step" else f"{units.count(self.count)} × {self.each}"
-        )
-        return f"average of {told}"
+def _words(per: PerIteration) -> str:
+    """What times and counts are: ``average of 60 steps``; empty where they are totals."""
+    if not per.iterations:
+        return ""
+    return f"one {per.each}" if per.iterations == 1 else f"average of {per.all}"
 
 
 def _heading(found: Overview) -> list[str]:
@@ -123,17 +113,17 @@ def _heading(found: Overview) -> list[str]:
     return heading(found.meta, parts)
 
 
-def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
+def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> Ledger:
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if _once_apart(found):
         rows = rows.filter(pl.col("bucket") != _LOADING)
     sums = rows.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
     length = int(sums.get_column("ns").sum())
-    shown = round(length / per.count)
+    shown, words = round(length / (per.iterations or 1)), _words(per)
     buckets = [(str(bucket), ns) for bucket, ns in sums.iter_rows()]
     apportioned = units.apportioned([ns for _, ns in buckets], shown)
     texts = units.adding_up(apportioned, shown)
-    spread = _spread(found, shown) if per.count > 1 else {}
+    spread = _spread(found, shown) if (per.iterations or 1) > 1 else {}
     shares = [
         Share(
             bucket,
@@ -146,10 +136,10 @@ def _ledger(found: Overview, per: _Per, window: dict[str, Any]) -> Ledger:
         )
         for (bucket, ns), text in zip(buckets, texts, strict=True)
     ]
-    shares = _with_rest(shares, apportioned, shown, length, per.buckets)
+    shares = _with_rest(shares, apportioned, shown, length, most)
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
     apart = ", loading apart" if _once_apart(found) and _once(found) else ""
-    words = (per.words and f"{per.words}; least to most") if spread else per.words or f"{span}{apart}"
+    words = (words and f"{words}; least to most") if spread else words or f"{span}{apart}"
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     return Ledger(f"GPU {window['device']}, {words}", length, shares, units.adding_up([shown], shown)[0], [], title)
 
@@ -185,13 +175,13 @@ def _other_devices(rows: pl.DataFrame) -> list[Block]:
     return [Block("OTHER GPUS", f"busy {', '.join(told)}; --device N shows one")]
 
 
-def _detail(found: Overview, per: _Per, bucket: str, device: int, whole: int) -> str:
+def _detail(found: Overview, per: PerIteration, bucket: str, device: int, whole: int) -> str:
     """What most of a bucket was: kernel families, the ranges that it lies in, or what held the device up."""
     if bucket == _KERNEL:
         return _families(found)
     named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device)
     worth = [(name, ns) for name, ns in named if ns >= _WORTH_NAMING * whole][:_DETAILS]
-    return ", ".join(f"{sections.unversioned(name)} {per.time(ns)}" for name, ns in worth)
+    return ", ".join(f"{sections.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
 
 def _families(found: Overview) -> str:
@@ -232,7 +222,7 @@ def _by_culprit(found: Overview, bucket: str, device: int) -> list[tuple[str, in
     return [(sections.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
-def _kernels(found: Overview, per: _Per, top: int) -> Section | None:
+def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("hot_kernels")
     if table is None or table.is_empty() or not top:
         return None
@@ -241,9 +231,9 @@ def _kernels(found: Overview, per: _Per, top: int) -> Section | None:
     heads = (Head("time"), Head("of GPU"), Head("count"), Head("average", spare=True), Head("kernel", left=True))
     rows = [
         (
-            per.time(row["exclusive_ns"]),
+            per.mean_time(row["exclusive_ns"]),
             units.percent(row["busy_share"]),
-            per.number(row["count"]),
+            per.mean(row["count"]),
             units.time(row["avg_ns"]),
             row["name"] or "(no name)",
         )
@@ -253,7 +243,7 @@ def _kernels(found: Overview, per: _Per, top: int) -> Section | None:
     return Section("KERNELS", of(len(rows), table.height, remark), Grid(heads, rows, named=True))
 
 
-def _ranges(found: Overview, per: _Per, top: int) -> Section | None:
+def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
     """The parts of an iteration by the program's ranges, which add up to it."""
     parts = found.tables.get("parts")
     if parts is None or parts.height < 2:  # noqa: PLR2004 - a single one tells nothing
@@ -270,12 +260,12 @@ def _ranges(found: Overview, per: _Per, top: int) -> Section | None:
     whole = max(int(parts.get_column("ns").sum()), 1)
     rows = [
         (
-            per.time(row["ns"]),
+            per.mean_time(row["ns"]),
             units.percent(row["ns"] / whole),
             units.percent(row["busy_ns"] / max(row["ns"], 1)),
-            per.time(row["launch_ns"]),
-            per.time(row["host_ns"]),
-            per.time(row["sync_ns"]),
+            per.mean_time(row["launch_ns"]),
+            per.mean_time(row["host_ns"]),
+            per.mean_time(row["sync_ns"]),
             row["range"],
         )
         for row in parts.head(top).iter_rows(named=True)
@@ -285,17 +275,17 @@ def _ranges(found: Overview, per: _Per, top: int) -> Section | None:
     )
 
 
-def _operators(found: Overview, per: _Per, top: int) -> Section | None:
+def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("ops")
     if table is None or table.is_empty() or not table.get_column("exclusive_device_ns").sum():
         return None
     heads = (Head("device"), Head("share"), Head("own host"), Head("count"), Head("operator", left=True))
     rows = [
         (
-            per.time(row["exclusive_device_ns"]),
+            per.mean_time(row["exclusive_device_ns"]),
             units.percent(row["exclusive_share"]),
-            per.time(row["self_cpu_ns"]),
-            per.number(row["count"]),
+            per.mean_time(row["self_cpu_ns"]),
+            per.mean(row["count"]),
             row["name"] or "(no operator)",
         )
         for row in table.head(top).iter_rows(named=True)
@@ -304,10 +294,10 @@ def _operators(found: Overview, per: _Per, top: int) -> Section | None:
     return Section("OPERATORS", of(len(rows), table.height, remark), Grid(heads, rows, cut=True))
 
 
-def _finding(finding: Finding, per: _Per) -> First:
+def _finding(finding: Finding, per: PerIteration) -> First:
     brief = finding.brief
     sign = "≤ " if finding.at_most else ""
-    return First(f"{sign}{per.time(finding.at_stake_ns)}", brief, f"explain {finding.rule}")
+    return First(f"{sign}{per.mean_time(finding.at_stake_ns)}", brief, f"explain {finding.rule}")
 
 
 def _once_apart(found: Overview) -> bool:

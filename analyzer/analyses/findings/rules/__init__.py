@@ -17,6 +17,9 @@ _LONGEST: Final = 400
 HEADLINE_LONGEST: Final = 60
 ACTION_LONGEST: Final = 76
 
+#: What is left at least of a name that a headline shortens.
+_NAME_SHORTEST: Final = 8
+
 #: Where a sentence may end, so that what comes before can stand alone.
 _CLAUSE: Final = re.compile(r"(?<=\w)[.:;](?=\s|$)")
 
@@ -74,8 +77,22 @@ class Finding(NamedTuple):
     @property
     def brief(self) -> Finding:
         """The finding with a headline and an action."""
-        headline = self.headline or _cut(self.text, HEADLINE_LONGEST)
+        headline = _fitted(self.headline) if self.headline else _cut(self.text, HEADLINE_LONGEST)
         return self._replace(headline=headline, action=self.action or _cut(self.remedy, ACTION_LONGEST))
+
+
+def _fitted(headline: str) -> str:
+    """The headline in its line: its longest word, a name of the program, without its middle, or else cut at the end."""
+    over = len(_PARTS.findall(headline)) - HEADLINE_LONGEST
+    if over <= 0:
+        return headline
+    words = [_PARTS.findall(word) for word in headline.split(" ")]
+    at = max(range(len(words)), key=lambda one: len(words[one]))
+    kept = len(words[at]) - over - 1
+    if kept < _NAME_SHORTEST:
+        return _end(_PARTS.findall(headline), HEADLINE_LONGEST)
+    words[at] = [*words[at][: kept - kept // 2], "…", *words[at][len(words[at]) - kept // 2 :]]
+    return " ".join("".join(word) for word in words)
 
 
 def _cut(text: str, longest: int) -> str:
@@ -84,5 +101,10 @@ def _cut(text: str, longest: int) -> str:
     parts = _PARTS.findall(clause)
     if len(parts) <= longest:
         return clause
+    return _end(parts, longest)
+
+
+def _end(parts: list[str], longest: int) -> str:
+    """The beginning of a text of too many parts, up to a word."""
     start = "".join(parts[: longest - 1])
     return f"{start.rpartition(' ')[0] or start}…"

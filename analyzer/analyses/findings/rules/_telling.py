@@ -7,20 +7,18 @@ iteration, as a user counts them: "1,184 kernels a step". In any other window it
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, is_launch_name
 from kanalyze.analyses.shared.cached import once_per_process
-from kanalyze.units import mean, plural, plural_of, time
+from kanalyze.units import shortened
+from kanalyze.window import PerIteration
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-#: What an iteration may be called that is no name of the program, and takes an article.
-_WORDS: Final = ("step", "repetition", "iteration", "round", "request")
 
 #: Maximum length of the name of an iteration in a sentence.
 _LONGEST: Final = 40
@@ -58,68 +56,13 @@ _KINDS: Final = {
 }
 
 
-class PerIteration(NamedTuple):
-    """Times and counts of a window in words: per iteration, or in all where it is no window of iterations.
-
-    Attributes:
-        iterations: Their number; None in any other window.
-        each: What one is called, such as ``step``, escaped for a sentence; empty where there are none.
-    """
-
-    iterations: int | None
-    each: str
-
-    def time(self, ns: float) -> str:
-        """A time: ``10.93 ms a step``, or ``655.9 ms``."""
-        return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self._a}"
-
-    def time_of(self, ns: float) -> str:
-        """A time as a part: ``10.93 ms of a step``, or ``655.9 ms``."""
-        return time(ns) if self.iterations is None else f"{time(ns / self.iterations)} {self._of}"
-
-    def plural(self, number: int, noun: str, more: str = "") -> str:
-        """A count: ``1,184 kernels a step``, ``2.5 kernels a step``, ``3 kernels in 60 steps``, or ``71,040 kernels``.
-
-        A mean below one is told as a count of all, since nobody sees 0.05 kernels in a step. `more` follows the noun:
-        ``2 copies of pinned memory a step``.
-        """
-        more = f" {more}" if more else ""
-        if self.iterations is None:
-            return f"{plural(number, noun)}{more}"
-        if number < self.iterations:
-            return f"{plural(number, noun)}{more} in {self.all}"
-        if number == self.iterations:
-            return f"1 {noun}{more} {self._a}"
-        return f"{mean(number, self.iterations)} {plural_of(noun)}{more} {self._a}"
-
-    def mean_time(self, ns: float) -> str:
-        """A time where the sentence says elsewhere that it is per iteration: ``10.93 ms``."""
-        return time(ns / (self.iterations or 1))
-
-    @property
-    def all(self) -> str:
-        """The iterations: ``60 steps``, ``1 step``, ``60 × train_step``; empty where it is no window of any."""
-        if self.iterations is None:
-            return ""
-        return plural(self.iterations, self.each) if self.each in _WORDS else f"{self.iterations:,} × {self.each}"
-
-    @property
-    def _a(self) -> str:
-        article = "an" if self.each[:1] in "aeiou" else "a"
-        return f"{article} {self.each}" if self.each in _WORDS else f"per {self.each}"
-
-    @property
-    def _of(self) -> str:
-        return f"of {self._a}" if self.each in _WORDS else f"of each {self.each}"
-
-
 def per_iteration(report: Report) -> PerIteration:
     """How times and counts of the report's window are told."""
     window = report.scope.window
     if window is None or not window.count:
         return PerIteration(None, "")
     each = window.each or "iteration"
-    return PerIteration(window.count, literal(each if len(each) <= _LONGEST else f"{each[: _LONGEST - 1]}…"))
+    return PerIteration(window.count, literal(shortened(each, _LONGEST)))
 
 
 @once_per_process

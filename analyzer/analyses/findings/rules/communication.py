@@ -17,8 +17,8 @@ from kanalyze.columns.lookup import beside
 from kanalyze.units import percent, plural
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules._telling import PerIteration
     from kanalyze.report import Report
+    from kanalyze.window import PerIteration
 
 #: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
 _NOTABLE: Final = 10

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.device._sharing import overlapping, shared_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._telling import PerIteration, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
@@ -26,6 +26,7 @@ from kanalyze.units import plural, size, time
 if TYPE_CHECKING:
     from kanalyze.analyses.device._sharing import Shared
     from kanalyze.report import Report
+    from kanalyze.window import PerIteration
 
 #: The same in a line, in CUDA and in PyTorch.
 _ASIDE: Final = (

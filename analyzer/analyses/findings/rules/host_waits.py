@@ -13,7 +13,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import followed, idle_since
 from kanalyze.analyses.findings.rules._sites import main_site
-from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, PerIteration, in_pytorch, per_iteration, phase
+from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, in_pytorch, per_iteration, phase
 from kanalyze.analyses.findings.rules.blocking_reads import idle_after_reads
 from kanalyze.analyses.findings.rules.data_loading import idle_in_loaders
 from kanalyze.analyses.findings.rules.extra_copies import idle_for_extra_copies
@@ -43,6 +43,7 @@ from kanalyze.units import moment, percent, plural, time
 if TYPE_CHECKING:
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
+    from kanalyze.window import PerIteration
 
 
 def host_blocks(report: Report) -> list[Finding]:

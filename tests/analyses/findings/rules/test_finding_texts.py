@@ -66,6 +66,24 @@ def test_a_finding_without_a_headline_has_the_beginning_of_its_sentence(text, he
     assert found._replace(headline="own", action="own").brief == found._replace(headline="own", action="own")
 
 
+@pytest.mark.parametrize(
+    ("headline", "told"),
+    [
+        ("12 waits per step", "12 waits per step"),
+        (
+            "1,184 copies of pinned memory per train_step_of_the_large_model_on_rank_0",
+            "1,184 copies of pinned memory per train_step_of…el_on_rank_0",
+        ),
+        ("12 waits per " + "{{" * 60, "12 waits per " + "{{" * 23 + "…" + "{{" * 23),
+        ("many short words " * 5, "many short words many short words many short words many…"),
+    ],
+)
+def test_a_headline_fits_its_line_by_the_middle_of_a_name(headline, told):
+    found = Finding("rule", 0, 1, "text", "remedy", "ledger", headline=headline).brief
+    assert found.headline == told
+    assert len(found.headline.format()) <= HEADLINE_LONGEST
+
+
 @pytest.mark.one_in(3)
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, PerIteration, in_pytorch, per_iteration, phase
-from kanalyze.window import Window
+from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, in_pytorch, per_iteration, phase
+from kanalyze.window import PerIteration, Window
 from support.build import host, kernel, report
 
 STEPS = PerIteration(60, "step")
@@ -16,6 +16,7 @@ NONE = PerIteration(None, "")
     [
         (STEPS, "10.93 ms a step", "10.93 ms of a step"),
         (PerIteration(60, "iteration"), "10.93 ms an iteration", "10.93 ms of an iteration"),
+        (PerIteration(60, "decode"), "10.93 ms a decode", "10.93 ms of a decode"),
         (OWN, "10.93 ms per train_step", "10.93 ms of each train_step"),
         (NONE, "655.8 ms", "655.8 ms"),
     ],
@@ -55,7 +56,7 @@ def test_a_count(told, number, text):
         (Window(0, 10, count=4, each="step"), PerIteration(4, "step")),
         (Window(0, 10, count=4), PerIteration(4, "iteration")),
         (Window(0, 10, count=4, each="{0}"), PerIteration(4, "{{0}}")),
-        (Window(0, 10, count=4, each="x" * 41), PerIteration(4, "x" * 39 + "…")),
+        (Window(0, 10, count=4, each="x" * 41), PerIteration(4, "x" * 20 + "…" + "x" * 19)),
     ],
 )
 def test_the_window_says_whether_figures_are_per_iteration(window, told):
