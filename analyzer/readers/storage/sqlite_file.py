@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (see docs).
 PAGES_FROM_ROWS: Final = 40_000
+
+#: The same in a file that has such a table: numpy is imported anyway, and decoding by pages begins to save time here.
+PAGES_ANYWAY_FROM_ROWS: Final = 2_000
 
 _HEADER_BYTES: Final = 100
 
@@ -138,12 +143,25 @@ class SqliteFile:
             heights.append(raw.height)
             return transform(raw)
 
-        frame = self._decoded(table, columns, counted) if self.last_row(table) > PAGES_FROM_ROWS else None
+        frame = self._decoded(table, columns, counted) if self._worth_decoding(self.last_row(table)) else None
         if frame is None:
             heights.clear()
             frame = counted(self.frame(table, dict.fromkeys(columns, pl.Int64)))
         self.rows_read[table] = sum(heights)
         return frame
+
+    def _worth_decoding(self, rows: int) -> bool:
+        """Whether a table of so many rows is read faster by pages."""
+        return rows > PAGES_FROM_ROWS or (rows > PAGES_ANYWAY_FROM_ROWS and self._largest_rows > PAGES_FROM_ROWS)
+
+    @cached_property
+    def _largest_rows(self) -> int:
+        """The highest row id of any table; a table without row ids has none, and a damaged one says so when read."""
+        found = [0]
+        for table in self.tables:
+            with suppress(DamagedReportError):
+                found.append(self.last_row(table))
+        return max(found)
 
     def _decoded(
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
