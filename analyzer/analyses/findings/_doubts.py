@@ -15,6 +15,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations, recorded_until
 from kanalyze.analyses.host._call_kinds import captures, is_launch_name, names_that
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
+from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.lookup import gathered
@@ -55,6 +56,7 @@ _SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamWaitEvent)")
 
 
+@once_per_process
 def host_times(report: Report) -> list[Check]:
     """Host events that end before they start, or lie outside the recording."""
     end = report.meta.end_ns
@@ -77,6 +79,7 @@ def host_times(report: Report) -> list[Check]:
     ]
 
 
+@once_per_process
 def operation_times(report: Report) -> list[Check]:
     """Device operations that started before the call that launched them."""
     calls = gathered(report.kind("api").get_column("start_ns"), launch_rows(report))
@@ -85,6 +88,7 @@ def operation_times(report: Report) -> list[Check]:
     return [("operations that start before their launch", early.height, total(early, "ns"), effect)]
 
 
+@once_per_process
 def unplaced(report: Report) -> list[Check]:
     """Operations without device or stream, other than unified-memory copies, and calls without thread."""
     found = []
@@ -100,6 +104,7 @@ def unplaced(report: Report) -> list[Check]:
     ]
 
 
+@once_per_process
 def repetitions(report: Report) -> list[Check]:
     """Duplicate calls and operations: the same in every recorded field."""
     found = []
@@ -111,6 +116,7 @@ def repetitions(report: Report) -> list[Check]:
     return [("events recorded twice", *_added(found), "they count as often as they are there")]
 
 
+@once_per_process
 def lost_waits(report: Report) -> list[Check]:
     """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
     if report.meta.tool != "nsys":
@@ -123,6 +129,7 @@ def lost_waits(report: Report) -> list[Check]:
     return [("waits without a record", *_sum(lost), effect)]
 
 
+@once_per_process
 def sizes(report: Report) -> list[Check]:
     """Copies, memsets and allocations whose size is missing or impossible."""
     found = []
@@ -143,6 +150,7 @@ def sizes(report: Report) -> list[Check]:
     ]
 
 
+@once_per_process
 def shapes(report: Report) -> list[Check]:
     """Kernels with an impossible launch shape; an unknown shape does not count as one."""
     launches = report.kernel_config
@@ -240,6 +248,7 @@ def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] =
     return TABLE.select(every.with_columns(doubt=(pl.col("count") > 0) & ~pl.col("check").is_in([*_USUAL, *usual])))
 
 
+@once_per_process
 def pairing(report: Report) -> list[Check]:
     alone = operations(report).filter(launch_rows(report).is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
@@ -286,6 +295,7 @@ def unused_launches(report: Report) -> pl.DataFrame:
     return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))
 
 
+@once_per_process
 def _times(report: Report) -> list[Check]:
     work = operations(report).with_columns(start="began", end=pl.col("began") + pl.col("dur_ns"))
     backwards, instant = work.filter(pl.col("dur_ns") < 0), work.filter(pl.col("dur_ns") == 0)
@@ -329,12 +339,14 @@ def _overlap_in_streams(report: Report) -> tuple[int, int]:
     return over.height, total(over, "over")
 
 
+@once_per_process
 def _graphs(report: Report) -> list[Check]:
     whole = operations(report).filter(pl.col("kind") == "graph")
     effect = "the kernels inside are in no kernel table; record with --cuda-graph-trace=node to see them"
     return [("graph launches without nodes", whole.height, _length(whole), effect)]
 
 
+@once_per_process
 def names(report: Report) -> list[Check]:
     unnamed = operations(report).filter(pl.col("name").is_null())
     calls = report.kind("api").filter(pl.col("name").is_null())

@@ -45,8 +45,11 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
     found = numbered.select("point")
-    for own in (_operators(report, numbered), _functions(report, numbered)):
-        found = found.join(own, on="point", how="left", maintain_order="left")
+    for kind, name, inside in (("op", "operator", _operators), ("python", "function", _functions)):
+        if kind in report.kinds:
+            found = found.join(inside(report, numbered), on="point", how="left", maintain_order="left")
+        else:
+            found = found.with_columns(pl.lit(None, dtype=pl.String).alias(name))
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
     named = pl.when(pl.col("range") != ALL_STEPS).then("range").alias("range")
     return found.with_columns(ranges).select("operator", "function", named)

@@ -20,7 +20,8 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams._pairs import in_window, stream_pairs
 from kanalyze.analyses.streams._serialised import LATENCY_NS, ordered, stream_waits
 from kanalyze.analyses.streams._streams import placed_operations, stream_numbers, used_streams
-from kanalyze.columns.lookup import beside, of_rows
+from kanalyze.columns.lookup import beside, gathered, of_rows
+from kanalyze.columns.ordering import in_order
 from kanalyze.units import plural, size, time
 
 if TYPE_CHECKING:
@@ -158,6 +159,15 @@ def _pinned_copies(report: Report) -> pl.DataFrame:
     )
 
 
+#: What is told of the nearest kernels of a copy, and of the nearest with a call.
+_NEAREST: Final[dict[str, dict[str, pl.Expr]]] = {
+    "before": {"before_start": pl.col("start"), "before_end": pl.col("end")},
+    "before_called": {"before_call": pl.col("call_start")},
+    "after": {"after_end": pl.col("end")},
+    "after_called": {"after_ready": pl.col("call_end") + LATENCY_NS, "after_call": pl.col("call_start")},
+}
+
+
 def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
     """The nearest kernels before and after each copy in its stream, for the streams `numbers`.
 
@@ -169,19 +179,22 @@ def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
         [device_operations(report).select(columns), stream_numbers(report).select("number")], how="horizontal"
     ).filter(pl.col("number").is_in(numbers.implode()) & (pl.col("end") > pl.col("start")))
     calls = calls_of(report, work.get_column("row"), "call_start", "call_end")
-    line = pl.concat([work, calls], how="horizontal").sort("number", "start", "row")
-    kernel = pl.when(pl.col("rank") <= _KERNELS)
-    before = {"before_start": "start", "before_end": "end", "before_call": "call_start"}
-    after = {
-        "after_ready": pl.col("call_end") + LATENCY_NS,
-        "after_end": pl.col("end"),
-        "after_call": pl.col("call_start"),
-    }
-    marked = line.with_columns(
-        *(kernel.then(pl.col(of)).forward_fill().over("number").alias(name) for name, of in before.items()),
-        *(kernel.then(of).backward_fill().over("number").alias(name) for name, of in after.items()),
+    line = in_order(in_order(pl.concat([work, calls], how="horizontal"), "start"), "number")
+    place, kernel = pl.int_range(pl.len(), dtype=pl.UInt32), pl.col("rank") <= _KERNELS
+    some, called = pl.when(kernel).then(place), pl.when(kernel & pl.col("call_start").is_not_null()).then(place)
+    nearest = line.select(
+        before=some.forward_fill(),
+        before_called=called.forward_fill(),
+        after=some.backward_fill(),
+        after_called=called.backward_fill(),
     )
-    return marked.filter(pl.col("rank") > _KERNELS).select("row", "start", "end", *before, *after)
+    copy = line.get_column("rank") > _KERNELS
+    copies = line.filter(copy)
+    for at in nearest.filter(copy).get_columns():
+        own = gathered(line.get_column("number"), at) == copies.get_column("number")
+        told = line.select(**_NEAREST[at.name])[at.set(~own.fill_null(value=False), None)]
+        copies = copies.with_columns(told.get_columns())
+    return copies.select("row", "start", "end", *(name for names in _NEAREST.values() for name in names))
 
 
 _UNBLOCK: Final = (

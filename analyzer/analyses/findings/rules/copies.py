@@ -69,7 +69,7 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str, stake: in
         headline = f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once"
         return one._replace(headline=headline, action="leave it out of what you compare", at_most=True)
     moved = copies.group_by(to_host=pl.col("detail") == _TO_HOST).agg(pl.col("size_bytes").sum())
-    to_host = bool(moved.sort("size_bytes", descending=True).item(0, "to_host"))
+    to_host = bool(moved.sort("size_bytes", "to_host", descending=[True, False]).item(0, "to_host"))
     return Finding(
         "pageable-copy",
         device,
