@@ -11,7 +11,8 @@ from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._sharing import shared_devices
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, names, pairing
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.host._context_creation import BEGINS, begun_before
+from kanalyze.analyses.host._context_creation import begun_before
+from kanalyze.analyses.idle._window_ledgers import unknown_times
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.occupancy.occupancy import launch_occupancy
@@ -23,6 +24,8 @@ from kanalyze.model import DEVICE_KINDS
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kanalyze.analyses.findings._doubts import Check
     from kanalyze.report import Report
 
@@ -46,7 +49,8 @@ def health(report: Report) -> pl.DataFrame:
         report.read_ahead((*DEVICE_KINDS, "collective_detail", "notes"))
         return check_table(names(report), report.table("notes"))
     prefetch(report, TABLE)
-    paired, unknown, shapes = side_by_side(report, [pairing, _attribution, _shapes])
+    makers: list[Callable[[Report], list[Check]]] = [pairing, _attribution, _shapes]
+    paired, unknown, shapes = side_by_side(report, makers)
     checks = paired + [row for _, check in CHECKS[1:] for row in check(report)]
     (hidden,) = [ns or 0 for name, _, ns, _ in unknown if name == _MID_RUN] or [0]
     usual = () if hidden and worth_saying(report, hidden) else (_MID_RUN,)
@@ -56,18 +60,25 @@ def health(report: Report) -> pl.DataFrame:
 def _attribution(report: Report) -> list[Check]:
     if not set(DEVICE_KINDS).intersection(report.kinds):
         return []
-    unknown = ledger(report).filter(pl.col("bucket") == "unknown")
-    begins = unknown.filter(pl.col("detail") == BEGINS)
-    unknown = unknown.filter(pl.col("detail").is_null())
+    times = unknown_times(report) or _told_by_ledger(report)
+    unknown = [ns for ns, _ in times if ns]
     asks = "no launch tells which thread the device waited for; was the CUDA API traced?"
     effect = worded(asks, interface(report))
     earlier = (
         "the recording begins there: what they waited for first is unknown, and no launch counts as a kernel's first"
     )
     return [
-        ("idle time of unknown cause", unknown.height, total(unknown, "ns"), effect),
-        (_MID_RUN, begun_before(report).height, total(begins, "ns"), earlier),
+        ("idle time of unknown cause", len(unknown), sum(unknown), effect),
+        (_MID_RUN, begun_before(report).height, sum(ns for _, ns in times), earlier),
     ]
+
+
+def _told_by_ledger(report: Report) -> list[tuple[int, int]]:
+    """As :func:`unknown_times`, of the devices that have such time."""
+    begins = pl.col("detail").is_not_null()
+    unknown = ledger(report).filter(pl.col("bucket") == "unknown").group_by("device")
+    sums = unknown.agg(pl.col("ns").filter(~begins).sum(), begins=pl.col("ns").filter(begins).sum())
+    return [*sums.select("ns", "begins").iter_rows()]
 
 
 def _sharing(report: Report) -> list[Check]:

@@ -67,7 +67,7 @@ class IdleDevice:
         high: End of its window.
         begun: Start of the part of the window that the recording covers.
         ended: End of that part; the rest of the window is `unknown`.
-        idle: The idle intervals of the device in the whole report, not clipped; see :func:`idle_intervals`.
+        idle: The idle intervals of the device that overlap that part, not clipped; see :func:`idle_intervals`.
     """
 
     report: Report
@@ -140,6 +140,7 @@ def _idle_devices(report: Report) -> Iterator[IdleDevice]:
         _, first, last = whole.row(by_predicate=pl.col("device") == device)
         begun, ended = _recorded(report, low, high, first, last)
         idle = idle_intervals(of_device(work, device), min(begun, first), max(ended, last))
+        idle = idle.filter((pl.col("end") > begun) & (pl.col("start") < ended)) if report.scope.window else idle
         yield IdleDevice(report, known, launching, device, low, high, begun, ended, idle)
 
 

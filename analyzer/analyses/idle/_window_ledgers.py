@@ -1,33 +1,61 @@
 """Ledgers of many windows in one pass, each equal to the table `ledger` of that window.
 
 Windows may overlap. The bucket of an instant does not depend on the window, so attribution runs once over the time that
-all windows span, and is then summed over each.
+all windows span, and is then summed over each; it is kept for further windows.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, of_device, operations
+from kanalyze.analyses.device._windows import activity, windows
+from kanalyze.analyses.host._context_creation import BEGINS
 from kanalyze.analyses.idle._idle_intervals import idle_devices
-from kanalyze.analyses.idle._idle_parts import reasons, split_idle
+from kanalyze.analyses.idle._idle_parts import IDLE, reasons, split_idle
 from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
 from kanalyze.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from polars.datatypes import DataType, DataTypeClass
 
     from kanalyze.analyses.idle._idle_intervals import IdleBatch, IdleDevice
     from kanalyze.report import Report
 
-_BUCKET: Final = pl.Enum(BUCKETS)
-_PIECES: Final[dict[str, DataType | DataTypeClass]] = {"start": pl.Int64, "end": pl.Int64, "bucket": _BUCKET}
+#: What idle time is told apart by: the bucket, and waits for work from before the recording, which are `unknown`.
+_PARTS: Final = (*IDLE, BEGINS)
+_PART: Final = pl.Enum(_PARTS)
+_PIECES: Final[dict[str, DataType | DataTypeClass]] = {"part": _PART, "start": pl.Int64, "end": pl.Int64}
+
+
+class _Attributed(NamedTuple):
+    """The time of each device from `low` to `high`, attributed.
+
+    Attributes:
+        low: Start.
+        high: End.
+        busy: By device, for each of :data:`BUSY_BUCKETS` the span set of the operations in it or one before.
+        idle: By device, disjoint intervals (start, end; sorted) by part of :data:`_PARTS`.
+    """
+
+    low: int
+    high: int
+    busy: dict[int, list[pl.DataFrame]]
+    idle: dict[int, dict[str, pl.DataFrame]]
+
+    def times(self, device: int, spans: pl.DataFrame) -> dict[str, pl.Series]:
+        """The time of a device in each of `spans` (start, end), by busy bucket and part of idle time."""
+        start, end = spans.get_column("start"), spans.get_column("end")
+        sums, before = {}, pl.zeros(spans.height, dtype=pl.Int64, eager=True)
+        for bucket, covered in zip(BUSY_BUCKETS, self.busy[device], strict=True):
+            until = intervals.overlap(start, end, covered)
+            sums[bucket], before = until - before, until
+        return sums | {part: intervals.overlap(start, end, own) for part, own in self.idle[device].items()}
 
 
 def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -41,56 +69,99 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     columns = {"window": pl.UInt32, "device": pl.Int64, **{f"{bucket}_ns": pl.Int64 for bucket in BUCKETS}}
     if spans.is_empty():
         return pl.DataFrame(schema=columns)
-    hull = Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
+    found = _attributed(report, *spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
     parts = [pl.DataFrame(schema=columns)]
-    for device in idle_devices(report.narrow(window=hull)):
-        sums = _of_device(device, spans).with_row_index("window")
-        parts.append(sums.with_columns(device=pl.lit(device.device, dtype=pl.Int64)).select(*columns))
+    for device in found.busy:
+        sums = _of_device(found, device, spans).with_row_index("window")
+        parts.append(sums.with_columns(device=pl.lit(device, dtype=pl.Int64)).select(*columns))
     return pl.concat(parts)
 
 
-def _of_device(idle: IdleDevice, spans: pl.DataFrame) -> pl.DataFrame:
-    sums = {bucket: pl.zeros(spans.height, dtype=pl.Int64, eager=True) for bucket in BUCKETS}
-    start, end = spans.get_column("start"), spans.get_column("end")
-    for pieces in _pieces(idle):
-        for (bucket,), own in pieces.partition_by("bucket", as_dict=True).items():
-            sums[str(bucket)] += intervals.overlap(start, end, own.sort("start"))
-    wrong = (sum(sums.values(), start=pl.zeros(spans.height, dtype=pl.Int64, eager=True)) != end - start).arg_true()
-    if len(wrong):
-        row = int(wrong[0])
-        found = {bucket: times[row] for bucket, times in sums.items()}
-        raise AssertionError(f"the ledger of device {idle.device} in {spans.row(row)} sums to another time: {found}")
-    return pl.DataFrame([times.alias(f"{bucket}_ns") for bucket, times in sums.items()])
+def unknown_times(report: Report) -> list[tuple[int, int]] | None:
+    """For each device in scope, its idle time of unknown cause, and the waits for work from before the recording.
+
+    None where nothing was attributed yet that holds their windows: the ledger takes no longer then.
+    """
+    spans = windows(report)
+    low, high = spans.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    found = next(
+        (one for one in attributed(report.whole) if low is not None and one.low <= low and high <= one.high), None
+    )
+    if found is None:
+        return None
+    times = [found.times(row[0], spans.slice(at, 1)) for at, row in enumerate(spans.iter_rows())]
+    return [tuple(int(own[part].item()) for part in ("unknown", BEGINS)) for own in times]  # type: ignore[misc]
 
 
-def _pieces(idle: IdleDevice) -> Iterator[pl.DataFrame]:
-    """Disjoint intervals by bucket that cover the time from the first to the last window: columns of `_PIECES`."""
-    yield _busy(idle)
-    edges = pl.DataFrame([(idle.low, idle.begun), (idle.ended, idle.high)], schema=intervals.SPANS, orient="row")
-    yield _in_bucket(edges.filter(pl.col("end") > pl.col("start")), "unknown")
-    for found in idle.of_batches(_idle, idle.idle):
-        yield from found
+@once_per_report
+def attributed(report: Report) -> list[_Attributed]:
+    """What was attributed of a report: at most one, of the most time asked for."""
+    del report
+    return []
 
 
-def _in_bucket(spans: pl.DataFrame, bucket: str) -> pl.DataFrame:
-    return spans.select("start", "end", bucket=pl.lit(bucket, dtype=_BUCKET))
+def _attributed(report: Report, low: int, high: int) -> _Attributed:
+    """The time of each device in scope, attributed at least from `low` to `high`."""
+    kept = attributed(report)
+    if not kept or low < kept[0].low or kept[0].high < high:
+        spans = [(low, high), *(one[:2] for one in kept), *activity(report).select("start", "end").iter_rows()]
+        kept[:] = [_attribute(report, min(start for start, _ in spans), max(end for _, end in spans))]
+    return kept[0]
 
 
-def _busy(device: IdleDevice) -> pl.DataFrame:
-    """Busy intervals by bucket; where several overlap, the first bucket takes precedence."""
+def _attribute(report: Report, low: int, high: int) -> _Attributed:
+    found = _Attributed(low, high, {}, {})
+    for device in idle_devices(report.narrow(window=Window(low, high))):
+        found.busy[device.device] = _busy(device)
+        found.idle[device.device] = _idle(device)
+    return found
+
+
+def _of_device(found: _Attributed, device: int, spans: pl.DataFrame) -> pl.DataFrame:
+    sums = found.times(device, spans)
+    sums["unknown"] += sums.pop(BEGINS)
+    wrong = sum(sums.values(), start=pl.zeros(spans.height, dtype=pl.Int64, eager=True)) != (
+        spans.get_column("end") - spans.get_column("start")
+    )
+    if wrong.any():
+        row = int(wrong.arg_true()[0])
+        told = {bucket: times[row] for bucket, times in sums.items()}
+        raise AssertionError(f"the ledger of device {device} in {spans.row(row)} sums to another time: {told}")
+    return pl.DataFrame([sums[bucket].alias(f"{bucket}_ns") for bucket in BUCKETS])
+
+
+def _busy(device: IdleDevice) -> list[pl.DataFrame]:
+    """For each busy bucket the union of its operations and those of the buckets before, which take precedence."""
     work = of_device(operations(device.report).select("device", "start", "end", "bucket"), device.device)
-    found, above = [pl.DataFrame(schema=_PIECES)], pl.DataFrame(schema=intervals.SPANS)
+    inside, found = intervals.clip(work, device.low, device.high), [pl.DataFrame(schema=intervals.SPANS)]
     for bucket in BUSY_BUCKETS:
-        own = intervals.union(intervals.clip(work.filter(pl.col("bucket") == bucket), device.low, device.high))
-        found.append(_in_bucket(intervals.subtract(own, above), bucket))
-        above = intervals.union(pl.concat([above, own]))
-    return pl.concat(found)
+        own = inside.filter(pl.col("bucket") == bucket)
+        found.append(intervals.union(pl.concat([found[-1], own.select("start", "end")])) if own.height else found[-1])
+    return found[1:]
 
 
-def _idle(batch: IdleBatch) -> list[pl.DataFrame]:
-    buckets = reasons(batch.of.report).table.get_column("bucket").cast(_BUCKET)
-    pieces = []
+def _idle(device: IdleDevice) -> dict[str, pl.DataFrame]:
+    """Disjoint idle intervals by part of :data:`_PARTS`; what was not recorded is `unknown`."""
+    edges = pl.DataFrame(
+        [(device.low, device.begun), (device.ended, device.high)], schema=intervals.SPANS, orient="row"
+    )
+    unknown = edges.filter(pl.col("end") > pl.col("start")).select(
+        pl.lit("unknown", _PART).alias("part"), "start", "end"
+    )
+    pieces = [pl.DataFrame(schema=_PIECES), unknown]
+    for found in device.of_batches(_pieces, device.idle):
+        pieces += found
+    every = pl.concat(pieces, rechunk=True)
+    return {part: every.filter(pl.col("part") == part).select("start", "end").sort("start") for part in _PARTS}
+
+
+def _pieces(batch: IdleBatch) -> list[pl.DataFrame]:
+    known = reasons(batch.of.report)
+    parts = known.table.select(
+        part=pl.when(pl.int_range(pl.len()) == known.unseen).then(pl.lit(BEGINS)).otherwise("bucket")
+    )
+    told, pieces = parts.get_column("part").cast(_PART), []
     for split in split_idle(batch):
         rows = split.lanes.back(split.rows) if split.lanes else split.rows
-        pieces.append(rows.select("start", "end", gathered(buckets, rows.get_column("reason")).alias("bucket")))
+        pieces.append(rows.select(gathered(told, rows.get_column("reason")).alias("part"), "start", "end"))
     return pieces

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -85,8 +85,9 @@ def phases(report: Report) -> pl.DataFrame:
         return TABLE.empty()
     start, end = _recorded(report, steady)
     parts = [(STEADY, *part) for part in _steady_row(steady)]
+    known = _Known([*_causes(report, steady)], _own_ranges(report, steady), _first_call(report, steady))
     for phase, spans in _spans_of_phases(steady, start, end):
-        parts += [(phase, *part) for part in _parts(report, steady, spans)]
+        parts += [(phase, *part) for part in _parts(known, spans)]
     columns = {"phase": pl.String, "part": pl.String, "ns": pl.Int64, "count": pl.Int64, "start_ns": pl.Int64}
     rows = pl.DataFrame(parts, schema=columns, orient="row").filter(pl.col("ns") > 0)
     total = int(rows.get_column("ns").sum())
@@ -126,20 +127,52 @@ def _span(start: int, end: int) -> pl.DataFrame:
     return found.filter(pl.col("end") > pl.col("start"))
 
 
-def _parts(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, int, int, int]]:
+class _Known(NamedTuple):
+    """What the process did at any time.
+
+    Attributes:
+        causes: Named times by precedence, before those of the program's own ranges.
+        ranges: The program's own ranges: :data:`THREAD`, start, end and name.
+        first: When the process first called CUDA or ran anything.
+    """
+
+    causes: list[tuple[str, pl.DataFrame]]
+    ranges: pl.DataFrame
+    first: int | None
+
+    def every(self, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+        """Named times by precedence; of the ranges those that take most of the time `free`."""
+        yield from self.causes
+        yield from _outermost_ranges(self.ranges, free)
+        if self.first is not None:
+            yield IMPORTS, _span(intervals.BEFORE_ALL, self.first)
+
+
+def _parts(known: _Known, free: pl.DataFrame) -> Iterator[tuple[str, int, int, int]]:
     """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it."""
-    for part, spans in _causes(report, steady, free):
-        taken = intervals.intersect(free, intervals.union(spans))
-        if taken.height:
-            touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), free) > 0
+    left = free
+    for part, spans in known.every(free):
+        if left.is_empty() or not _near(spans, left):
+            continue
+        touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), left) > 0
+        if touched.any():
+            taken = intervals.intersect(left, intervals.union(spans.filter(touched)))
             yield part, intervals.length(taken), int(touched.sum()), int(taken.item(0, "start"))
-            free = intervals.subtract(free, taken)
-    if free.height:
-        yield PROGRAM, intervals.length(free), free.height, int(free.item(0, "start"))
+            left = intervals.subtract(left, taken)
+    if left.height:
+        yield PROGRAM, intervals.length(left), left.height, int(left.item(0, "start"))
 
 
-def _causes(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Named times of the process, by precedence."""
+def _near(spans: pl.DataFrame, free: pl.DataFrame) -> bool:
+    """Whether any of `spans` may overlap the span set `free`, by their first start and last end: most are far away."""
+    if spans.is_empty():
+        return False
+    low, high = spans.get_column("start").min(), spans.get_column("end").max()
+    return bool(low < free.item(-1, "end") and high > free.item(0, "start"))
+
+
+def _causes(report: Report, steady: SteadyPart) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Named times of the process other than its ranges, by precedence."""
     process = of_process(steady.process_id)
     made = context_calls(report).filter(process).select(start="start_ns", end="made_ns")
     unrecorded = unrecorded_contexts(report).filter(process).select("start", "end")
@@ -147,25 +180,27 @@ def _causes(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[
     yield COMPILING, compile_spans(report)
     yield MODULES, loading_seen(report).filter(process).select("start", "end")
     spans = steady.rows.select("name", "kind", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    by_kind = spans.partition_by("name", "kind", as_dict=True)
     for name in spans.get_column("name").unique(maintain_order=True):
-        own = spans.filter(pl.col("name") == name)
         for kind, told in _TOLD.items():
-            yield f"{told} {name}", own.filter(pl.col("kind") == kind).select("start", "end")
-    yield from _ranges(report, steady, free)
-    first = _first_call(report, steady)
-    if first is not None:
-        yield IMPORTS, _span(intervals.BEFORE_ALL, first)
+            if (name, kind) in by_kind:
+                yield f"{told} {name}", by_kind[name, kind].select("start", "end")
 
 
-def _ranges(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The program's own outermost ranges in the time that is left, those of most time first."""
-    if "range" not in report.kinds or free.is_empty():
-        return
-    process = of_process(steady.process_id)
+def _own_ranges(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The program's own ranges, without those that are the iterations: :data:`THREAD`, start, end and name."""
     bare = without_ids(pl.col("range"))
-    ranges = named_ranges(report).filter(process & ~pl.col("open") & ~bare.str.contains(STEP_PREFIX, literal=True))
-    own = ranges.select(*THREAD, "start", "end", name=bare).filter(pl.col("end") > pl.col("start"))
-    own = own.filter(pl.col("name").map_elements(plain, return_dtype=pl.String) != steady.each) if own.height else own
+    if "range" not in report.kinds:
+        return pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64) | {"name": pl.String})
+    wanted = of_process(steady.process_id) & ~pl.col("open") & (pl.col("end") > pl.col("start"))
+    own = named_ranges(report).filter(wanted).select(*THREAD, "start", "end", name=bare)
+    names = own.get_column("name").unique().drop_nulls()
+    others = [name for name in names if STEP_PREFIX not in name and plain(name) != steady.each]
+    return own.filter(pl.col("name").is_in(others))
+
+
+def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    """The outermost of the ranges `own` that overlap `free`, by name, those of most time first."""
     lost = intervals.overlap(own.get_column("start"), own.get_column("end"), free)
     inside = own.with_columns(lost.alias("ns")).filter(pl.col("ns") > 0)
     outer = outermost(inside)
@@ -177,7 +212,7 @@ def _ranges(report: Report, steady: SteadyPart, free: pl.DataFrame) -> Iterator[
 def _first_call(report: Report, steady: SteadyPart) -> int | None:
     """When the process first called CUDA or ran anything."""
     process = of_process(steady.process_id)
-    calls = report.kind("api").filter(process).get_column("start_ns").min()
-    work = operations(report).filter(process).get_column("start").min()
+    calls = report.kind("api").select(pl.col("start_ns").filter(process).min()).item()
+    work = operations(report).select(pl.col("start").filter(process).min()).item()
     known = [at for at in (calls, work) if isinstance(at, int)]
     return min(known, default=None)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kanalyze.analyses.device._launch_shapes import kernel_shapes, shape_numbers
 from kanalyze.analyses.host._thread_names import forget_names
 from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.idle._window_ledgers import attributed
+from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.shared.workers import at_once, many, many_events
 from kanalyze.analyses.streams._waited_for import ended_last
@@ -71,3 +73,10 @@ def forget_threads(report: Report) -> None:
     """Drops the answers that only culprits need, which take as much memory as the calls."""
     for forget in (forget_names, threads.forget, ended_last.forget):
         forget(report)
+
+
+def forget_iterations(report: Report) -> None:
+    """Drops the answers that only iterations and their parts need, which take 0.5 of 3.7 GB at 1 GB."""
+    launched_work.forget(report)
+    attributed.forget(report.whole)
+    give_back()

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.findings.findings import TABLE as FINDINGS
 from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.health import TABLE as HEALTH
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.cold_start import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle._idle_sums import want_names
+from kanalyze.analyses.idle.culprits import TABLE as CULPRITS
 from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.ledger import TABLE as LEDGER
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, spread_of, steady_part
+from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS
+from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.iterations.phases import phases
+from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
+from kanalyze.analyses.operators.ops import TABLE as OPS
 from kanalyze.analyses.operators.ops import ops
+from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
 from kanalyze.analyses.page.time_page import page_answer, process_count, windows_of
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.errors import CannotTellError
 from kanalyze.units import percent, time
 from kanalyze.window import WORDS, with_article
@@ -33,6 +44,11 @@ if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.report import Meta, Report
     from kanalyze.window import Scope, Window
+
+#: What the page is computed from, whatever it is of.
+READS: Final = reads_of(
+    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS, OPS), "devices", "processes"
+)
 
 #: What the GPU does in an iteration, or waits for, by bucket.
 _DOES: Final = {
@@ -118,14 +134,18 @@ class Overview:
 
 def overview(report: Report, *, whole: bool = False) -> Overview:
     """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it."""
+    read_first(report, READS)
     steady = None if whole or report.scope.window is not None else _steady(report)
     view = report if steady is None else report.narrow(window=steady.window)
     want_names(view)
-    tables, reasons = _made({"culprits": lambda: culprits(view), "ledger": lambda: ledger(view)})
+    tables, reasons = _made(report, {"culprits": lambda: culprits(view), "ledger": lambda: ledger(view)})
     spans = windows_of(view, tables.get("ledger"))
     main = _main_device(spans, steady)
-    more, further = _made(_makers(report, view if spans.height < _SEVERAL else view.narrow(device=main), steady))
+    of_device = view if spans.height < _SEVERAL else view.narrow(device=main)
+    more, further = _made(report, _makers(report, of_device, steady))
     tables, reasons = tables | more, reasons | further
+    if many_events(report):
+        forget_iterations(report)
     found = ranked(view) if "ledger" in tables and tables["ledger"].height else []
     usual = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     findings = sorted(usual, key=_rank, reverse=True)
@@ -184,15 +204,21 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
     return makers
 
 
-def _made(makers: dict[str, Callable[[], pl.DataFrame]]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+def _made(
+    report: Report, makers: dict[str, Callable[[], pl.DataFrame]]
+) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables, and the reason why for each that the report cannot give."""
-    tables, reasons = {}, {}
-    for name, make in makers.items():
+
+    def made(_: Report, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | str:
         try:
-            tables[name] = make()
+            return make()
         except CannotTellError as reason:
-            reasons[name] = str(reason)
-    return tables, reasons
+            return str(reason)
+
+    found = side_by_side(report, [partial(made, make=make) for make in makers.values()])
+    told = dict(zip(makers, found, strict=True))
+    tables = {name: table for name, table in told.items() if not isinstance(table, str)}
+    return tables, {name: reason for name, reason in told.items() if isinstance(reason, str)}
 
 
 def _answer(steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
