@@ -8,9 +8,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._kernel_findings import Told, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
-from kanalyze.analyses.findings.rules._places import launch_before, operator_of, place_of
+from kanalyze.analyses.findings.rules._places import launch_before, operator_of
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.findings.rules.attention import attention_chains
 from kanalyze.analyses.host._launching_call import calls_of
@@ -18,6 +18,7 @@ from kanalyze.decoder.decode import decode
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.findings.rules._kernel_sums import Chosen, DeviceKernels
     from kanalyze.decoder.fields import KernelName
     from kanalyze.report import Report
@@ -28,44 +29,31 @@ _WORTH: Final = 0.01
 
 def layout_conversions(report: Report) -> list[Finding]:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
-    found = []
-    for device in kernel_sums(report):
-        chosen = device.chosen(
-            lambda said: said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
-        )
-        if chosen.ns and chosen.share >= _WORTH:
-            found.append(_layouts(report, device, chosen))
-    return found
+    return [_layouts(report, *one) for one in kernels_that(report, lambda said, _: _is_layout(said), _WORTH)]
 
 
 def _is_layout(said: KernelName) -> bool:
-    return said.library == "cudnn" and said.operation == "layout" and said.layout is not None
+    return said.library == "cudnn" and said.operation == "layout" and bool(said.layout)
 
 
 def _layouts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told = per_iteration(report)
-    text = (
-        f"{told.plural(chosen.launches, 'conversion')} of images between NCHW and NHWC by cuDNN (most {{0}}): "
-        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. More may be gained without: convolutions, "
-        f"normalizations and what is between them run other kernels on images in NHWC."
-    )
     remedy = (
         "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images."
         if in_pytorch(report)
         else "Give cuDNN tensors in NHWC, the layout of its fastest kernels."
     )
-    return Finding(
+    told = Told(
         "layout-conversions",
-        device.device,
-        chosen.ns,
-        text,
+        "conversion",
+        "of images between NCHW and NHWC by cuDNN (most {0})",
+        ". More may be gained without: convolutions, normalizations and what is between them run other kernels on "
+        "images in NHWC.",
         remedy,
         "kernels --by operation",
-        (chosen.longest,),
-        headline=f"Images change their layout: {percent(chosen.share)} of kernel time",
-        action="model.to(memory_format=torch.channels_last)" if in_pytorch(report) else "tensors in NHWC",
-        where=place_of(report, chosen.operations(device.device)),
+        f"Images change their layout: {percent(chosen.share)} of kernel time",
+        "model.to(memory_format=torch.channels_last)" if in_pytorch(report) else "tensors in NHWC",
     )
+    return on_kernels(report, device, chosen, told)
 
 
 #: Casts with a smaller part of the kernel time are left out: losses and norms in float32 need some.
@@ -138,32 +126,25 @@ _BESIDE: Final = " Casts of attention that is not fused come on top."
 
 
 def _casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told, most = per_iteration(report), decode(chosen.longest)
+    per, most = per_iteration(report), decode(chosen.longest)
     source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
     to = f"to {made}" + (f" from {source}" if source else "")
     waited = _waited(report, device, chosen)
     around = operator_of(report, chosen.operations(device.device))
-    text = (
-        f"{told.plural(chosen.launches, 'cast')} between types, most {to} ({{0}}): {told.time(chosen.ns)}, "
-        f"{percent(chosen.share)} of kernel time{f', most in {around}' if around else ''}; the GPU idled "
-        f"{told.time(waited)} until they were launched. {_AUTOCAST}{_BESIDE if chosen.but is not None else ''}"
-    )
-    remedy = (
-        "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "
-        "keeps float32 copies), or cast once and reuse; torch.compile fuses casts into the kernels around them."
-    )
-    return Finding(
+    told = Told(
         "recurring-casts",
-        device.device,
-        chosen.ns + waited,
-        text,
-        remedy,
+        "cast",
+        f"between types, most {to} ({{0}})",
+        f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
+        f"{_AUTOCAST}{_BESIDE if chosen.but is not None else ''}",
+        "Keep weights in the type that they are used in (model.to(torch.bfloat16), for training with an optimizer that "
+        "keeps float32 copies), or cast once and reuse; torch.compile fuses casts into the kernels around them.",
         "kernels --by operation",
-        (chosen.longest,),
-        headline=told.plural(chosen.launches, "cast", _types(chosen)),
-        action="keep weights in bfloat16, or torch.compile(model)",
-        where=place_of(report, chosen.operations(device.device)),
+        per.plural(chosen.launches, "cast", _types(chosen)),
+        "keep weights in bfloat16, or torch.compile(model)",
+        chosen.ns + waited,
     )
+    return on_kernels(report, device, chosen, told)
 
 
 RULES: Final = (layout_conversions, recurring_casts)

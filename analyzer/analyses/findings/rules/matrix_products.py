@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._kernel_sums import kernel_sums
-from kanalyze.analyses.findings.rules._places import place_of
+from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules._kernel_findings import Told, kernels_that, on_kernels
 from kanalyze.analyses.findings.rules._product_shapes import products
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.decoder.decode import decode
@@ -15,6 +14,7 @@ from kanalyze.decoder.elements import TENSOR_TYPES
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.findings.rules._kernel_sums import Chosen, DeviceKernels
     from kanalyze.analyses.findings.rules._product_shapes import Product
     from kanalyze.decoder.fields import KernelName
@@ -35,12 +35,8 @@ _WORTH: Final = 0.01
 
 def unaligned_gemm(report: Report) -> list[Finding]:
     """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
-    found = []
-    for device in kernel_sums(report):
-        chosen = device.chosen(_is_unaligned)
-        if chosen.ns and chosen.share >= _WORTH:
-            found.append(_unaligned(report, device, chosen))
-    return found
+    found = kernels_that(report, lambda said, _: _is_unaligned(said), _WORTH)
+    return [_unaligned(report, device, chosen) for device, chosen in found]
 
 
 def _is_unaligned(said: KernelName) -> bool:
@@ -50,29 +46,24 @@ def _is_unaligned(said: KernelName) -> bool:
 
 
 def _unaligned(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told, shapes = per_iteration(report), _shapes(report, device, chosen)
+    shapes = _shapes(report, device, chosen)
     least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
-    text = (
-        f"{told.plural(chosen.launches, 'matrix product')} by kernels for unaligned data (align{least}, most {{0}}): "
-        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time.{shapes.text} What works on the same rows "
-        f"may gain, too."
-    )
     sides = " and ".join(map(str, shapes.odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
     images = not shapes.odd and device.chosen(_is_layout).launches > 0
     remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
-    return Finding(
+    told = Told(
         "unaligned-gemm",
-        device.device,
-        max(chosen.ns - shapes.aligned_ns, 0),
-        text,
+        "matrix product",
+        f"by kernels for unaligned data (align{least}, most {{0}})",
+        f".{shapes.text} What works on the same rows may gain, too.",
         _IMAGES if images else remedy,
         "kernels",
-        (chosen.longest,),
-        headline=f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
-        action=_CHANNELS_LAST if images else pad,
-        where=place_of(report, chosen.operations(device.device)),
+        f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
+        _CHANNELS_LAST if images else pad,
+        max(chosen.ns - shapes.aligned_ns, 0),
     )
+    return on_kernels(report, device, chosen, told)
 
 
 #: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
@@ -147,13 +138,7 @@ _NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 
 def old_architecture_gemm(report: Report) -> list[Finding]:
     """One finding per device whose products and convolutions are made for tensor cores older than its own."""
-    found = []
-    for device in kernel_sums(report):
-        own = _GENERATIONS.get(10 * device.capability[0] + device.capability[1], 0)
-        chosen = device.chosen(partial(_is_older, own=own))
-        if chosen.ns and chosen.share >= _SIZABLE:
-            found.append(_older(report, device, chosen))
-    return found
+    return [_older(report, device, chosen) for device, chosen in kernels_that(report, _is_older, _SIZABLE)]
 
 
 def _generation(said: KernelName) -> int:
@@ -163,37 +148,32 @@ def _generation(said: KernelName) -> int:
     return _GENERATIONS.get(number, 0)
 
 
-def _is_older(said: KernelName, own: int) -> bool:
+def _is_older(said: KernelName, device: DeviceKernels) -> bool:
+    own = _GENERATIONS.get(10 * device.capability[0] + device.capability[1], 0)
     typed = bool(set(said.input_types) & set(TENSOR_TYPES))
     wanted = said.family in {"gemm", "conv"} and said.tensor_core and typed and not _is_unaligned(said)
     return bool(wanted) and 0 < _generation(said) < own
 
 
 def _older(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told, said = per_iteration(report), decode(chosen.longest)
+    said = decode(chosen.longest)
     made_for, types = _NAMES[_generation(said)], "/".join(dict.fromkeys(said.input_types))
     what = "convolution" if said.family == "conv" else "matrix product"
     gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
-    text = (
-        f"{told.plural(chosen.launches, what)} by kernels made for {made_for}'s tensor cores ({said.arch}, {types}; "
-        f"most {{0}}) on {gpu}: {told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. Small ones may be "
-        f"right so; large ones may take half as long by kernels made for this GPU."
-    )
     layout = ", and convolutions in channels_last" if what == "convolution" else ""
     libraries = "PyTorch for a newer CUDA" if in_pytorch(report) else "newer cuBLAS and cuDNN"
-    remedy = f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}."
-    return Finding(
+    told = Told(
         "old-architecture-gemm",
-        device.device,
-        chosen.ns // _OLDER,
-        text,
-        remedy,
+        what,
+        f"by kernels made for {made_for}'s tensor cores ({said.arch}, {types}; most {{0}}) on {gpu}",
+        ". Small ones may be right so; large ones may take half as long by kernels made for this GPU.",
+        f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}.",
         "kernels --by arch",
-        (chosen.longest,),
-        headline=f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
-        action=f"{libraries}; dimensions in multiples of {_PAD}",
-        where=place_of(report, chosen.operations(device.device)),
+        f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
+        f"{libraries}; dimensions in multiples of {_PAD}",
+        chosen.ns // _OLDER,
     )
+    return on_kernels(report, device, chosen, told)
 
 
 #: The first compute capabilities whose tensor cores take these types.
@@ -203,117 +183,86 @@ _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
 
 def no_tf32(report: Report) -> list[Finding]:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
-    found = []
-    for device in kernel_sums(report):
-        if device.capability < _TF32:
-            continue
-        chosen = device.chosen(partial(_is_float32, family="gemm"))
-        if chosen.ns and chosen.share >= _WORTH:
-            found.append(_float32(report, device, chosen))
-        images = device.chosen(partial(_is_float32, family="conv"))
-        # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it was not told, and has no kernel for
-        # the others
-        if (
-            images.ns
-            and images.share >= _WORTH
-            and not device.chosen(lambda said: said.family == "conv" and "tf32" in said.input_types).launches
-        ):
+    found = [_float32(report, *one) for one in kernels_that(report, partial(_is_float32, family="gemm"), _WORTH)]
+    # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it was not told, and has no kernel for the
+    # others
+    for device, images in kernels_that(report, partial(_is_float32, family="conv"), _WORTH):
+        if not device.chosen(lambda said: said.family == "conv" and "tf32" in said.input_types).launches:
             found.append(_float32_images(report, device, images))
     return found
 
 
-def _is_float32(said: KernelName, family: str) -> bool:
-    return said.family == family and said.tensor_core is False and set(said.input_types) == {"f32"}
+def _is_float32(said: KernelName, device: DeviceKernels, family: str) -> bool:
+    return (
+        device.capability >= _TF32
+        and said.family == family
+        and said.tensor_core is False
+        and set(said.input_types) == {"f32"}
+    )
 
 
 def _float32(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told = per_iteration(report)
-    text = (
-        f"{told.plural(chosen.launches, 'matrix product')} in full float32, not on tensor cores, most {{0}}: "
-        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time. TF32 (10 bits of mantissa; up to 8 times the "
-        f"rate on A100 and H100, less on others) saves at most that; bfloat16 may save more."
-    )
     remedy = (
         'Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.'
         if in_pytorch(report)
         else "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH)."
     )
-    return Finding(
+    told = Told(
         "no-tf32",
-        device.device,
-        chosen.ns,
-        text,
+        "matrix product",
+        "in full float32, not on tensor cores, most {0}",
+        ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
+        "bfloat16 may save more.",
         remedy,
         "kernels --by dtype",
-        (chosen.longest,),
-        headline=f"float32 products without TF32: {percent(chosen.share)} of kernel time",
-        action='torch.set_float32_matmul_precision("high")' if in_pytorch(report) else "CUBLAS_TF32_TENSOR_OP_MATH",
-        where=place_of(report, chosen.operations(device.device)),
+        f"float32 products without TF32: {percent(chosen.share)} of kernel time",
+        'torch.set_float32_matmul_precision("high")' if in_pytorch(report) else "CUBLAS_TF32_TENSOR_OP_MATH",
     )
+    return on_kernels(report, device, chosen, told)
 
 
 def _float32_images(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told = per_iteration(report)
-    text = (
-        f"{told.plural(chosen.launches, 'convolution kernel')} in full float32, not on tensor cores, most {{0}}: "
-        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time, and no convolution in TF32. PyTorch allows "
-        f"it by default: it was turned off, or cuDNN has no such kernel for these (depthwise ones, few channels)."
-    )
-    remedy = "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast)."
-    return Finding(
+    told = Told(
         "no-tf32",
-        device.device,
-        chosen.ns,
-        text,
-        remedy,
+        "convolution kernel",
+        "in full float32, not on tensor cores, most {0}",
+        ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such kernel "
+        "for these (depthwise ones, few channels).",
+        "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).",
         "kernels --by dtype",
-        (chosen.longest,),
-        headline=f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
-        action="torch.backends.cudnn.allow_tf32 = True",
-        where=place_of(report, chosen.operations(device.device)),
+        f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
+        "torch.backends.cudnn.allow_tf32 = True",
     )
+    return on_kernels(report, device, chosen, told)
 
 
 def no_tensor_cores(report: Report) -> list[Finding]:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
-    found = []
-    for device in kernel_sums(report):
-        chosen = device.chosen(partial(_is_plain, capability=device.capability))
-        if chosen.ns and chosen.share >= _WORTH:
-            found.append(_plain(report, device, chosen))
-    return found
+    return [_plain(report, device, chosen) for device, chosen in kernels_that(report, _is_plain, _WORTH)]
 
 
-def _is_plain(said: KernelName, capability: tuple[int, int]) -> bool:
+def _is_plain(said: KernelName, device: DeviceKernels) -> bool:
     if said.family not in {"gemm", "conv"} or said.tensor_core is not False or not said.input_types:
         return False
     since = [_SINCE.get(one) for one in said.input_types]
-    return all(one is not None and capability >= one for one in since)
+    return all(one is not None and device.capability >= one for one in since)
 
 
 def _plain(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
-    told, types = per_iteration(report), "/".join(dict.fromkeys(decode(chosen.longest).input_types))
-    text = (
-        f"{told.plural(chosen.launches, 'product')} of {types} by kernels that do not use tensor cores, most {{0}}: "
-        f"{told.time(chosen.ns)}, {percent(chosen.share)} of kernel time, which is the most that such as do can save."
-    )
-    remedy = (
-        "Make dimensions multiples of 8 and rows begin at multiples of 16 bytes, and allow tensor cores (no pedantic "
-        "math mode)."
-    )
-    return Finding(
+    types = "/".join(dict.fromkeys(decode(chosen.longest).input_types))
+    told = Told(
         "no-tensor-cores",
-        device.device,
-        chosen.ns,
-        text,
-        remedy,
+        "product",
+        f"of {types} by kernels that do not use tensor cores, most {{0}}",
+        ", which is the most that such as do can save.",
+        "Make dimensions multiples of 8 and rows begin at multiples of 16 bytes, and allow tensor cores (no pedantic "
+        "math mode).",
         "kernels --by tensor-core",
-        (chosen.longest,),
-        headline=f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
-        action="make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
-        where=place_of(report, chosen.operations(device.device)),
+        f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
+        "make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
         at_most=True,
     )
+    return on_kernels(report, device, chosen, told)
 
 
 RULES: Final = (unaligned_gemm, old_architecture_gemm, no_tf32, no_tensor_cores)
