@@ -388,6 +388,29 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
     assert sleepers() == []
 
 
+def test_a_signal_keeps_the_finished_runs_of_two_programs(machine):
+    """The other one hangs in its second run, which is before the first one's."""
+    counted = 'echo x >> "$0.$1"; [ "$(wc -l < "$0.$1")" = 2 ] && { echo started; sleep 1000; }; true\n'
+    machine.write("program", f"#!/bin/sh\n{counted}")
+    with start("--with", "nsys", "--repeat", "3", "-o", "cap", "program", "--against", "--fused") as process:
+        wait_for(".collecting-*/new/logs/nsys-2.log", "started")
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert error.decode().splitlines()[-2:] == [
+        "kanalyze: stopped during nsys of new.",
+        "What was finished before is in cap.  [interrupted]",
+    ]
+    for side, turns in (("base", {"nsys": 1}), ("new", {"nsys": 2})):
+        assert {entry.name for entry in Path("cap", side).glob("*.*")} == {
+            *("nsys.nsys-rep", "nsys.sqlite", "manifest.json")
+        }
+        told = json.loads(Path("cap", side, "manifest.json").read_text())
+        assert (told["status"], told["against"]["turns"]) == ("interrupted", turns)
+    assert [entry.name for entry in Path().iterdir()] == ["cap"]
+    assert sleepers() == []
+
+
 def test_a_signal_before_anything_is_finished_leaves_nothing(machine):
     machine.write("program", ENDLESS)
     with start("-o", "cap", "program") as process:
