@@ -206,6 +206,19 @@ def test_each_of_two_captures_is_read_as_any_other(machine):
     assert machine.called("ncu") == []
 
 
+def test_the_command_at_the_end_compares_them_pair_by_pair(machine):
+    del machine
+    ran = run("collect", "--with", "nsys", "--repeat", "3", "program", "--against", "--fused", "-o", "cap")
+    command = shlex.split(ran.error.splitlines()[-1].partition(": ")[2])
+    assert command[:2] == ["kanalyze", "compare"]
+    found = json.loads(run(*command[1:], "--format", "json").text)
+    assert [len(side["used"]) for side in found["runs"].values()] == [3, 3]
+    assert (found["verdict"], found["basis"]) == ("same", "paired runs")
+    assert run("compare", "cap", "--format", "json").text == run(*command[1:], "--format", "json").text
+    Path("cap/new/nsys-2.sqlite").unlink()
+    assert json.loads(run("compare", "cap", "--format", "json").text)["basis"] == "runs"
+
+
 def test_what_fails_of_two_programs_is_told_with_its_side(machine):
     machine.mode("ncu", "no permission")
     ran = run("collect", "-o", "cap", "program", "--against", "--fused")
