@@ -71,9 +71,9 @@ def main() -> None:
     """Time everything that is installed, and print one table per report."""
     options = _options()
     with tempfile.TemporaryDirectory() as folder:
-        big = [_summarize(options.report), *_nsys(options.nsys, options.report), *_step(Path(folder), options.report)]
+        big = [*_pages(options.report), *_nsys(options.nsys, options.report), *_step(Path(folder), options.report)]
         small = [
-            _summarize(options.small),
+            *_pages(options.small),
             Command("python -c 'import polars'", [sys.executable, "-c", "import polars"]),
         ]
         tables = [
@@ -106,8 +106,10 @@ def _options() -> argparse.Namespace:
 # What is timed
 
 
-def _summarize(report: Path) -> Command:
-    return Command("kanalyze summarize", [sys.executable, "-m", "kanalyze", "summarize", str(report)])
+def _pages(report: Path) -> list[Command]:
+    """The first page, and the one with all sections."""
+    command = [sys.executable, "-m", "kanalyze", "summarize", str(report)]
+    return [Command("kanalyze summarize", command), Command("kanalyze summarize --full", [*command, "--full"])]
 
 
 def _nsys(program: str | None, report: Path) -> list[Command]:

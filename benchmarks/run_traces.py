@@ -40,6 +40,7 @@ def main() -> None:
         commands = [
             Command("kanalyze summarize, first look", [*summarize, "--no-cache"]),
             Command("kanalyze summarize, second look", summarize),
+            Command("kanalyze summarize --full, second look", [*summarize, "--full"]),
             *_walk(folder, trace),
             Command("json.load", [sys.executable, "-c", f"import json; json.load(open({str(trace)!r}))"]),
             *_hta(options.hta, folder, trace),

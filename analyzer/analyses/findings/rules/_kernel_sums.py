@@ -11,6 +11,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.grouping import grouped
 from kanalyze.columns.lookup import gathered
+from kanalyze.columns.ordering import in_order
 from kanalyze.decoder.decode import decode
 
 if TYPE_CHECKING:
@@ -121,7 +122,9 @@ def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
     work = exclusive_operations(report).select(columns)
     streams = gathered(recorded(report, "stream").get_column("stream"), work.get_column("row"))
     placed = work.with_columns(streams).filter(pl.col("device").is_in(devices))
-    return placed.sort("device", "process_id", "stream", "start", maintain_order=True)
+    for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
+        placed = in_order(placed, key)
+    return placed
 
 
 def _devices(report: Report) -> list[tuple[int, str | None, str | None]]:
