@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -145,7 +146,8 @@ def read_all(
 
 
 def _shown_well(found: Report) -> Report:
-    return NotebookReport(found.meta, found.source, found.scope)
+    same = (field.name for field in fields(found) if field.init and field.name != "_whole")  # which are of its own kind
+    return NotebookReport(**{name: getattr(found, name) for name in same})
 
 
 def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | joint_page.JointSummary:

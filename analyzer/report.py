@@ -17,7 +17,7 @@ from kanalyze.source import KINDS_KEY, Kept
 from kanalyze.window import Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kanalyze.schema import Table
@@ -116,12 +116,17 @@ class Where(TypedDict, total=False):
     process: int | None
 
 
+def _nothing() -> None:
+    """A report without a trace beside it."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """The tables of one report; contains no analyses and prints nothing.
 
     `meta` describes its origin, `scope` the selected part. Tables are read on first use and cached; narrowed views
-    share the cache. `answers` caches results that analyses share.
+    share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
+    report's capture has, once; None without one.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -132,6 +137,7 @@ class Report:
     meta: Meta
     source: Source
     scope: Scope = field(default_factory=Scope)
+    beside: Callable[[], Report | None] = _nothing
     _kept: Kept = field(default_factory=Kept)
     _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)

@@ -36,6 +36,7 @@ FEW = (
     "sample_reports/add_parallel/ncu.details.csv",
     "sample_reports/launch_bound_graph/torch.json.gz",
     "sample_reports/streams",
+    "sample_reports/cdist",
 )
 
 #: Kinds of events that no report here has: calls of cuBLAS and cuDNN, which nsys records where asked to.

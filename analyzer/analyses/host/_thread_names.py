@@ -57,8 +57,21 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     alone = told.filter(pl.col("culprit").is_null())
     if alone.is_empty():
         return told
-    between = alone.with_columns(_between(report, key, alone).alias("culprit"))
+    between = alone.with_columns(neighbours(report, key, alone).alias("culprit"))
     return pl.concat([told.filter(pl.col("culprit").is_not_null()), between])
+
+
+def named_events(report: Report) -> pl.DataFrame:
+    """Operators, annotations, modules and library functions that program code called, none of them a profiler step.
+
+    Columns: process_id, thread_id, start, end, name; of events with equal times the last one is the innermost.
+    """
+    return _host_events(report).table
+
+
+def program_functions(report: Report) -> pl.DataFrame:
+    """Python functions of the program itself, with the columns of :func:`named_events`."""
+    return _functions(report).table
 
 
 class _HostEvents(NamedTuple):
@@ -218,7 +231,7 @@ def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     return found
 
 
-def _between(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
+def neighbours(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
     """Names intervals of a thread in no event by the events before and after them.
 
     Before: of those that started no later than the interval, the one that ended last, then the one that started first.

@@ -17,6 +17,7 @@ from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lin
 from kanalyze.analyses.host._thread_names import between_texts, framework_recorded, named
 from kanalyze.analyses.host._thread_timeline import Stretch, labels, winning
 from kanalyze.analyses.idle._idle_intervals import idle_devices
+from kanalyze.analyses.naming._host_names import host_names
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.cut import overlaid, touched
 from kanalyze.analyses.shared.thread_lanes import THREAD, lanes_of
@@ -110,7 +111,9 @@ class Split:
 
 def idle_devices_with_names(report: Report) -> Iterator[IdleDevice]:
     """The :func:`idle_devices` of a report, with all that :func:`idle_parts` looks up computed beforehand."""
-    return idle_devices(report, ended_last, event_waits, shared_streams, reasons, beside=[range_lines, range_names])
+    return idle_devices(
+        report, ended_last, event_waits, shared_streams, reasons, beside=[range_lines, range_names, host_names]
+    )
 
 
 def split_idle(batch: IdleBatch, *, by_range: bool = False) -> list[Split]:
@@ -310,10 +313,16 @@ def _named_host(threads: Stretch, pieces: pl.DataFrame) -> list[pl.DataFrame]:
         return [named(threads.report, key, own) for key, own in threads.lanes.of_each(pieces)]
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
-    return [
-        inside.with_columns(_range_names(threads.report, inside).alias("culprit")),
-        alone.with_columns(_between_calls(threads, alone).alias("culprit")),
-    ]
+    found = [inside.with_columns(_range_names(threads.report, inside).alias("culprit"))]
+    known = host_names(threads.report)
+    if known.lines and alone.height:
+        line = threads.lanes.line(known.lines).rename({"row": "name"})
+        told = overlaid(alone, line, "name")
+        named_beside = told.filter(pl.col("name").is_not_null())
+        names = gathered(known.names, named_beside.get_column("name"))
+        found.append(named_beside.with_columns(names.alias("culprit")).drop("name"))
+        alone = told.filter(pl.col("name").is_null()).drop("name")
+    return [*found, alone.with_columns(_between_calls(threads, alone).alias("culprit"))]
 
 
 def _between_calls(threads: Stretch, spans: pl.DataFrame) -> pl.Series:

@@ -10,6 +10,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
 from kanalyze.analyses.idle._idle_sums import idle_sums, named_idle
+from kanalyze.analyses.naming._host_names import ALIGNED, MAY_READ, with_shares
 from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -29,9 +30,10 @@ TABLE: Final = Table(
         Column(
             "culprit",
             pl.String,
-            "host: the innermost operator, annotation or Python function of a trace, else the innermost range, or what "
-            "it happened between; launch: the operation that was launched; queued: what the operation waited for; "
-            "profiler: its own word; else the call. Null: no name.",
+            "host: the innermost operator, annotation or Python function of a trace, else the innermost range, else "
+            "what the trace of its capture has between the same launches, or the calls around; launch: the operation "
+            "that was launched; queued: what the operation waited for; profiler: its own word; else the call. Null: no "
+            "name.",
             nullable=True,
         ),
         Column(
@@ -45,11 +47,12 @@ TABLE: Final = Table(
         Column("share", pl.Float64, "Part of the device's window."),
         Column("gaps", pl.Int64, "In how many gaps."),
         Column("longest_ns", pl.Int64, "The most in one gap."),
+        ALIGNED,
     ),
     purpose="who had the idle time, by call, event and range",
     telling=("bucket", "ns", "share", "range", "gaps"),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
-    may_read=("sync", "op", "sync_detail"),
+    may_read=("sync", "op", "sync_detail", *MAY_READ),
 )
 
 
@@ -64,7 +67,7 @@ def culprits(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations at all.
 
     Columns:
-        device, bucket, culprit, range, ns, share, gaps, longest_ns.
+        device, bucket, culprit, range, ns, share, gaps, longest_ns, aligned_share.
     """
     require(report, TABLE, *DEVICE_KINDS)
     lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
@@ -72,7 +75,8 @@ def culprits(report: Report) -> pl.DataFrame:
         sums.with_columns(device=pl.lit(device), share=pl.col("ns") / max(lengths[device], 1))
         for device, sums in named_idle(report).items()
     ]
-    return pl.concat([TABLE.empty(), *map(TABLE.select, tables)]).sort(
+    named = [with_shares(report, table, "bucket") for table in tables]
+    return pl.concat([TABLE.empty(), *map(TABLE.select, named)]).sort(
         "device", "bucket", "ns", "culprit", "range", descending=[False, False, True, False, False]
     )
 

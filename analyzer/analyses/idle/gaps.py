@@ -14,6 +14,7 @@ from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import IDLE, idle_devices_with_names, idle_parts, range_names, split_idle
 from kanalyze.analyses.idle._idle_sums import coded, last_of_runs, of_each_gap
+from kanalyze.analyses.naming._host_names import ALIGNED, MAY_READ, with_shares
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.streams._waited_for import streams
@@ -57,13 +58,14 @@ TABLE: Final = Table(
         Column("range", pl.Categorical, "Innermost range that made that call, as in `culprits`.", nullable=True),
         Column("process_id", pl.Int64, "Process of that operation.", nullable=True),
         Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
+        ALIGNED,
     ),
     purpose="each idle interval: why, and what ended it",
     telling=("start_ns", "dur_ns", "reason", "ended_by", "range"),
     groupings=("culprit",),
     options=("threshold_ns",),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
-    may_read=("sync", "op", "sync_detail"),
+    may_read=("sync", "op", "sync_detail", *MAY_READ),
 )
 
 #: The table that ``by="culprit"`` gives.
@@ -78,6 +80,7 @@ BY_CULPRIT: Final = Table(
         Column("share", pl.Float64, "Part of the device's window."),
         Column("avg_ns", pl.Float64, "Mean length."),
         Column("max_ns", pl.Int64, "The longest."),
+        ALIGNED,
     ),
     options=TABLE.options,
     when="--by culprit",
@@ -104,7 +107,7 @@ def gaps(
 
     Columns:
         device, start_ns, dur_ns, profiler_ns, loading_ns, allocation_ns, launch_ns, queued_ns, sync_ns, api_ns,
-        host_ns, unknown_ns, reason, culprit, ended_by, kind, stream, api, range, process_id, thread_id.
+        host_ns, unknown_ns, reason, culprit, ended_by, kind, stream, api, range, process_id, thread_id, aligned_share.
     """
     report = report.narrow(**where)
     require(report, TABLE, *DEVICE_KINDS)
@@ -204,7 +207,7 @@ def _described(batch: IdleBatch) -> pl.DataFrame:
     made = pl.DataFrame([ended.get_column("process_id"), *calls.select("thread_id", at="call_start")])
     around = ranges_at(report, made).set(made.get_column("thread_id").is_null(), None)
     return TABLE.select(
-        found.with_columns(
+        with_shares(report, found, "reason").with_columns(
             pl.lit(batch.of.device).alias("device"),
             ended.get_column("name").alias("ended_by"),
             ended.get_column("kind"),
@@ -245,4 +248,4 @@ def _by_culprit(report: Report, parts: list[pl.DataFrame]) -> pl.DataFrame:
     )
     shares = sums.join(lengths, on="device").with_columns((pl.col("total_ns") / pl.col("window")).alias("share"))
     order = shares.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
-    return BY_CULPRIT.select(order)
+    return BY_CULPRIT.select(with_shares(report, order, "reason"))

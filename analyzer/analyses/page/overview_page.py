@@ -27,6 +27,7 @@ from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.launches.hot_kernels import TABLE as HOT_KERNELS
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
+from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.operators.ops import TABLE as OPS
 from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
@@ -104,6 +105,7 @@ class Overview:
         cannot_tell: Reason by table, for missing tables.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
         zero_ns: Origin of displayed times.
+        named: What names host time beside the report itself, and how sure that is; empty for nothing.
         others: Reports of other tools of the same program.
         joined: The table `joined`, where there are such and the page is of the whole recording.
     """
@@ -123,6 +125,7 @@ class Overview:
     cannot_tell: dict[str, str]
     interface: str = CUDA
     zero_ns: int = 0
+    named: str = ""
     others: list[Meta] = field(default_factory=list)
     joined: pl.DataFrame | None = None
 
@@ -164,6 +167,7 @@ def overview(report: Report, *, whole: bool = False) -> Overview:
         cannot_tell=reasons,
         interface=interface(report),
         zero_ns=report.zero_ns,
+        named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
     )
 
 

@@ -21,6 +21,7 @@ from kanalyze.analyses.idle._idle_sums import idle_sums, want_names
 from kanalyze.analyses.launches import graphs, hot_kernels
 from kanalyze.analyses.launches._steady_window import steady_parts
 from kanalyze.analyses.memory import memory, migration_totals
+from kanalyze.analyses.naming._host_names import told
 from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.operators import ops
 from kanalyze.analyses.page._reading_plan import forget_threads, read_first, reads_of
@@ -191,7 +192,7 @@ def summarize(report: Report) -> Summary:
         not_recorded={name: reason for name, reason in reasons.items() if name in _MORE},
         remarks={
             name: worded(said, interface(report))
-            for name, tell in _REMARKS.items()
+            for name, tell in (_REMARKS | {"culprits": partial(told, report)}).items()
             if name in tables and (said := tell(tables[name]))
         },
         interface=interface(report),

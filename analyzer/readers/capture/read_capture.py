@@ -9,11 +9,12 @@ import json
 import os
 import re
 from dataclasses import replace
+from threading import RLock
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
+from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
 from kanalyze.readers.ncu.runs import report_of as report_of_ncu
@@ -59,7 +60,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """
     found = reports_in(path)
     if found:
-        report = run_of(path, found[0])
+        report = run_of(path, found[0], cache=cache)
         return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
     if counters := runs_in(path, "ncu"):
         return counters_of(path, counters, progress)
@@ -70,16 +71,17 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     return replace(trace, meta=replace(trace.meta, path=path, read_from=traces[0], capture=path))
 
 
-def run_of(folder: Path, run: Path) -> Report:
-    """Opens one run of the nsys pass, with the capture's tables of compiled kernels.
+def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
+    """Opens one run of the nsys pass, with the capture's tables of compiled kernels, and its trace beside it.
 
     Raises:
         DamagedReportError: It is truncated, or its list of tables cannot be read.
     """
     report = report_of(SqliteFile(run))
-    source = CaptureTables(folder, report.source)
+    beside = TraceBeside(folder, cache=cache)
+    source = CaptureTables(folder, report.source, beside)
     partial = not recorded_all(commands(folder))
-    return replace(report, meta=replace(report.meta, capture=folder, partial=partial), source=source)
+    return replace(report, meta=replace(report.meta, capture=folder, partial=partial), source=source, beside=beside)
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
@@ -119,12 +121,56 @@ _COMPILED: Final = "compiled.json"
 _LOOKED: Final = "torch-run*.json"
 
 
+class TraceBeside:
+    """The trace of torch.profiler in a capture, opened when first asked for, unless it is open already.
+
+    Of several, of ranks or cycles, nothing tells which belongs to a process of nsys: there is none then.
+    """
+
+    def __init__(self, folder: Path, *, cache: bool) -> None:
+        """Look in `folder`, when asked; `cache` as :func:`open_report`."""
+        self._folder, self._cache = folder, cache
+        self._lock = RLock()
+        self._found: Report | None = None
+        self._asked = self._own = False
+
+    def __call__(self) -> Report | None:
+        """The trace; None without one, or with one that cannot be read, which reading it says."""
+        with self._lock:
+            if not self._asked:
+                self._asked = True
+                traces = traces_in(self._folder)
+                if len(traces) == 1:
+                    self._found = self._opened(traces[0])
+                    self._own = True
+            return self._found
+
+    def use(self, report: Report) -> None:
+        """Takes a trace that is open, whose owner closes it."""
+        with self._lock:
+            if not self._asked:
+                self._asked, self._found = True, report
+
+    def close(self) -> None:
+        """Close the trace if it was opened here."""
+        with self._lock:
+            if self._own and self._found is not None:
+                self._found.close()
+            self._asked = True
+
+    def _opened(self, trace: Path) -> Report | None:
+        try:
+            return read_torch_json.open_report(trace, lambda *_: None, cache=self._cache)
+        except KanalyzeError:
+            return None
+
+
 class CaptureTables:
     """Tables of a capture's nsys report plus its compiled kernels; see :class:`kanalyze.source.Source`."""
 
-    def __init__(self, folder: Path, source: Source) -> None:
+    def __init__(self, folder: Path, source: Source, beside: TraceBeside) -> None:
         """Read compiled kernels from `folder` and everything else from `source`, the nsys report."""
-        self._folder, self._source = folder, source
+        self._folder, self._source, self._beside = folder, source, beside
 
     @property
     def kinds(self) -> Iterable[str]:
@@ -140,8 +186,9 @@ class CaptureTables:
         return self._compiled() if name == COMPILED_KERNELS.name else self._source.table(name)
 
     def close(self) -> None:
-        """Close the report of nsys."""
+        """Close the report of nsys, and the trace beside it."""
         self._source.close()
+        self._beside.close()
 
     def notes_of_read(self) -> pl.DataFrame:
         """Notes on the tables of the nsys report that were read."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import accepted, read
 from kanalyze.readers.capture import read_capture
-from kanalyze.readers.capture.read_capture import counters_of, traces_in
+from kanalyze.readers.capture.read_capture import TraceBeside, counters_of, traces_in
 from kanalyze.readers.ncu.runs import file_of, runs_in
 from kanalyze.readers.shared.regular_files import readable
 
@@ -118,7 +118,12 @@ def _every_report(
     if not read_capture.accepts(path, b""):
         return [read(path, progress, cache=cache)]
     found = [way.opened for way in ways(path, progress, cache=cache, runs=runs)]
-    return _opened(found or [partial(read, path, progress, cache=cache)], left_out)  # which says what is missing
+    reports = _opened(found or [partial(read, path, progress, cache=cache)], left_out)  # which says what is missing
+    traces = [one for one in reports if one.meta.tool == "torch.profiler"]
+    for one in reports:
+        if len(traces) == 1 and isinstance(one.beside, TraceBeside):
+            one.beside.use(traces[0])
+    return reports
 
 
 def _opened(

@@ -110,6 +110,7 @@ def _heading(found: Overview) -> list[str]:
     elif found.scope.window is not None:
         parts.append(f"window {found.scope.window}")
     parts += [health_line(found.tables["health"])] if "health" in found.tables else []
+    parts += [found.named] if found.named else []
     return heading(found.meta, parts)
 
 

@@ -229,7 +229,7 @@ def test_queued_behind_another_process():
 
 def test_a_window_cuts_culprits():
     of = submitted().narrow(window="52ns..55ns")
-    assert culprits(of).rows() == [(0, "queued", "after first on stream 7", None, 3, 1.0, 1, 3)]
+    assert culprits(of).rows() == [(0, "queued", "after first on stream 7", None, 3, 1.0, 1, 3, None)]
 
 
 def test_no_operations_is_an_empty_table():
@@ -244,7 +244,7 @@ def test_no_record_of_operations_cannot_tell():
 def test_time_that_the_recording_does_not_cover_has_no_name():
     read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
     after = Window(70 * 10**9, 71 * 10**9)
-    assert culprits(read, window=after).rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9)]
+    assert culprits(read, window=after).rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9, None)]
 
 
 # Everything at once

@@ -72,6 +72,7 @@ def test_a_gap_has_its_reasons_and_what_ended_it():
         "range": "step",
         "process_id": 1,
         "thread_id": 1,
+        "aligned_share": None,
     }
 
 
@@ -91,9 +92,9 @@ def test_a_gap_is_cut_by_the_window_and_then_measured():
 
 def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
     assert gaps(loop(), by="culprit", threshold_ns=0).rows() == [
-        (0, "host", "step", 1, 3_500, 3_500 / 5_100, 3_500.0, 3_500),
-        (0, "launch", "first", 1, 200, 200 / 5_100, 200.0, 200),
-        (0, "queued", "after second on the same stream", 1, 10, 10 / 5_100, 10.0, 10),
+        (0, "host", "step", 1, 3_500, 3_500 / 5_100, 3_500.0, 3_500, None),
+        (0, "launch", "first", 1, 200, 200 / 5_100, 200.0, 200, None),
+        (0, "queued", "after second on the same stream", 1, 10, 10 / 5_100, 10.0, 10, None),
     ]
 
 
@@ -160,7 +161,7 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
     of = report(events, event_records=records).narrow(window=Window(*window))
     with pytest.MonkeyPatch.context() as patch:
         in_batches(patch, batch)
-        found = gaps(of, threshold_ns=threshold).drop("process_id", "thread_id")
+        found = gaps(of, threshold_ns=threshold).drop("process_id", "thread_id", "aligned_share")
     model = SlowGaps(events, window, records)
     holds(found.height)
     assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]

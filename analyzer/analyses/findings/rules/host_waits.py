@@ -212,7 +212,8 @@ def _advice(report: Report, phases: pl.DataFrame) -> tuple[str, str, str]:
 
 def _new_kernels(per: PerIteration, phases: pl.DataFrame) -> str | None:
     """The headline on a host that prepares new kernels: in an operator, or before it loads some in the steady part."""
-    top = phases.item(0, "where") if phases.height else ""
+    mostly = phases.height and 2 * phases.item(0, "ns") >= total(phases, "ns")
+    top = phases.item(0, "where") if mostly else ""
     operator = top.removeprefix("in ").partition(" in ")[0]
     if operator.startswith(_OPERATOR):
         return f"The GPU waits for the host in {literal(operator)}"

@@ -1,0 +1,235 @@
+"""Host time of nsys takes names from the trace of the same program, between launches that are aligned."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze import culprits, gaps, read, read_all
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.naming._events_between import events_between
+from kanalyze.analyses.naming._host_names import host_names, told, told_briefly
+from kanalyze.analyses.naming._same_launches import align
+from kanalyze.analyses.page.overview_page import overview
+from kanalyze.errors import ClosedReportError
+from support.build import call, host, kernel, memcpy, nvtx, report
+
+SAMPLES = Path(__file__).parents[3] / "sample_reports"
+
+
+def launches(names, *, apart=100_000, thread=1, first=0, process=1):
+    """A launch of each of `names`, `apart` from one another, 10 µs each; each kernel runs at once for 1 µs."""
+    found = []
+    for number, name in enumerate(names):
+        at = first + number * apart
+        ids = {"correlation": 1_000 * thread + number, "process": process}
+        found += [call("cudaLaunchKernel", at, at + 10_000, thread=thread, **ids)]
+        found += [kernel(at + 10_000, at + 11_000, name=name, **ids)]
+    return found
+
+
+def beside(base, trace):
+    """The report of `base` with that of `trace` beside it."""
+    return replace(report(base), beside=lambda: report(trace, kinds=("op", "range")))
+
+
+def op(name, start, end, **keys):
+    return host("op", name, start, end, **keys)
+
+
+def host_rows(made):
+    rows = culprits(made).filter(pl.col("bucket") == "host")
+    return dict(rows.select("culprit", "ns").iter_rows())
+
+
+def test_time_between_aligned_launches_has_the_name_of_the_trace():
+    trace = [*launches("abc", apart=120_000), op("aten::randn", 20_000, 110_000), op("aten::t", 30_000, 31_000)]
+    made = beside(launches("abc"), trace)
+    # the trace has no event between the second and the third: nsys' own calls name that
+    between = "between cudaLaunchKernel and cudaLaunchKernel"
+    assert host_rows(made) == {"aten::randn": 89_000, between: 89_000}
+    shares = culprits(made).filter(pl.col("bucket") == "host").select("culprit", "aligned_share").rows()
+    assert dict(shares) == {"aten::randn": 1.0, between: None}
+    assert told(made, culprits(made)).startswith("The trace names host time, too: 100.0 % of the launches")
+    assert told_briefly(made, culprits(made)) == "host time named by the trace (100.0 % aligned)"
+    assert gaps(made).filter(pl.col("culprit") == "aten::randn").get_column("aligned_share").to_list() == [1.0]
+    assert gaps(made, by="culprit").filter(pl.col("culprit") == "aten::randn").item(0, "aligned_share") == 1
+
+
+def test_without_a_trace_nothing_is_named():
+    made = report(launches("abc"))
+    assert set(host_rows(made)) == {"between cudaLaunchKernel and cudaLaunchKernel"}
+    assert told(made, culprits(made)) == told_briefly(made, culprits(made)) == ""
+
+
+def test_an_event_names_time_that_most_of_it_was_in():
+    trace = launches("ab")
+    for most, name in ((55_000, "aten::big"), (30_000, "between cudaLaunchKernel and aten::big")):
+        found = report([*trace, op("aten::big", 50_000, 50_000 + most - 10_000)], kinds=("op",))
+        spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
+        assert events_between(found, (1, 1), spans).get_column("name").to_list() == [name]
+
+
+def test_calls_of_the_trace_are_no_time_of_its_events():
+    waits = call("cudaStreamSynchronize", 20_000, 90_000)
+    trace = [*launches("ab"), waits, op("aten::item", 15_000, 91_000), op("aten::randn", 91_000, 99_500)]
+    made = report(trace, kinds=("op",))
+    spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
+    told_rows = events_between(made, (1, 1), spans)
+    # of 20 µs outside the call 6 µs are in aten::item and 8.5 µs in aten::randn; none has half of it
+    assert told_rows.rows() == [(20_000, None)]
+    longer = report([*trace, op("aten::rand", 90_500, 99_900)], kinds=("op",))
+    assert events_between(longer, (1, 1), spans).item(0, "free_ns") == 20_000
+
+
+def test_the_program_s_function_is_told_with_the_event():
+    step = host("python", "train.py(31): step", 12_000, 99_000)
+    inside = host("op", "aten::randn", 20_000, 95_000)
+    made = report([*launches("ab"), step, inside], kinds=("op", "python"))
+    spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
+    assert events_between(made, (1, 1), spans).item(0, "name") == "aten::randn in train.py(31): step"
+    alone = report([*launches("ab"), step], kinds=("op", "python"))
+    assert events_between(alone, (1, 1), spans).item(0, "name") == "train.py(31): step"
+
+
+def test_the_loader_has_the_name_that_users_know():
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    trace = [*launches("ab"), nvtx(name, 12_000, 99_000), op("aten::stack", 20_000, 50_000)]
+    assert "DataLoader.__next__" in host_rows(beside(launches("ab"), trace))
+
+
+def test_a_range_of_the_report_itself_goes_before():
+    trace = [*launches("abc"), op("aten::randn", 11_000, 99_000)]
+    own = [*launches("abc"), nvtx("load", 0, 100_000)]
+    assert "load" in host_rows(beside(own, trace))
+    assert "aten::randn" not in host_rows(beside(own, trace))
+
+
+def test_time_that_is_far_longer_than_the_trace_s_has_no_name():
+    trace = [*launches("ab"), op("aten::randn", 11_000, 99_000)]
+    late = [*launches("a"), *launches("b", first=5_000_000, thread=1)]
+    late[2:] = [replace(event, correlation=1_001) for event in late[2:]]
+    assert "aten::randn" not in host_rows(beside(late, trace))
+
+
+def test_too_few_aligned_launches_name_nothing_and_that_is_said():
+    trace = [*launches("ab"), op("aten::randn", 11_000, 99_000)]
+    made = beside(launches("abcdefgh"), trace)
+    assert host_names(made).share == 2 / 8
+    assert "aten::randn" not in host_rows(made)
+    assert told(made, culprits(made)) == (
+        "The trace names no host time: only 25.0 % of the launches are aligned with its own."
+    )
+    assert told_briefly(made, culprits(made)) == ""
+
+
+def test_where_launches_lack_a_partner_only_usual_names_count():
+    step = 100_000
+    usual = [op("aten::randn", at + 11_000, at + 99_000) for at in range(0, 6 * step, 2 * step)]
+    odd = [*usual[:2], op("aten::save", 4 * step + 11_000, 4 * step + 99_000)]
+    for ops, seen in ((usual, True), (odd, True)):
+        made = beside(launches("abababab"), [*launches("ababab"), *ops])
+        names = host_rows(made)
+        assert ("aten::randn" in names) is seen
+        assert "aten::save" not in names
+    complete = beside(launches("ababab"), [*launches("ababab"), *odd])
+    assert "aten::save" in host_rows(complete)
+
+
+def test_several_processes_have_no_alignment():
+    both = [*launches("ab"), *launches("ab", process=2, thread=2)]
+    assert align(report(both), report(both)) is None
+
+
+def test_threads_are_the_same_that_launch_the_same():
+    left = report([*launches("abab", thread=1), *launches("cdcd", thread=2)])
+    right = report([*launches("cdcd", thread=7), *launches("abab", thread=8)])
+    pairs = {(pair.left, pair.right, pair.pairs.height) for pair in align(left, right).threads}
+    assert pairs == {((1, 1), (1, 8), 4), ((1, 2), (1, 7), 4)}
+    assert all(pair.complete for pair in align(left, right).threads)
+
+
+def test_what_a_call_launched_tells_it():
+    def of(*work):
+        made = []
+        for number, one in enumerate(work):
+            made += [call("cuda", 100 * number, 100 * number + 10, correlation=number)]
+            made += [replace(one, correlation=number)]
+        return report(made)
+
+    same = (memcpy(5, 6, size_bytes=8), kernel(7, 8, name="f<(int)4>"))
+    alike = (memcpy(5, 6, size_bytes=8), kernel(7, 8, name="f<4>"))
+    one = of(kernel(1, 2, name="k", grid=(1, 1, 1)), memcpy(3, 4, size_bytes=8, direction="Peer-to-Peer"), *same)
+    other = of(kernel(1, 2, name="k", grid=(2, 1, 1)), memcpy(3, 4, size_bytes=9, direction="Peer-to-Peer"), *alike)
+    found = align(one, other)
+    assert found.share == 2 / 4
+    assert found.threads[0].pairs.rows() == [(2, 2), (3, 3)]
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["x", "y", "z"]), st.integers(0, 700_000), st.integers(1, 300_000)), max_size=8
+)
+
+
+@given(st.text("abc", min_size=2, max_size=8), st.text("abc", min_size=2, max_size=8), EVENTS)
+def test_names_change_no_time_of_any_bucket(own, others, events):
+    trace = [*launches(others), *(op(name, start, start + length) for name, start, length in events)]
+    made, alone = beside(launches(own), trace), report(launches(own))
+    assert ledger(made).equals(ledger(alone))
+    assert culprits(made).get_column("ns").sum() == culprits(alone).get_column("ns").sum()
+    sums = [
+        rows.group_by("device", "bucket").agg(pl.col("ns").sum()).sort("bucket")
+        for rows in map(culprits, (made, alone))
+    ]
+    assert sums[0].equals(sums[1])
+    times = [gaps(one, threshold_ns=0).drop("culprit", "aligned_share", "reason") for one in (made, alone)]
+    assert times[0].equals(times[1])
+
+
+@pytest.mark.parametrize("sample", ["cdist", "gelu", "square", "launch_bound_plain", "launch_bound_graph"])
+def test_launches_of_both_passes_are_aligned(sample):
+    reports = read_all(SAMPLES / sample)
+    base, trace = reports[0], next(one for one in reports if one.meta.tool == "torch.profiler")
+    assert base.beside().source is trace.source
+    found = align(base, trace)
+    assert found.share > 0.97
+
+
+def test_a_capture_opens_its_trace_once_and_closes_it():
+    with read(SAMPLES / "cdist") as capture:
+        trace = capture.beside()
+        assert trace.meta.tool == "torch.profiler"
+        assert capture.beside() is trace
+        assert capture.narrow(device=0).beside() is trace
+        assert culprits(capture).get_column("aligned_share").drop_nulls().len() > 0
+    with pytest.raises(ClosedReportError):
+        trace.table("op_detail")
+
+
+def test_a_trace_that_its_owner_closed_names_nothing():
+    base, trace, *_ = read_all(SAMPLES / "cdist")
+    trace.close()
+    assert culprits(base).get_column("aligned_share").is_null().all()
+
+
+def test_a_trace_that_cannot_be_read_names_nothing(tmp_path):
+    folder = tmp_path / "cdist"
+    shutil.copytree(SAMPLES / "cdist", folder)
+    (folder / "torch.json.gz").write_bytes(b"\x1f\x8b no trace")
+    assert read(folder).beside() is None
+    assert culprits(read(folder)).get_column("aligned_share").is_null().all()
+
+
+def test_a_trace_of_some_steps_names_nothing_of_the_others():
+    capture = read(SAMPLES / "mlp_train")
+    assert host_names(capture).share < 0.2
+    assert not host_names(capture).lines
+    assert overview(capture).named == ""
+
+
+def test_the_page_says_how_sure_the_names_are():
+    assert overview(read(SAMPLES / "cdist")).named == "host time named by the trace (100.0 % aligned)"
