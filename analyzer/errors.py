@@ -246,6 +246,14 @@ class IncomparableError(KanalyzeError):
         )
 
     @classmethod
+    def few_runs(cls, number: int) -> IncomparableError:
+        """Error: `number` runs do not show how much runs of a program vary."""
+        return cls(
+            f"{number:,} run{'' if number == 1 else 's'} with a time: how much runs vary cannot be told.",
+            "Give two or more runs of the same program; six or more say it well.",
+        )
+
+    @classmethod
     def ranks(cls, base: Iterable[int], new: Iterable[int]) -> IncomparableError:
         """Error: no rank is on both sides."""
         return cls(

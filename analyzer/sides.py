@@ -34,14 +34,14 @@ class Asked(NamedTuple):
         where: The part of each report.
         cache: Whether what was decoded is kept, and used.
         progress: Told of the progress of opening a report.
-        opened: Told of each report that is open.
+        done: Told of each report before it is closed.
         limits: What counts as a change.
     """
 
     where: Where
     cache: bool = True
     progress: Progress | None = None
-    opened: Callable[[Report], object] | None = None
+    done: Callable[[Report], object] | None = None
     limits: Limits = Limits()
 
 
@@ -123,6 +123,18 @@ def digests(given: Sequence[Report | Path], asked: Asked, *, whole: bool = False
     return found
 
 
+def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
+    """The runs of one program by the first tool that tells their time; as wholes unless all have steady iterations."""
+    found = digests(given, asked)
+    tool = next((one for one in _TOOLS if found.get(one)), None)
+    if tool is None:
+        raise IncomparableError.empty("base")
+    runs = [one for one in found[tool] if one.about.rank == found[tool][0].about.rank]
+    if len({one.about.scope for one in runs}) > 1:
+        runs = digests(given, asked, whole=True)[tool]
+    return runs
+
+
 def _of_report(report: Report, asked: Asked, *, whole: bool) -> list[Digest]:
     where = asked.where
     if report.meta.timeless:
@@ -137,9 +149,9 @@ def _opened(one: Report | Path, asked: Asked) -> Iterator[Report]:
         return
     for run in runs_of(one, asked.progress, cache=asked.cache):
         with run.opened() as report:
-            if asked.opened is not None:
-                asked.opened(report)
             yield report
+            if asked.done is not None:
+                asked.done(report)
 
 
 def _bytes(path: Path) -> bytes:

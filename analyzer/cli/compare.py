@@ -1,57 +1,106 @@
-"""``kanalyze compare``: faster or slower, by how much, where the difference went, and how sure that is."""
+"""``kanalyze compare``: faster or slower, by how much, where the difference went, and how sure that is; a gate."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kanalyze.cli._options import (
     Where,
     in_one_thread_if_small,
+    no_formulas,
     output,
     part,
+    print_doubts_early,
     progress_shown,
     scope,
     top,
 )
-from kanalyze.cli._output import colour, emit, refuse_overwriting, width
-from kanalyze.errors import BadThresholdError
+from kanalyze.cli._output import colour, emit, refuse_overwriting, register_figures, width
+from kanalyze.errors import BadThresholdError, OutputError, UnreadableReportError
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kanalyze.analyses.comparing._comparison import Comparison
+    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.report import Report
     from kanalyze.sides import Asked
+
+#: The exit status of a gate.
+_STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
+
+_FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
 @click.argument("reports", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--base", "base", multiple=True, type=click.Path(path_type=Path), help="A run of base; may be repeated.")
+@click.option("--base", multiple=True, type=click.Path(path_type=Path), metavar="RUN", help="A run of base.")
+@click.option("--baseline", type=_FILE, metavar="FILE", help="What --save wrote, as base.")
 @scope
 @top(None, "Rows in each table of the page.")
-@click.option("--least", default="2%", metavar="SHARE", help="The least change that counts.  [default: 2%]")
-@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@click.option("--least", default="2%", metavar="SHARE", show_default=True, help="The least change that counts.")
+@click.option("--floor", type=_FILE, metavar="FILE", help="The noise floor that --noise stored, for one run a side.")
+@click.option("--save", type=_FILE, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB.")
+@click.option("--noise", is_flag=True, help="How much REPORTS, runs of one program, differ; -o FILE.json stores it.")
+@click.option("--fail-above", metavar="SHARE", help="End with 1 if new takes more than that longer, 3 if unsure.")
+@click.option("--metric", default="step", metavar="step|busy|bucket:NAME|kernel:NAME", help="What the gate measures.")
+@click.option("--allow", multiple=True, metavar="KIND", help="Judge even so: runs, cold, gpu, driver, clocks, tool, …")
+@click.option(
+    "--format", "form", type=click.Choice(["terminal", "markdown", "json", "csv", "junit"]), default="terminal"
+)
+@no_formulas
 @output
 @in_one_thread_if_small
-def compare(  # noqa: PLR0913 - the options of the command
-    reports: Sequence[Path],
-    base: Sequence[Path],
-    top: int | None,
-    least: str,
-    form: str,
-    output: Path | None,
-    **where: Unpack[Where],
-) -> None:
-    """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines."""
+def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, **options: Any) -> None:  # noqa: ANN401 - each has its own type
+    """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines.
+
+    Several runs a side, such as `kanalyze collect --repeat 4 --against OTHER` makes, show how sure the answer is.
+    """
     for report in (*reports, *base):
-        refuse_overwriting(report, output)
+        for written in (output, options["save"]):
+            refuse_overwriting(report, written)
     with sparing_memory():
         from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
-    asked = _asked(where, least)
-    before, after = sides.given(reports, base)
-    found = sides.comparison(before, after, asked)
+    asked = _asked(options)
+    if options["save"] is not None:
+        _save([*base, *reports], options["save"], asked)
+        return
+    if options["noise"]:
+        _noise([*base, *reports], output, options, asked)
+        return
+    before = [*base, options["baseline"]] if options["baseline"] is not None else base
+    found = sides.comparison(*sides.given(reports, before), asked)
+    status = 0
+    if options["fail_above"] is not None:
+        found = _gated(found, options)
+        status = _STATUS[found.gate.state] if found.gate is not None else 0
+    _emit(found, output, options)
+    if status:
+        raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
+
+
+def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> None:
+    form = options["form"]
+    if form == "csv":
+        from kanalyze import outlets  # noqa: PLC0415 - one format is used
+        from kanalyze.renderers.tables.frame import csv  # noqa: PLC0415 - as above
+
+        rows = found.table("compare")
+        emit(csv(outlets.spreadsheet(rows) if options["no_formulas"] else rows), output)
+    elif form == "junit":
+        from kanalyze.renderers.formats.junit import render as render_junit  # noqa: PLC0415 - as above
+
+        emit(render_junit(found).encode(), output)
+    else:
+        _emit_page(found, form, options["top"], output)
+
+
+def _emit_page(found: Shown, form: str, top: int | None, output: Path | None) -> None:
     if form == "json":
         from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
 
@@ -67,12 +116,75 @@ def compare(  # noqa: PLR0913 - the options of the command
         emit(render([found], Look(width(), colour(output)), top), output)
 
 
-def _asked(where: Where, least: str) -> Asked:
+def _asked(options: dict[str, Any]) -> Asked:
+    """How the sides are read and compared."""
+    from kanalyze.analyses.comparing._noise import read_floor  # noqa: PLC0415 - --help need not import polars
     from kanalyze.analyses.comparing._pair import Limits  # noqa: PLC0415 - as above
     from kanalyze.sides import Asked  # noqa: PLC0415 - as above
-    from kanalyze.units import parse_percent  # noqa: PLC0415 - as above
 
-    effect = parse_percent(least)
-    if effect is None or not 0 < effect < 1:
-        raise BadThresholdError.of(least, "a share", "2%")
-    return Asked(part(where), cache=not where["no_cache"], progress=progress_shown(), limits=Limits(effect))
+    where = Where(**{name: options[name] for name in ("window", "device", "process", "no_cache")})
+    effect, floor = _share(options["least"], "2%"), options["floor"]
+    if floor is None:
+        limits = Limits(effect)
+    else:
+        try:
+            limits = Limits(effect, *read_floor(floor.read_bytes(), floor))
+        except OSError as error:
+            raise UnreadableReportError.of(floor, error) from None
+    return Asked(part(where), not where["no_cache"], progress_shown(), _doubted, limits)
+
+
+def _doubted(report: Report) -> None:
+    """Prints what is in doubt about a report while it is open."""
+    register_figures(report)
+    print_doubts_early()
+
+
+def _share(text: str, example: str) -> float:
+    """A share above 0 and below 1."""
+    from kanalyze.units import parse_percent  # noqa: PLC0415 - --help need not import polars
+
+    found = parse_percent(text)
+    if found is None or not 0 < found < 1:
+        raise BadThresholdError.of(text, "a share between 0 and 100 %", example)
+    return found
+
+
+def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
+    """Writes the baseline of the runs of one side."""
+    from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.digest import SUFFIX, dumped  # noqa: PLC0415 - as above
+    from kanalyze.errors import IncomparableError  # noqa: PLC0415 - as above
+
+    if output.suffix != SUFFIX:
+        raise OutputError.because(output, f"the name of a baseline ends in {SUFFIX}")
+    found = [one for some in sides.digests(reports, asked).values() for one in some]
+    if not found:
+        raise IncomparableError.empty("base")
+    emit(dumped(found), output)
+
+
+def _noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any], asked: Asked) -> None:
+    """Prints the noise floor of the runs of one program, or stores it."""
+    from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.analyses.comparing._noise import noise_of, stored  # noqa: PLC0415 - as above
+
+    noise = noise_of(sides.runs_of_one_tool(reports, asked))
+    if output is not None and options["form"] == "terminal":
+        emit(stored(noise), output)
+    elif options["form"] == "json":
+        emit(stored(noise), output)
+        return
+    _emit_page(noise, "terminal" if options["form"] != "markdown" else "markdown", options["top"], None)
+
+
+def _gated(found: Comparison, options: dict[str, Any]) -> Comparison:
+    """The comparison with what became of the gate."""
+    from kanalyze.analyses.comparing._gate import KINDS, gate_of  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.errors import UnknownNameError  # noqa: PLC0415 - as above
+
+    for kind in options["allow"]:
+        if kind not in KINDS:
+            raise UnknownNameError.of("kind of doubt", kind, KINDS)
+    limit = _share(options["fail_above"], "3%")
+    return replace(found, gate=gate_of(found, limit, options["metric"], options["allow"]))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from kanalyze.analyses.comparing._gate import Gate
     from kanalyze.analyses.comparing._statistics import Estimate
     from kanalyze.digest import Digest
 
@@ -67,6 +68,7 @@ class Comparison:
         pairs: The sides, rank by rank; the first is the one that the page is about.
         names: What the sides are called.
         reason: Why the whole is compared and not its iterations, where that is so.
+        gate: What became of a gate, where one was asked for.
         others: Comparisons of what other tools recorded of the same runs, by tool.
     """
 
@@ -75,6 +77,7 @@ class Comparison:
     pairs: tuple[Pair, ...]
     names: tuple[str, str]
     reason: str = ""
+    gate: Gate | None = None
     others: dict[str, Comparison] = field(default_factory=dict)
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
 
@@ -164,7 +167,7 @@ def verdict_of(pair: Pair) -> Verdict:
     base, new = pair.base.values_ns, pair.new.values_ns
     ratio = mean(new) / mean(base) if mean(base) else None
     unknown = Verdict("cannot tell", ratio, None, None, pair.base_ns, pair.new_ns, "")
-    estimate = statistics.ratio_of_runs(base, new, paired=pair.paired) if pair.repeated else _alone(pair)
+    estimate = statistics.ratio_of_runs(base, new, paired=pair.paired) if pair.repeated else alone(pair)
     if estimate is None:
         return unknown
     word = statistics.judged(estimate, pair.limits.least_effect)
@@ -176,7 +179,7 @@ def verdict_of(pair: Pair) -> Verdict:
     )
 
 
-def _alone(pair: Pair) -> Estimate | None:
+def alone(pair: Pair) -> Estimate | None:
     """The ratio of single runs, with the interval of their steps and what two runs of one program may differ by."""
     before, after = (one.digests[0].steps.get_column("dur_ns").to_list() for one in (pair.base, pair.new))
     ratio = pair.new_ns / pair.base_ns if pair.base_ns else None

@@ -43,10 +43,12 @@ class Limits(NamedTuple):
     Attributes:
         least_effect: The least change that counts, as a part of the time.
         floor: Between two single runs of the same program, the part by which their times differ; None if not known.
+        rows_floor: The same of single kernels.
     """
 
     least_effect: float = statistics.LEAST_EFFECT
     floor: float | None = None
+    rows_floor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def changes(pair: Pair, base: Floats, new: Floats) -> Changes:
     beyond = (ratio > 1 + pair.limits.least_effect) | (ratio < 1 / (1 + pair.limits.least_effect))
     nothing = np.full(len(before), np.nan)
     if not pair.repeated:
-        alone = max(pair.limits.least_effect, _ALONE if pair.limits.floor is None else pair.limits.floor)
+        alone = max(pair.limits.least_effect, _ALONE if pair.limits.rows_floor is None else pair.limits.rows_floor)
         clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
         return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
     tested = np.flatnonzero(both & large)

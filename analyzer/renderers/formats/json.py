@@ -45,6 +45,8 @@ def render(shown: Sequence[Shown]) -> str:
 
 def content(shown: Shown) -> dict[str, Any]:
     """The JSON object of one report."""
+    if shown.kind == "noise":
+        return asdict(shown)
     if shown.kind == "comparison":
         return _comparison(shown)
     if shown.kind == "joint":
@@ -204,6 +206,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         },
         "basis": verdict.basis or None,
         "repeats_needed": verdict.repeats,
+        "gate": None if found.gate is None else found.gate._asdict() | {"sentence": outlets.line(found.gate.sentence)},
         "runs": {
             name: {
                 "used": [

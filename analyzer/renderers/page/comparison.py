@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.sections import unversioned
-from kanalyze.renderers.page.time import Page
+from kanalyze.renderers.page.time import Block, Page
 from kanalyze.renderers.text.grid import Grid, Head, Section
 from kanalyze.renderers.text.kernel_names import shorten
 
@@ -34,6 +34,10 @@ _NAME: Final = 36
 #: Half the width of the bars of the waterfall.
 _BAR: Final = 12
 
+#: Factors below this one have three digits behind the point, those above the other none.
+_CLOSE: Final = 1.2
+_LARGE: Final = 100
+
 _ONE: Final = "1 run a side"
 
 
@@ -49,6 +53,7 @@ def comparison_page(found: Comparison, top: int) -> Page:
         topics=[],
         cannot_tell=[],
         more=_more(found),
+        blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
     )
 
 
@@ -69,15 +74,21 @@ def _told(found: Comparison, verdict: Verdict) -> str:
     if verdict.low is None or verdict.high is None:
         return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
     if verdict.word == "faster":
-        low, high = 1 / verdict.high, 1 / verdict.low
-        return f"{what} is {1 / verdict.ratio:.2f} × faster ({low:.2f} to {high:.2f}, {runs})"
+        faster, low, high = map(_factor, (1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low))
+        return f"{what} is {faster} × faster ({low} to {high}, {runs})"
     if verdict.word == "slower":
-        return f"{what} is {verdict.ratio:.2f} × slower ({verdict.low:.2f} to {verdict.high:.2f}, {runs})"
+        slower, low, high = map(_factor, (verdict.ratio, verdict.low, verdict.high))
+        return f"{what} is {slower} × slower ({low} to {high}, {runs})"
     ends = (f"{'−' if end < 1 else '+'}{units.percent(abs(end - 1))}" for end in (verdict.low, verdict.high))
     between = f"{' to '.join(ends)}, {runs}"
     if verdict.word == "same":
         return f"{what} takes the same time: within {units.percent(found.pair.limits.least_effect)} ({between})"
     return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({between})"
+
+
+def _factor(ratio: float) -> str:
+    """A factor with three digits behind the point where it is close to 1."""
+    return f"{ratio:,.3f}" if ratio < _CLOSE else f"{ratio:,.2f}" if ratio < _LARGE else f"{ratio:,.0f}"
 
 
 def _what(found: Comparison) -> str:

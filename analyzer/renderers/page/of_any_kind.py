@@ -9,6 +9,7 @@ from kanalyze.renderers.page.comparison import comparison_page
 from kanalyze.renderers.page.counters import counters_page
 from kanalyze.renderers.page.instances import instances_page
 from kanalyze.renderers.page.joint import joint_page
+from kanalyze.renderers.page.noise import noise_page
 from kanalyze.renderers.page.overview import ROWS, overview_page
 from kanalyze.renderers.page.time import Block, page_of
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from kanalyze.analyses.comparing._comparison import Comparison
+    from kanalyze.analyses.comparing._noise import Noise
     from kanalyze.analyses.page.counters_page import CounterSummary
     from kanalyze.analyses.page.joint_page import JointSummary
     from kanalyze.analyses.page.overview_page import Overview
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from kanalyze.renderers.page.time import First, Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid
 
-    Shown: TypeAlias = Overview | Summary | Instances | CounterSummary | JointSummary | Comparison
+    Shown: TypeAlias = Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise
 
 
 #: Rows in each table of a page, unless told.
@@ -39,6 +41,8 @@ def page_of_any(shown: Shown, top: int | None) -> Page:
 def _page_of_any(shown: Shown, top: int | None) -> Page:
     if shown.kind == "counters":
         return counters_page(shown, top or USUAL_ROWS)
+    if shown.kind == "noise":
+        return noise_page(shown, top or ROWS)
     if shown.kind == "comparison":
         return comparison_page(shown, ROWS if top is None else top)
     if shown.kind == "joint":
