@@ -122,7 +122,8 @@ def _asked(options: dict[str, Any]) -> Asked:
     from kanalyze.analyses.comparing._pair import Limits  # noqa: PLC0415 - as above
     from kanalyze.sides import Asked  # noqa: PLC0415 - as above
 
-    where = Where(**{name: options[name] for name in ("window", "device", "process", "no_cache")})
+    window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
+    where = Where(window=window, device=device, process=process, no_cache=no_cache)
     effect, floor = _share(options["least"], "2%"), options["floor"]
     if floor is None:
         limits = Limits(effect)

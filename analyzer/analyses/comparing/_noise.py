@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
+import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import slots_of
@@ -72,10 +73,9 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     mean_ns = float(np.mean(times))
     buckets: dict[str, list[float]] = {}
     for bucket in dict.fromkeys(name for one in digests for name in one.buckets.get_column("bucket")):
-        values = [
-            one.buckets.filter(one.buckets["bucket"] == bucket)["ns"].sum() / one.about.iterations for one in digests
-        ]
-        buckets[bucket] = values
+        own = pl.col("bucket") == bucket
+        values = [one.buckets.filter(own).get_column("ns").sum() / one.about.iterations for one in digests]
+        buckets[bucket] = [*map(float, values)]
     slots = slots_of(digests)
     kernels: dict[str, Any] = {}
     for name, row in zip(slots.rows.get_column("name"), slots.ns, strict=True):

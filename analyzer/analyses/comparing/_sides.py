@@ -83,16 +83,18 @@ def _warm(digests: Sequence[Digest]) -> Side:
     loading = [_loading_ns(one) / one.about.iterations for one in digests]
     cold = cold_runs(loading, whole)
     usual = median(ns for run, ns in enumerate(loading) if run not in cold)
+    also = "" if digests[0].about.scope == STEADY else " and host"
     left_out = [
-        LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of loading and host, {time(usual)} in the others")
+        LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of loading{also}, {time(usual)} in the others")
         for run in cold
     ]
     return Side([one for run, one in enumerate(digests) if run not in cold], left_out)
 
 
 def _loading_ns(digest: Digest) -> int:
-    rows = digest.buckets.select("bucket", "ns").rows()
-    return sum(ns for bucket, ns in rows if bucket in ("loading", "host"))
+    """What a cold run has more of: of a whole recording loading and host time, of steady iterations loading alone."""
+    cold = ("loading",) if digest.about.scope == STEADY else ("loading", "host")
+    return sum(ns for bucket, ns in digest.buckets.select("bucket", "ns").rows() if bucket in cold)
 
 
 def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:

@@ -1,0 +1,73 @@
+"""A gate, the noise floor, and runs that cannot be judged, on digests made by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from analyses.comparing.test_matching import digest, plain, slots
+from kanalyze.analyses.comparing._comparison import compared
+from kanalyze.analyses.comparing._gate import gate_of
+from kanalyze.analyses.comparing._noise import noise_of, read_floor, stored
+from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
+
+
+def side(values, **about):
+    return [digest(slots(plain("a b"), ns), name=f"run{ns}", **about) for ns in values]
+
+
+def gate(base, new, *, limit=0.03, metric="step", allowed=()):
+    return gate_of(compared(base, new, ("base", "new")), limit, metric, allowed)
+
+
+BASE = [10_000, 10_010, 9_990, 10_005]
+
+
+def test_a_gate_holds_fails_or_cannot_judge():
+    assert gate(side(BASE), side([10_020, 10_000, 9_980])).state == "held"
+    assert gate(side(BASE), side([11_000, 11_020, 10_990])).state == "failed"
+    assert gate(side(BASE), side([10_300, 9_900, 11_000])).state == "cannot judge"
+
+
+def test_one_run_a_side_is_refused_unless_allowed():
+    refused = gate(side(BASE[:1]), side([11_000]))
+    assert refused.state == "cannot judge"
+    assert "too few runs" in refused.sentence
+    assert gate(side(BASE[:1]), side([12_000]), allowed=["runs"]).state == "failed"
+
+
+def test_another_gpu_is_refused_unless_allowed():
+    base, new = side(BASE, gpu="H200"), side(BASE, gpu="H100")
+    assert "H100" in gate(base, new).reason
+    assert gate(base, new, allowed=["gpu"]).state == "held"
+
+
+@pytest.mark.parametrize("metric", ["busy", "bucket:kernel", "kernel:a"])
+def test_other_metrics_are_judged_alike(metric):
+    assert gate(side(BASE), side([11_000, 11_020, 10_990]), metric=metric).state == "failed"
+    assert gate(side(BASE), side(BASE), metric=metric).state == "held"
+
+
+@pytest.mark.parametrize("metric", ["bucket:nothing", "kernel:nothing", "speed", "bucket:"])
+def test_a_metric_that_there_is_not_is_an_error(metric):
+    with pytest.raises(UnknownNameError):
+        gate(side(BASE), side(BASE), metric=metric)
+
+
+def test_the_noise_floor_is_stored_and_read():
+    noise = noise_of(side(BASE))
+    assert 0 < noise.floor < 0.01
+    assert {*noise.kernels} == {"a", "b"}
+    assert read_floor(stored(noise), Path("floor.json")) == (noise.floor, noise.rows)
+
+
+def test_one_run_has_no_noise():
+    with pytest.raises(IncomparableError, match="1 run with a time"):
+        noise_of(side(BASE[:1]))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"floor": 2, "step": 1, "rows": 1}', b'{"floor": 1, "step": "x", "rows": 1}']
+)
+def test_what_is_no_floor_is_an_error(content):
+    with pytest.raises(BadBaselineError):
+        read_floor(content, Path("floor.json"))

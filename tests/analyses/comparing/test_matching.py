@@ -1,0 +1,94 @@
+"""Operations of two sides matched in the order of launch, held against literal cases and what must always hold."""
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.comparing._comparison import compared
+from kanalyze.analyses.comparing._matching import matches
+from kanalyze.digest import BUCKETS, SLOTS, STEPS, About, Digest
+
+
+def slots(names, ns=1000, iterations=10):
+    rows = [
+        ("kernel", "kernel", name, "1,1,1 × 32,1,1", inner, None, 0, float(place), iterations, ns * iterations, 0)
+        for place, (name, inner) in enumerate(names)
+    ]
+    return pl.DataFrame(rows, schema=SLOTS.schema, orient="row")
+
+
+def plain(text, inner=None):
+    return [(name, inner) for name in text.split()]
+
+
+def digest(rows, host_ns=500, iterations=10, name="a", **about):
+    kernels = int(rows.get_column("exclusive_ns").sum())
+    buckets = [("kernel", None, kernels), ("host", None, host_ns * iterations)]
+    ns = kernels + host_ns * iterations
+    said = About(name, "nsys", "steady", "step", "ranges", iterations, iterations, ns, **about)
+    return Digest(
+        said,
+        buckets=pl.DataFrame(buckets, schema=BUCKETS.schema, orient="row"),
+        steps=pl.DataFrame({"dur_ns": [ns // iterations] * iterations}, schema=STEPS.schema),
+        slots=rows,
+    )
+
+
+def kernels(base, new):
+    table = compared([digest(base)], [digest(new)], ("base", "new")).table("compare_kernels")
+    return sorted(table.select("change", "base_kernel", "new_kernel", "base_count", "new_count", "delta_ns").rows())
+
+
+def test_equal_sequences_are_the_same():
+    found = kernels(slots(plain("a b c")), slots(plain("a b c")))
+    assert [row[0] for row in found] == ["same"] * 3
+
+
+def test_several_in_the_place_of_one_are_fused():
+    found = kernels(slots(plain("a x y z b")), slots(plain("a xyz b")))
+    assert ("fused", "z", "xyz", 3.0, 1.0, -2000) in found
+    assert len(found) == 3
+
+
+def test_one_more_is_new_and_one_less_is_gone():
+    assert ("new", None, "x", 0.0, 1.0, 1000) in kernels(slots(plain("a b")), slots(plain("a x b")))
+    assert ("gone", "x", None, 1.0, 0.0, -1000) in kernels(slots(plain("a x b")), slots(plain("a b")))
+
+
+def test_what_moved_is_the_same():
+    assert {row[0] for row in kernels(slots(plain("x a b c d")), slots(plain("a b c d x")))} == {"same"}
+
+
+def test_blocks_keep_to_the_ranges_of_both_sides():
+    base = slots([*plain("a b", "forward"), *plain("p q r", "optimizer")])
+    new = slots([*plain("ab", "forward"), *plain("pqr", "optimizer")])
+    assert sorted((row[0], row[3], row[4]) for row in kernels(base, new)) == [("fused", 2.0, 1.0), ("fused", 3.0, 1.0)]
+
+
+SEQUENCES = st.lists(st.sampled_from("abcdef"), max_size=30).map(lambda names: [(name, None) for name in names])
+
+
+@given(SEQUENCES, SEQUENCES)
+def test_each_operation_is_matched_once(base, new):
+    found = matches(slots(base), slots(new))
+    for side, rows in (("base", base), ("new", new)):
+        blocks = [row for block in found.blocks for row in getattr(block, side)]
+        assert sorted([*getattr(found, side).tolist(), *blocks]) == list(range(len(rows)))
+    assert len(found.base) == len(found.new)
+
+
+@given(SEQUENCES, SEQUENCES, st.integers(1, 10**9), st.integers(1, 10**9), st.integers(1, 7))
+def test_deltas_sum_to_the_nanosecond(base, new, base_ns, new_ns, iterations):
+    one = digest(slots(base, base_ns, iterations), 333, iterations)
+    other = digest(slots(new, new_ns, iterations), 777, iterations)
+    found = compared([one], [other], ("base", "new"))
+    rows, verdict = found.table("compare"), found.verdict
+    assert rows.get_column("delta_ns").sum() == verdict.new_ns - verdict.base_ns
+    assert rows.get_column("new_ns").sum() == verdict.new_ns
+    table = found.table("compare_kernels")
+    busy = rows.filter(pl.col("bucket") == "kernel")
+    for column in ("base_ns", "new_ns", "delta_ns"):
+        assert table.get_column(column).sum() == busy.get_column(column).sum()
+    assert (table.get_column("count_ns") + table.get_column("time_ns")).to_list() == table.get_column(
+        "delta_ns"
+    ).to_list()
