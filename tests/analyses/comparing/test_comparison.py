@@ -17,6 +17,7 @@ REPORTS = sorted(
 )
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_a_report_compared_with_itself_has_no_difference(path):
     found = comparison([path], [path], Asked({}))
