@@ -112,17 +112,25 @@ def steady_part(report: Report) -> SteadyPart | None:
     )
     first, last, device = run.item(0, "window"), run.item(-1, "window"), run.item(0, "device")
     adjoining = run.get_column("dur_ns").sum() == run.item(-1, "end") - run.item(0, "start_ns")
-    own = every.filter((pl.col("kind") == STEADY) & (pl.col("name") == name))
-    ahead = (start, end) != (run.item(0, "start_ns"), run.item(-1, "end"))
-    lengths = _lengths_of_work(report, process, own) if ahead else own.get_column("dur_ns")
+    lengths = _lengths(report, process, every, name)
     return SteadyPart(window, process, device, run.item(0, "found_by"), first, last, every, adjoining, lengths)
 
 
-def _lengths_of_work(report: Report, process: int | None, rows: pl.DataFrame) -> pl.Series:
-    """How long the device takes for each iteration, those without work of their own aside."""
-    work, start = _work_of(report, process), rows.get_column("start_ns")
-    lengths = _done(work, start + rows.get_column("dur_ns")) - _done(work, start)
-    return lengths.filter(lengths > 0)
+def _lengths(report: Report, process: int | None, rows: pl.DataFrame, name: str) -> pl.Series:
+    """How long each steady iteration of one name takes; what the device takes for each, where the host runs ahead.
+
+    Of one that follows no other, nothing tells when the device had done what was launched before.
+    """
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    follows = (pl.col("start_ns") == end.shift(1)).fill_null(value=False)
+    own = rows.with_columns(end=end, follows=follows).filter((pl.col("kind") == STEADY) & (pl.col("name") == name))
+    work = _work_of(report, process)
+    done = own.with_columns(since=_done(work, own.get_column("start_ns")), until=_done(work, own.get_column("end")))
+    late = done.select((pl.col("until") - pl.col("end")).median()).item()
+    lengths = done.filter("follows").select(pl.col("until") - pl.col("since")).to_series()
+    lengths = lengths.filter(lengths > 0)
+    ahead = late >= _NOTABLE * median_of(own, "dur_ns") and len(lengths)
+    return lengths if ahead else own.get_column("dur_ns")
 
 
 def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:

@@ -203,7 +203,13 @@ def test_a_step_that_only_submits_its_work_is_not_odd():
     assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 8
     steady = steady_part(found)
     assert steady.number == 8
-    assert steady.lengths.to_list()[1:] == [300] * 7  # what the device takes for each
+    assert steady.lengths.to_list() == [300] * 7  # what the device takes for each but the first
+
+
+def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
+    late = [call("cudaLaunchKernel", 1_771, 1_773, correlation=99), kernel(1_775, 9_000, correlation=99)]
+    steady = steady_part(report([*loop([100] * 8), *late]))
+    assert steady.lengths.to_list() == [110] * (steady.number - 1) + [100]
 
 
 def test_a_short_step_with_less_work_is_odd():

@@ -17,7 +17,9 @@ _LONGEST: Final = 400
 HEADLINE_LONGEST: Final = 60
 ACTION_LONGEST: Final = 76
 
-#: What is left at least of a name that a headline shortens.
+#: Words of so many characters are names, which a headline shortens, and what is left of one at least; a headline of
+#: plain words is cut only where it is longer than an action.
+_NAME: Final = 20
 _NAME_SHORTEST: Final = 8
 
 #: Where a sentence may end, so that what comes before can stand alone.
@@ -83,14 +85,14 @@ class Finding(NamedTuple):
 
 def _fitted(headline: str) -> str:
     """The headline in its line: its longest word, a name of the program, without its middle, or else cut at the end."""
-    over = len(_PARTS.findall(headline)) - HEADLINE_LONGEST
-    if over <= 0:
-        return headline
+    parts = _PARTS.findall(headline)
     words = [_PARTS.findall(word) for word in headline.split(" ")]
     at = max(range(len(words)), key=lambda one: len(words[one]))
-    kept = len(words[at]) - over - 1
+    kept = len(words[at]) - (len(parts) - HEADLINE_LONGEST) - 1
+    if len(parts) <= HEADLINE_LONGEST or len(words[at]) < _NAME:
+        return headline if len(parts) <= ACTION_LONGEST else _end(parts, HEADLINE_LONGEST)
     if kept < _NAME_SHORTEST:
-        return _end(_PARTS.findall(headline), HEADLINE_LONGEST)
+        return _end(parts, HEADLINE_LONGEST)
     words[at] = [*words[at][: kept - kept // 2], "…", *words[at][len(words[at]) - kept // 2 :]]
     return " ".join("".join(word) for word in words)
 

@@ -84,6 +84,11 @@ def test_a_headline_fits_its_line_by_the_middle_of_a_name(headline, told):
     assert len(found.headline.format()) <= HEADLINE_LONGEST
 
 
+def test_a_headline_of_plain_words_is_a_bit_longer_rather_than_cut():
+    headline = "The GPU waits for the program in 42.0 short gaps a repetition"
+    assert Finding("rule", 0, 1, "text", "remedy", "ledger", headline=headline).brief.headline == headline
+
+
 @pytest.mark.one_in(3)
 def test_names_with_braces_are_said_as_they_are(reports):
     usual, braces = (findings(report).select("rule", "device", "at_stake_ns", "sentence") for report in reports)
