@@ -89,8 +89,14 @@ def unknown_times(report: Report) -> list[tuple[int, int]] | None:
     )
     if found is None:
         return None
-    times = [found.times(row[0], spans.slice(at, 1)) for at, row in enumerate(spans.iter_rows())]
-    return [tuple(int(own[part].item()) for part in ("unknown", BEGINS)) for own in times]  # type: ignore[misc]
+    start, end = (spans.get_column(side) for side in ("start", "end"))
+    return [
+        (
+            int(intervals.overlap(start.slice(at, 1), end.slice(at, 1), found.idle[device]["unknown"]).item()),
+            int(intervals.overlap(start.slice(at, 1), end.slice(at, 1), found.idle[device][BEGINS]).item()),
+        )
+        for at, device in enumerate(spans.get_column("device"))
+    ]
 
 
 @once_per_report

@@ -210,6 +210,17 @@ def test_windows_at_once_give_what_each_ledger_gives(events, prompt_ns):
             assert mine == {row[1:3]: row[3] for row in both.iter_rows() if row[3]}
 
 
+@FEWER
+@given(EVENTS, st.sampled_from([1, 5]))
+def test_health_says_the_same_of_what_was_attributed_for_windows(events, prompt_ns):
+    alone, after = report(events), report(events)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
+        patch.setattr(_context_creation, "CONTEXT_FROM_NS", 5)
+        window_ledgers(after, pl.DataFrame({"start": [-5], "end": [60]}))
+        assert health(after).equals(health(alone), null_equal=True)
+
+
 def test_the_made_up_reports_hold_what_these_rules_are_about():
     seen = Counter()
 

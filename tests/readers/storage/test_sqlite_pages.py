@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage.sqlite_pages import blocks
 from kanalyze.readers.storage.sqlite_pages.table_scan import DamagedPageError, NotDecodableError, PagesFile, RowRange
 
 PAGE = 512
@@ -413,3 +415,25 @@ def test_no_truncation_gives_rows(small):
         path.write_bytes(whole[:length])
         with pytest.raises(DamagedPageError):
             decoded(path, ["a"])
+
+
+@pytest.mark.parametrize(("most", "decoded"), [(50, {"large", "middle"}), (40, set())])
+def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch, most, decoded):
+    path, seen = tmp_path / "x.sqlite", set()
+    with closing(sqlite3.connect(path)) as connection:
+        for table, rows in {"large": most, "middle": 10, "small": 5}.items():
+            connection.execute(f"CREATE TABLE {table} (n INTEGER)")
+            connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
+        connection.execute("CREATE TABLE keyed (n INTEGER PRIMARY KEY) WITHOUT ROWID")
+        connection.commit()
+    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", 40)
+    monkeypatch.setattr(sqlite_file, "PAGES_ANYWAY_FROM_ROWS", 5)
+    read_blocks = blocks.read_blocks
+    monkeypatch.setattr(
+        blocks, "read_blocks", lambda file, table, *rest: seen.add(table) or read_blocks(file, table, *rest)
+    )
+    file = sqlite_file.SqliteFile(path)
+    for table, rows in {"small": 5, "middle": 10, "large": most}.items():
+        frame = file.integers(table, ["n"], lambda part: part)
+        assert frame.get_column("n").to_list() == [*range(rows)]
+    assert seen == decoded
