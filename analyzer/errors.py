@@ -233,7 +233,7 @@ class IncomparableError(KanalyzeError):
     def unclear(cls, number: int) -> IncomparableError:
         """Error: `number` paths are not a path of each side."""
         return cls(
-            f"{number:,} reports: which of them are base, and which new?",
+            f"{number:,} report{'' if number == 1 else 's'}: which of them are base, and which new?",
             "Give BASE and NEW; of several runs a side, a folder each, or --base RUN for each of base.",
         )
 

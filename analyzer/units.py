@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _TIME: Final = re.compile(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*", re.ASCII)
@@ -156,6 +156,11 @@ def apportioned(parts: Sequence[int], whole: int) -> list[int]:
     for i in by_remainder[: whole - sum(cut)]:
         cut[i] += 1
     return cut
+
+
+def nearest(values: Iterable[float]) -> list[int]:
+    """The whole numbers nearest to means of times and sizes, which tables have as whole numbers."""
+    return [round(value) for value in values]
 
 
 def count(number: int) -> str:

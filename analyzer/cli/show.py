@@ -113,10 +113,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
     if declared.sides:
-        from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
-
-        before, after = given(reports)
-        rows = comparison(before, after, Asked(part(where), cache=not no_cache, progress=progress_shown())).table(table)
+        rows = _of_sides(reports, table, where)
     elif declared.together:
         rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
     else:
@@ -129,6 +126,14 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
+    """The table of two sides of runs."""
+    from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
+
+    asked = Asked(part(where), cache=not where["no_cache"], progress=progress_shown())
+    return comparison(*given(reports), asked).table(table)
 
 
 def _of_each(

@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import Matches, Slots, matches, slots_of
-from kanalyze.units import apportioned
+from kanalyze.units import apportioned, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,12 +70,12 @@ class Pair:
     @cached_property
     def base_ns(self) -> int:
         """The mean time of an iteration of base."""
-        return round(mean(self.base.values_ns))
+        return nearest([mean(self.base.values_ns)])[0]
 
     @cached_property
     def new_ns(self) -> int:
         """The mean time of an iteration of new."""
-        return round(mean(self.new.values_ns))
+        return nearest([mean(self.new.values_ns)])[0]
 
     @cached_property
     def repeated(self) -> bool:
@@ -184,4 +184,4 @@ def changes(pair: Pair, base: Floats, new: Floats) -> Changes:
 
 def integers(values: Floats, whole: int) -> list[int]:
     """Times as integers that sum to `whole`, in proportion to themselves."""
-    return apportioned([round(value * _FINE) for value in values.tolist()], whole)
+    return apportioned(nearest((values * _FINE).tolist()), whole)

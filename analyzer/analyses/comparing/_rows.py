@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.comparing._pair import integers
 from kanalyze.schema import Column
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Changes, Floats, Pair
@@ -36,7 +37,7 @@ def times(base: Floats, new: Floats, whole: tuple[int, int] | None = None) -> li
     """The columns of :data:`TIMES` of values [rows, runs]: means, which sum to `whole` where that is given."""
     means = base.mean(axis=1), new.mean(axis=1)
     if whole is None:
-        before, after = (pl.Series(side.round(), dtype=pl.Float64).cast(pl.Int64) for side in means)
+        before, after = (pl.Series(nearest(side.tolist()), dtype=pl.Int64) for side in means)
     else:
         before, after = (pl.Series(integers(side, ns), dtype=pl.Int64) for side, ns in zip(means, whole, strict=True))
     return [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]

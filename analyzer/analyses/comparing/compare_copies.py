@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
 from kanalyze.schema import Column, Table
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Pair
@@ -46,7 +47,7 @@ def compare_copies(pair: Pair) -> pl.DataFrame:
     if keys.is_empty():
         return TABLE.empty()
     sizes = [
-        pl.Series(f"{name}_bytes", side.mean(axis=1).round()).cast(pl.Int64)
+        pl.Series(f"{name}_bytes", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
         for name, side in zip(("base", "new"), values["bytes"], strict=True)
     ]
     times = compared(pair, *values["exclusive_ns"])

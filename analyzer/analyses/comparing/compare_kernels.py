@@ -142,7 +142,7 @@ def _largest(weights: Counter[str | None]) -> str | None:
 def _with_effects(frame: pl.DataFrame) -> pl.DataFrame:
     """Adds count_ns and time_ns; where one side has none, all of it is by their number."""
     mean = pl.col("base_ns") / pl.col("base_count")
-    by_number = ((pl.col("new_count") - pl.col("base_count")) * mean).round().cast(pl.Int64)
+    by_number = ((pl.col("new_count") - pl.col("base_count")) * mean).cast(pl.Int64)
     plain = (pl.col("base_count") > 0) & (pl.col("new_count") > 0)
     number = pl.when(plain).then(by_number).otherwise("delta_ns")
     return frame.with_columns(count_ns=number).with_columns(time_ns=pl.col("delta_ns") - pl.col("count_ns"))

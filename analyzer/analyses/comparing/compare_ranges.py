@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
 from kanalyze.schema import Column, Table
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Pair
@@ -43,7 +44,7 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
     if keys.is_empty():
         return TABLE.empty()
     busy = [
-        pl.Series(f"{name}_busy_ns", side.mean(axis=1).round()).cast(pl.Int64)
+        pl.Series(f"{name}_busy_ns", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
         for name, side in zip(("base", "new"), values["busy_ns"], strict=True)
     ]
     frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["ns"]), *busy])

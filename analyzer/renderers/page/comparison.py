@@ -128,7 +128,7 @@ def _sure(verdict: Verdict) -> list[str]:
     if verdict.basis == "steps":
         return ["One run a side does not show how much runs vary: repeat both to be sure."]
     if verdict.low is None:
-        return ["One run a side without steps says nothing of how much runs vary: repeat both."]
+        return ["One run a side with few or no steps says nothing of how much runs vary: repeat both."]
     if verdict.repeats is not None:
         return [f"{units.plural(verdict.repeats, 'run')} of each side would tell."]
     return []
