@@ -10,11 +10,15 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.naming._events_between import events_between
 from kanalyze.analyses.naming._same_launches import Alignment, align
 from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.lookup import gathered
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.schema import Column
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kanalyze.analyses.naming._same_launches import ThreadPair
     from kanalyze.analyses.shared.thread_lanes import ThreadKey
     from kanalyze.report import Report
@@ -52,11 +56,13 @@ class HostNames(NamedTuple):
         lines: By process id and thread id, the times between launches that have a name: start, end and row (of
             `names`), sorted and disjoint.
         share: Part of the report's launches that are aligned; None without a trace, or where several processes launch.
+        threads: The threads that both have, where enough is aligned.
     """
 
     names: pl.Series
     lines: dict[ThreadKey, pl.DataFrame]
     share: float | None = None
+    threads: Sequence[ThreadPair] = ()
 
 
 _NOTHING: Final = HostNames(pl.Series("name", [], dtype=pl.Categorical), {})
@@ -95,7 +101,7 @@ def _named(report: Report, other: Report, found: Alignment, known: HostNames) ->
         )
         for key, part in parts.items()
     }
-    return known._replace(names=names.cast(pl.Categorical), lines=lines)
+    return known._replace(names=names.cast(pl.Categorical), lines=lines, threads=found.threads)
 
 
 def _of_thread(other: Report, pair: ThreadPair) -> pl.DataFrame:
@@ -129,6 +135,29 @@ def _between(calls: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
     end = pl.Series("end", following.get_column("start"))
     times = rows.select(pl.col("end").alias("start"), pl.max_horizontal("end", end).alias("end"), "token")
     return times.with_columns(following.get_column("token").alias("next"))
+
+
+def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """Where the trace makes the launch that each of `points` (process_id, thread_id, at) follows, or is in.
+
+    Columns: process_id, thread_id and at (its start) in the trace; null where that launch has no sure partner.
+    """
+    found = [points.select(*THREAD, "at").clear().with_columns(point=pl.lit(0, dtype=pl.UInt32))]
+    numbered = points.select(*THREAD, "at").with_row_index("point")
+    for pair in host_names(report).threads if report.beside() is not None else ():
+        own = numbered.filter(pl.all_horizontal(pl.col(name).eq_missing(key) for name, key in _keys(pair.left)))
+        if not pair.complete or own.is_empty():
+            continue
+        row = pair.calls.get_column("start").search_sorted(own.get_column("at"), side="right").cast(pl.Int64) - 1
+        at = gathered(pair.others.get_column("start"), row.set(row < 0, None)).alias("at")
+        there = own.select("point", *(key.alias(name) for name, key in _keys(pair.right))).with_columns(at)
+        found.append(there.select(found[0].columns))
+    moved = pl.concat(found).drop_nulls("at")
+    return numbered.select("point").join(moved, on="point", how="left", maintain_order="left").drop("point")
+
+
+def _keys(key: ThreadKey) -> list[tuple[str, pl.Expr]]:
+    return [(name, pl.lit(value, dtype=pl.Int64)) for name, value in zip(THREAD, key, strict=True)]
 
 
 def with_shares(report: Report, rows: pl.DataFrame, bucket: str) -> pl.DataFrame:

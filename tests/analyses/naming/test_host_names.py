@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import culprits, gaps, read, read_all
+from kanalyze.analyses.findings.rules._sites import sites_of_launches
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.naming._events_between import events_between
-from kanalyze.analyses.naming._host_names import host_names, told, told_briefly
+from kanalyze.analyses.naming._host_names import host_names, launches_beside, told, told_briefly
 from kanalyze.analyses.naming._same_launches import align
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import ClosedReportError
@@ -233,3 +234,15 @@ def test_a_trace_of_some_steps_names_nothing_of_the_others():
 
 def test_the_page_says_how_sure_the_names_are():
     assert overview(read(SAMPLES / "cdist")).named == "host time named by the trace (100.0 % aligned)"
+
+
+def test_a_read_lies_where_its_copy_lies_in_the_trace():
+    trace = [*launches("abc"), op("aten::item", 99_000, 111_000)]
+    made = beside(launches("abc"), trace)
+    points = pl.DataFrame({"process_id": [1] * 3, "thread_id": [1] * 3, "at": [115_000, 50_000, -5]})
+    assert launches_beside(made, points).get_column("at").to_list() == [100_000, 0, None]
+    found = sites_of_launches(made, points).get_column("operator").to_list()
+    assert found == ["aten::item (.item())", None, None]
+    fewer = beside(launches("abcd"), trace)
+    assert launches_beside(fewer, points).get_column("at").is_null().all()
+    assert sites_of_launches(report(launches("abc")), points).get_column("operator").is_null().all()

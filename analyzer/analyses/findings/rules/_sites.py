@@ -10,6 +10,7 @@ from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._python_frames import roles
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.naming._host_names import launches_beside
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
 from kanalyze.columns.lookup import gathered
@@ -53,6 +54,19 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
     named = pl.when(pl.col("range") != ALL_STEPS).then("range").alias("range")
     return found.with_columns(ranges).select("operator", "function", named)
+
+
+def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """The :func:`sites` of `points`, each within or right after a launch; of a capture those in its trace as well.
+
+    Where the report itself names no operator or function, the trace may, by the launch that is the same there.
+    """
+    own = sites(report, points)
+    trace = report.beside()
+    if trace is None or not own.select(pl.all_horizontal(pl.col("operator", "function").is_null().all())).item():
+        return own
+    there = sites(trace, launches_beside(report, points))
+    return own.with_columns(there.select("operator", "function"))
 
 
 def site_text() -> pl.Expr:

@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._next_launches import idle_since
-from kanalyze.analyses.findings.rules._sites import site_text, sites
+from kanalyze.analyses.findings.rules._sites import site_text, sites_of_launches
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
@@ -265,7 +265,7 @@ _TOLD: Final = {
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
     """Where most reads are, with their number; and the first of these places."""
     calls = rows_at(report.kind("api").select("name"), own.get_column("call_row"))
-    at = sites(report, own.select(*THREAD, at="start"))
+    at = sites_of_launches(report, own.select(*THREAD, at="start"))
     named = pl.concat([own, at, calls.select(api=shown(pl.col("name")))], how="horizontal")
     place = pl.coalesce(site_text(), "api").fill_null("a call without a name")
     sums = named.group_by(place=place).agg(count=pl.len(), ns=(pl.col("until") - pl.col("since")).sum())
