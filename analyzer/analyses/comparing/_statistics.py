@@ -4,17 +4,16 @@ Numbers in, numbers out. Everything is about logarithms of times, so that a chan
 turns a ratio into its inverse and nothing else. A value that has no logarithm (0, or NaN for a run that lacks it) is a
 missing one for many kernels at once, and leaves no ratio where it is one of the few values of a side. Distributions are
 scipy's. What each figure holds, measured: docs/comparing.md.
-
-numpy and scipy are imported inside functions: every command finds this room, and few compare.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -42,9 +41,11 @@ _MOST_REPEATS: Final = 1000
 #: Variance of a time that is rounded to whole nanoseconds; below it no spread is believed.
 _ROUNDING_NS2: Final = 1 / 12
 
-#: A run is cold by this many median deviations of the others, and by this part of the median run.
+#: A run is cold by this many median deviations of the others, by this part of the median run, and beyond chance.
 _COLD_DEVIATIONS: Final = 3
 _COLD_PART: Final = 0.1
+_COLD_CONFIDENCE: Final = 0.999
+_SURELY_COLD_PART: Final = 0.25
 
 #: Fewer steps do not show how they follow one another.
 _LEAST_STEPS: Final = 5
@@ -52,11 +53,11 @@ _LEAST_STEPS: Final = 5
 #: Fewer kernels do not show how their variances are spread.
 _LEAST_KERNELS: Final = 10
 
-#: Trigamma of a small argument is the inverse of its square, of a large one its inverse, to seven digits.
-_LARGE_TRIGAMMA: Final = 1e7
+#: Without it, of ten to thirty kernels too many are named (docs/comparing.md).
+_CAUTION: Final = 1.0
 
-#: The logarithm of what a float just holds.
-_LARGEST_LOGARITHM: Final = 700.0
+#: Logarithms of variances that spread by less than this beyond chance are of one variance.
+_LEAST_EXCESS: Final = 1e-9
 
 
 class Estimate(NamedTuple):
@@ -90,16 +91,26 @@ class NoiseFloor(NamedTuple):
     repeats: dict[float, int | None]  # of each side, that show a change of this size nine times in ten
 
 
-class KernelEstimates(NamedTuple):
-    """Ratios of many kernels at once, float64[kernels] each; NaN where a kernel has no ratio or no interval."""
+class Estimates(NamedTuple):
+    """Ratios of many rows at once, float64[rows] each; NaN where a row has no ratio or no interval."""
 
     ratio: Floats
     low: Floats
     high: Floats
     p_value: Floats
     degrees: Floats
-    prior_degrees: float  # worth of what the kernels' variances have in common, in degrees of freedom; 0 for Welch
-    prior_variance: float  # of a logarithm between runs, that all are drawn towards; NaN for Welch
+    prior: Prior  # what the variances of all rows have in common; of 0 degrees where nothing was drawn towards it
+    common: Prior  # how all rows of a run vary as one; of 0 degrees where that was not asked for
+
+
+class Prior(NamedTuple):
+    """A variance of logarithms."""
+
+    variance: float
+    degrees: float  # of freedom that it is worth; infinite where it is certain
+
+
+_NO_PRIOR: Final = Prior(math.nan, 0.0)
 
 
 class _Contrast(NamedTuple):
@@ -123,9 +134,18 @@ def ratio_of_runs(base: Sequence[float], new: Sequence[float], *, paired: bool =
     """
     if min(len(base), len(new)) < LEAST_RUNS or not all(0 < value < math.inf for value in (*base, *new)):
         return None
-    contrast = _contrast(_one_row(base), _one_row(new), paired=paired)
-    difference, variance, degrees = (float(column[0]) for column in contrast)
-    return _estimate(difference, variance, degrees, "paired runs" if paired else "runs")
+    return _only(ratios_of_runs([base], [new], paired=paired), "paired runs" if paired else "runs")
+
+
+def ratios_of_runs(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) -> Estimates:
+    """What :func:`ratio_of_runs` says, of each row of float64[rows, runs]; NaN or 0 where a run is missing.
+
+    Raises:
+        ValueError: Runs are paired, and one side has more of them.
+    """
+    import numpy as np
+
+    return _estimates(_contrast(np.asarray(base, np.float64), np.asarray(new, np.float64), paired=paired))
 
 
 def difference_of_runs(base_ns: Sequence[float], new_ns: Sequence[float], *, paired: bool = False) -> Difference | None:
@@ -138,11 +158,11 @@ def difference_of_runs(base_ns: Sequence[float], new_ns: Sequence[float], *, pai
     """
     if min(len(base_ns), len(new_ns)) < LEAST_RUNS:
         return None
-    base, new = _one_row(base_ns), _one_row(new_ns)
+    base, new = _numbers([base_ns]), _numbers([new_ns])
     contrast = _paired(base, new, _ROUNDING_NS2) if paired else _welch(base, new, _ROUNDING_NS2, _ROUNDING_NS2)
-    delta, variance, degrees = (float(column[0]) for column in contrast)
-    half = _quantile(degrees) * math.sqrt(variance)
-    return Difference(delta, delta - half, delta + half, _p_value(delta, variance, degrees), degrees)
+    half, p_value, degrees = (float(column[0]) for column in _interval(contrast))
+    delta = float(contrast.difference[0])
+    return Difference(delta, delta - half, delta + half, p_value, degrees)
 
 
 def ratio_within_runs(base_steps: Sequence[float], new_steps: Sequence[float]) -> Estimate | None:
@@ -160,7 +180,8 @@ def ratio_within_runs(base_steps: Sequence[float], new_steps: Sequence[float]) -
     base, new = sides
     variance = base.relative_variance + new.relative_variance
     degrees = variance**2 / sum(side.relative_variance**2 / side.degrees for side in sides)
-    return _estimate(math.log(new.mean / base.mean), variance, degrees, "steps")
+    contrast = (math.log(new.mean / base.mean), variance, degrees)
+    return _only(_estimates(_Contrast(*map(_numbers, contrast))), "steps")
 
 
 class _StepMean(NamedTuple):
@@ -188,7 +209,8 @@ def _independent_steps(deviations: Floats, squares: float) -> float:
     """The number of independent steps that as many correlated ones are worth, two at least."""
     count = len(deviations)
     correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
-    unbiased = correlation + (1 + 4 * correlation) / count  # the correlation of short series is estimated too low
+    # short series look less correlated than they are (Kendall 1954)
+    unbiased = (count * correlation + 1) / (count - 4)
     clipped = min(max(unbiased, 0.0), 1.0)
     return max(count * (1 - clipped) / (1 + clipped), 2.0)
 
@@ -217,10 +239,10 @@ def repeats_needed(
     To show is to have an interval without 1, "no change". None where it takes more than a thousand, or where these runs
     do not say how much they vary.
     """
-    estimate = ratio_of_runs(base, new, paired=paired)
-    if estimate is None or effect <= 0:
+    if effect <= 0 or ratio_of_runs(base, new, paired=paired) is None:
         return None
-    return _fewest(_power(math.log1p(effect), _variances(base, new, paired=paired)), power)
+    distance, variances = math.log1p(effect), _variances(base, new, paired=paired)
+    return _fewest(lambda repeats: _power(distance, variances, repeats), power)
 
 
 def repeats_to_judge(
@@ -241,14 +263,15 @@ def repeats_to_judge(
     change, bound = abs(math.log(estimate.ratio)), math.log1p(least_effect)
     variances = _variances(base, new, paired=paired)
     if change > bound:
-        return _fewest(_power(change - bound, variances), power)
+        return _fewest(lambda repeats: _power(change - bound, variances, repeats), power)
     # both ends have to lie within; that neither fails is at least this likely
-    return _fewest(_power(bound - change, variances) + _power(bound + change, variances) - 1, power)
+    ends = (bound - change, bound + change)
+    return _fewest(lambda repeats: sum(_power(end, variances, repeats) for end in ends) - 1, power)
 
 
 def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> tuple[float, ...]:
     """Variance of the logarithm of a run of each side; of a pair's difference alone where runs are paired."""
-    first, second = _one_row(base), _one_row(new)
+    first, second = _numbers([base]), _numbers([new])
     if paired:
         contrast = _contrast(first, second, paired=True)
         return (float(contrast.variance[0]) * len(base),)
@@ -257,22 +280,28 @@ def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> 
     return tuple(float(_moments(np.log(row), _relative_rounding(row)).variance[0]) for row in (first, second))
 
 
-def _power(distance: float, variances: tuple[float, ...]) -> Floats:
-    """The probability that an interval does not reach a bound at this distance, by repeats from two on."""
+def _power(distance: float, variances: tuple[float, ...], repeats: int) -> float:
+    """The probability that an interval does not reach a bound at this distance."""
     import numpy as np
     from scipy import special
 
-    repeats = np.arange(LEAST_RUNS, _MOST_REPEATS + 1)
-    error = np.sqrt(sum(variances) / repeats)
-    degrees = (repeats - 1) * (sum(variances) ** 2 / sum(variance**2 for variance in variances))
-    away = np.minimum(distance / error, 100.0)  # farther is certain, and the library loses its digits
-    return 1 - np.asarray(special.nctdtr(degrees, away, special.stdtrit(degrees, (1 + CONFIDENCE) / 2)), np.float64)
+    degrees = (repeats - 1) * sum(variances) ** 2 / sum(variance**2 for variance in variances)
+    measured = np.array([degrees])
+    if len(variances) > 1:  # Welch's degrees are those of the variances as measured, which few runs scatter widely
+        chances = (np.arange(32) + 0.5) / 32  # as likely each
+        part = 1 / (1 + variances[1] / variances[0] * special.fdtri(repeats - 1, repeats - 1, chances))
+        measured = (repeats - 1) / (part**2 + (1 - part) ** 2)
+    away = min(
+        distance / math.sqrt(sum(variances) / repeats), 100.0
+    )  # farther is certain, and the library loses digits
+    return 1 - float(special.nctdtr(degrees, away, special.stdtrit(measured, (1 + CONFIDENCE) / 2)).mean())
 
 
-def _fewest(power: Floats, wanted: float) -> int | None:
-    """The fewest repeats whose power is the wanted one."""
-    enough = (power >= wanted).nonzero()[0]
-    return int(enough[0]) + LEAST_RUNS if len(enough) else None
+def _fewest(power: Callable[[int], float], wanted: float) -> int | None:
+    """The fewest repeats whose power, which grows with them, is the wanted one."""
+    if power(_MOST_REPEATS) < wanted:
+        return None
+    return bisect_left(range(_MOST_REPEATS), wanted, lo=LEAST_RUNS, key=power)
 
 
 def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS) -> NoiseFloor | None:
@@ -290,7 +319,7 @@ def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS)
         runs=count,
         spread=spread,
         spread_high=spread * math.sqrt((count - 1) / float(special.chdtri(count - 1, CONFIDENCE))),
-        least_ratio=_factor(_quantile(count - 1) * spread * math.sqrt(2)),
+        least_ratio=math.exp(float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * spread * math.sqrt(2)),
         repeats={effect: repeats_needed(runs, runs, effect=effect) for effect in effects},
     )
 
@@ -301,35 +330,49 @@ def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS)
 def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[int]:
     """Which runs of a side are cold, by their time of loading and host, as indexes.
 
-    A run is cold that is above the median of the others by three of their median absolute deviations and by a tenth of
-    the median whole time as well. At least three runs are needed, and at least two stay: where fewer would, no run is
-    cold, since nothing says which ones are the usual ones.
+    A run may be cold that is above the median of the others by three of their median absolute deviations and by a tenth
+    of the median whole time. It is cold if it also is above the mean of the remaining runs by more than chance takes
+    it once in a thousand runs, or by a quarter of the median whole time; without this, noise would take runs away. At
+    least three runs are needed, and at least two stay: where fewer would, no run is cold, since nothing says which are
+    the usual ones.
     """
-    from statistics import median
+    from statistics import fmean, median, stdev
+
+    from scipy import special
 
     if len(overhead_ns) <= LEAST_RUNS:
         return []
-    floor = _COLD_PART * median(whole_ns)
-    cold = []
-    for index, value in enumerate(overhead_ns):
-        others = [*overhead_ns[:index], *overhead_ns[index + 1 :]]
-        middle = median(others)
-        deviation = median(abs(other - middle) for other in others)
-        if value - middle > max(_COLD_DEVIATIONS * deviation, floor):
-            cold.append(index)
-    return cold if len(overhead_ns) - len(cold) >= LEAST_RUNS else []
+    usual_ns = median(whole_ns)
+    suspects = [index for index in range(len(overhead_ns)) if _is_far(overhead_ns, index, _COLD_PART * usual_ns)]
+    warm = [value for index, value in enumerate(overhead_ns) if index not in suspects]
+    if len(warm) < LEAST_RUNS:
+        return []
+    chance = float(special.stdtrit(len(warm) - 1, _COLD_CONFIDENCE)) * stdev(warm) * math.sqrt(1 + 1 / len(warm))
+    bound = fmean(warm) + min(chance, _SURELY_COLD_PART * usual_ns)
+    return [index for index in suspects if overhead_ns[index] > bound]
+
+
+def _is_far(values: Sequence[float], index: int, least: float) -> bool:
+    """Whether a value is above the others by this much, and by much more than half of them are from each other."""
+    from statistics import median
+
+    others = [*values[:index], *values[index + 1 :]]
+    middle = median(others)
+    deviation = median(abs(other - middle) for other in others)
+    return values[index] - middle > max(_COLD_DEVIATIONS * deviation, least)
 
 
 # Many kernels at once
 
 
-def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) -> KernelEstimates:
+def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) -> Estimates:
     """Ratios of many kernels, by t on logarithms with variances that are drawn towards what they have in common.
 
     `base` and `new` are float64[kernels, runs], and as wide where runs are paired; NaN or 0 where a run lacks a kernel.
     Kernels of one program vary alike, which few runs of one kernel do not show: Smyth, "Linear models and empirical
-    Bayes methods for assessing differential expression in microarray experiments" (2004), sections 4 and 6.2. With few
-    kernels, Welch's t of each.
+    Bayes methods for assessing differential expression in microarray experiments" (2004), sections 4 and 6.2. What all
+    kernels of a run vary by as one, such as its clock, is kept apart, since many kernels do not make it better known
+    than few runs do. With fewer than ten kernels, Welch's t of each.
 
     Raises:
         ValueError: Runs are paired, and one side has more of them.
@@ -337,53 +380,62 @@ def moderated(base: npt.ArrayLike, new: npt.ArrayLike, *, paired: bool = False) 
     import numpy as np
 
     first, second = (np.asarray(side, np.float64) for side in (base, new))
-    own = _pairs(first, second) if paired else _pooled(first, second)
+    if paired and first.shape != second.shape:
+        raise ValueError(f"{first.shape[1]} runs cannot be paired with {second.shape[1]}")
+    rounding = np.fmax(_relative_rounding(first), _relative_rounding(second))
+    logs = _logs(first), _logs(second)
+    own = _own_part([logs[1] - logs[0]] if paired else [*logs], rounding)
     usable = np.isfinite(own.difference) & (own.degrees > 0)
     if usable.sum() < _LEAST_KERNELS:
-        return _kernel_estimates(_contrast(first, second, paired=paired), 0.0, math.nan)
-    prior = prior_of(own.variance[usable], own.degrees[usable])
+        return ratios_of_runs(first, second, paired=paired)
+    prior = prior_of(own.variance[usable], own.degrees[usable], _CAUTION)
     variance, degrees = shrunk(own.variance, own.degrees, prior)
-    return _kernel_estimates(_Contrast(own.difference, variance * own.factor, degrees), prior.degrees, prior.variance)
+    total = variance + own.common.variance
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = total**2 / (variance**2 / degrees + own.common.variance**2 / own.common.degrees)
+    return _estimates(_Contrast(own.difference, total * own.factor, degrees), prior, own.common)
 
 
-class _OneVariance(NamedTuple):
-    """Differences of mean logarithms with the one variance of their values, float64[rows] each."""
+class _OwnPart(NamedTuple):
+    """Differences of mean logarithms, and how much a value varies by itself, float64[rows] each."""
 
     difference: Floats  # NaN where a side is missing
-    variance: Floats  # of one value; NaN without degrees of freedom
+    variance: Floats  # of one value, without what all rows have in common; NaN without degrees of freedom
     degrees: Floats
     factor: Floats  # the variance of the difference is this times the variance of a value
+    common: Prior  # what all rows of a run have in common
 
 
-def _pooled(base: Floats, new: Floats) -> _OneVariance:
-    """Two sides whose runs vary alike."""
+def _own_part(sides: list[Floats], rounding: Floats) -> _OwnPart:
+    """Two sides whose runs vary alike, or the one side of differences of pairs."""
     import numpy as np
 
-    sides = [_moments(_logs(side), 0.0) for side in (base, new)]
-    counts = np.array([side.counts for side in sides])
+    shared = [_run_levels(side) for side in sides]
+    means = [_moments(side, 0.0).mean for side in sides]
+    moments = [_moments(side - levels, 0.0) for side, levels in zip(sides, shared, strict=True)]
+    counts = np.array([side.counts for side in moments])
     degrees = np.maximum(counts - 1, 0)
-    squares = np.nan_to_num(np.array([side.variance for side in sides])) * degrees
-    rounding = np.fmax(_relative_rounding(base), _relative_rounding(new))
+    squares = (np.nan_to_num(np.array([side.variance for side in moments])) * degrees).sum(axis=0)
     total = np.where(degrees.sum(axis=0) > 0, degrees.sum(axis=0), np.nan)
-    variance = np.maximum(squares.sum(axis=0) / total, rounding)
-    factor = (1 / _at_least_one(counts)).sum(axis=0)
-    return _OneVariance(sides[1].mean - sides[0].mean, variance, degrees.sum(axis=0), factor)
+    run_degrees = sum(len(levels) - 1 for levels in shared)
+    run_squares = sum(float(levels.var()) * len(levels) for levels in shared if len(levels))
+    return _OwnPart(
+        difference=means[-1] - means[0] if len(means) > 1 else means[0],
+        variance=np.maximum(squares / total, rounding),
+        degrees=degrees.sum(axis=0),
+        factor=(1 / np.maximum(counts, 1.0)).sum(axis=0),
+        common=Prior(run_squares / max(run_degrees, 1), run_degrees),
+    )
 
 
-def _pairs(base: Floats, new: Floats) -> _OneVariance:
-    """Runs in pairs, whose differences are the values."""
+def _run_levels(logs: Floats) -> Floats:
+    """By how much each run is slower than its side's others, in all kernels alike: the median over the kernels."""
     import numpy as np
 
-    contrast = _contrast(base, new, paired=True)
-    pairs = _at_least_one(contrast.degrees + 1)
-    return _OneVariance(contrast.difference, contrast.variance * pairs, np.maximum(contrast.degrees, 0), 1 / pairs)
-
-
-class Prior(NamedTuple):
-    """What the variances of all kernels have in common."""
-
-    degrees: float  # of freedom that it is worth; infinite where all vary alike
-    variance: float
+    complete = logs[~np.isnan(logs).any(axis=1)]
+    if not complete.size:
+        return np.zeros(logs.shape[1])
+    return np.asarray(np.median(complete - complete.mean(axis=1, keepdims=True), axis=0), np.float64)
 
 
 def shrunk(variances: Floats, degrees: Floats, prior: Prior) -> tuple[Floats, Floats]:
@@ -399,30 +451,30 @@ def shrunk(variances: Floats, degrees: Floats, prior: Prior) -> tuple[Floats, Fl
     return variance, np.minimum(degrees + prior.degrees, degrees.sum())
 
 
-def prior_of(variances: Floats, degrees: Floats) -> Prior:
-    """What variances have in common, from the moments of their logarithms (Smyth 2004, section 6.2)."""
+def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
+    """What variances have in common, from the moments of their logarithms (Smyth 2004, section 6.2).
+
+    `caution` takes them as less alike than they look, by that many standard errors of their spread.
+    """
     import numpy as np
     from scipy import special
 
     above = np.maximum(variances, 1e-5 * float(np.median(variances)))  # the logarithm of next to nothing rules the rest
     half = degrees / 2
     levels = np.log(above) - special.digamma(half) + np.log(half)
-    excess = float(levels.var(ddof=1) - special.polygamma(1, half).mean())
-    if excess <= 0:
-        return Prior(math.inf, float(variances.mean()))
-    half_prior = trigamma_inverse(excess)
-    level = float(levels.mean()) + float(special.digamma(half_prior)) - math.log(half_prior)
-    return Prior(2 * half_prior, math.exp(level))
+    spread, by_chance = float(levels.var(ddof=1)), float(special.polygamma(1, half).mean())
+    variance = float(variances.mean())
+    if spread - by_chance > _LEAST_EXCESS:
+        worth = trigamma_inverse(spread - by_chance)
+        variance = math.exp(float(levels.mean()) + float(special.digamma(worth)) - math.log(worth))
+    excess = spread * (1 + caution * math.sqrt(2 / (len(levels) - 1))) - by_chance
+    return Prior(variance, 2 * trigamma_inverse(excess) if excess > _LEAST_EXCESS else math.inf)
 
 
 def trigamma_inverse(value: float) -> float:
     """The argument at which trigamma has this value, by Newton's steps on its inverse (Smyth 2004, appendix)."""
     from scipy import special
 
-    if value > _LARGE_TRIGAMMA:
-        return 1 / math.sqrt(value)
-    if value < 1 / _LARGE_TRIGAMMA:
-        return 1 / value
     at = 0.5 + 1 / value
     for _ in range(50):
         trigamma = float(special.polygamma(1, at))
@@ -457,10 +509,11 @@ class _Moments(NamedTuple):
     variance: Floats  # NaN with fewer than two
 
 
-def _one_row(values: Sequence[float]) -> Floats:
+def _numbers(values: npt.ArrayLike) -> Floats:
+    """At least one row or value."""
     import numpy as np
 
-    return np.asarray(values, np.float64).reshape(1, -1)
+    return np.atleast_1d(np.asarray(values, np.float64))
 
 
 def _logs(values: Floats) -> Floats:
@@ -502,59 +555,45 @@ def _paired(base: Floats, new: Floats, least_variance: Floats | float) -> _Contr
     if base.shape != new.shape:
         raise ValueError(f"{base.shape[1]} runs cannot be paired with {new.shape[1]}")
     pairs = _moments(new - base, least_variance)
-    return _Contrast(pairs.mean, pairs.variance / _at_least_one(pairs.counts), pairs.counts - 1)
+    return _Contrast(pairs.mean, pairs.variance / pairs.counts.clip(1.0), pairs.counts - 1)
 
 
 def _welch(base: Floats, new: Floats, *least_variances: Floats | float) -> _Contrast:
     """Welch's t of each row, with Satterthwaite's degrees of freedom."""
     sides = [_moments(side, least) for side, least in zip((base, new), least_variances, strict=True)]
-    first, second = (side.variance / _at_least_one(side.counts) for side in sides)
-    parts = first**2 / _at_least_one(sides[0].counts - 1) + second**2 / _at_least_one(sides[1].counts - 1)
+    first, second = (side.variance / side.counts.clip(1.0) for side in sides)
+    parts = first**2 / (sides[0].counts - 1).clip(1.0) + second**2 / (sides[1].counts - 1).clip(1.0)
     variance = first + second
     return _Contrast(sides[1].mean - sides[0].mean, variance, variance**2 / parts)
-
-
-def _at_least_one(counts: Floats) -> Floats:
-    import numpy as np
-
-    return np.maximum(counts, 1.0)
 
 
 # The t distribution
 
 
-def _quantile(degrees: float) -> float:
-    from scipy import special
-
-    return float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
-
-
-def _p_value(difference: float, variance: float, degrees: float) -> float:
-    from scipy import special
-
-    return 2 * float(special.stdtr(degrees, -abs(difference) / math.sqrt(variance)))
-
-
-def _estimate(difference: float, variance: float, degrees: float, basis: Basis) -> Estimate:
-    """The ratio whose logarithm has this variance."""
-    half = _quantile(degrees) * math.sqrt(variance)
-    factors = (_factor(difference), _factor(difference - half), _factor(difference + half))
-    return Estimate(*factors, _p_value(difference, variance, degrees), degrees, basis)
-
-
-def _factor(logarithm: float) -> float:
-    """The factor with this logarithm; infinite above what a float holds."""
-    return math.exp(logarithm) if logarithm < _LARGEST_LOGARITHM else math.inf
-
-
-def _kernel_estimates(contrast: _Contrast, prior_degrees: float, prior_variance: float) -> KernelEstimates:
+def _interval(contrast: _Contrast) -> tuple[Floats, Floats, Floats]:
+    """Half the width of the interval, the p-value and the degrees of freedom of each row."""
     import numpy as np
     from scipy import special
 
     error = np.sqrt(contrast.variance)
     degrees = np.where(np.isnan(contrast.difference * error), np.nan, contrast.degrees)
-    half = special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error
-    with np.errstate(over="ignore"):
+    half = np.asarray(special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error, np.float64)
+    p_value = np.asarray(2 * special.stdtr(degrees, -np.abs(contrast.difference) / error), np.float64)
+    return half, p_value, degrees
+
+
+def _estimates(contrast: _Contrast, prior: Prior = _NO_PRIOR, common: Prior = _NO_PRIOR) -> Estimates:
+    """The ratios whose logarithms have these variances."""
+    import numpy as np
+
+    half, p_value, degrees = _interval(contrast)
+    with np.errstate(over="ignore"):  # an interval that a float does not hold reaches to infinity
         ratio, low, high = (np.exp(contrast.difference + shift) for shift in (0.0, -half, half))
-    p_value = 2 * special.stdtr(degrees, -np.abs(contrast.difference) / error)
-    return KernelEstimates(ratio, low, high, p_value, degrees, prior_degrees, prior_variance)
+    return Estimates(ratio, low, high, p_value, degrees, prior, common)
+
+
+def _only(rows: Estimates, basis: Basis) -> Estimate:
+    """The one row."""
+    columns = (rows.ratio, rows.low, rows.high, rows.p_value, rows.degrees)
+    ratio, low, high, p_value, degrees = (float(column[0]) for column in columns)
+    return Estimate(ratio, low, high, p_value, degrees, basis)

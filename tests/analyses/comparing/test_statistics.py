@@ -1,22 +1,54 @@
 """Statistics of two sides of runs, against scipy's tests, limma's own output and definitions followed step by step."""
 
 import math
+from itertools import pairwise
+from statistics import fmean, median, variance
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, special, stats
 
-from kanalyze.analyses.comparing._statistics import prior_of, ratio_of_runs, shrunk
+from kanalyze.analyses.comparing._statistics import (
+    Estimate,
+    benjamini_hochberg,
+    cold_runs,
+    difference_of_runs,
+    judged,
+    moderated,
+    noise_floor,
+    prior_of,
+    ratio_of_runs,
+    ratio_within_runs,
+    ratios_of_runs,
+    repeats_needed,
+    repeats_to_judge,
+    shrunk,
+    trigamma_inverse,
+)
 
 TIMES = st.floats(1e6, 1e12)
 SIDES = st.lists(TIMES, min_size=2, max_size=8)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8)
+ZEROS_TOO = st.lists(st.integers(0, 10**12), min_size=2, max_size=8)
 
 
 def columns(pairs):
     return tuple(list(side) for side in zip(*pairs, strict=True))
+
+
+def estimate(low, high):
+    return Estimate(math.sqrt(low * high), low, high, 0.5, 4.0, "runs")
+
+
+def agrees(found, expected):
+    """Whether an estimate is what one of scipy's tests says of logarithms."""
+    low, high = expected.confidence_interval(0.95)
+    assert math.log(found.low) == pytest.approx(low, rel=1e-6, abs=1e-9)
+    assert math.log(found.high) == pytest.approx(high, rel=1e-6, abs=1e-9)
+    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
+    assert found.degrees == pytest.approx(expected.df)
 
 
 # Two sides of runs
@@ -26,11 +58,8 @@ def columns(pairs):
 def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assume(min(np.ptp(np.log(base)), np.ptp(np.log(new))) > 1e-3)  # what the rounding of times explains: below
     found = ratio_of_runs(base, new)
-    expected = stats.ttest_ind(np.log(new), np.log(base), equal_var=False)
-    low, high = expected.confidence_interval(0.95)
-    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
-    assert found.degrees == pytest.approx(expected.df)
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((low, high), rel=1e-6, abs=1e-9)
+    agrees(found, stats.ttest_ind(np.log(new), np.log(base), equal_var=False))
+    assert found.ratio == pytest.approx(stats.gmean(new) / stats.gmean(base))
     assert found.basis == "runs"
 
 
@@ -39,9 +68,253 @@ def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
     base, new = columns(pairs)
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)
     found = ratio_of_runs(base, new, paired=True)
-    expected = stats.ttest_rel(np.log(new), np.log(base))
-    assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
-    assert (found.degrees, found.basis) == (len(base) - 1, "paired runs")
+    agrees(found, stats.ttest_rel(np.log(new), np.log(base)))
+    assert found.basis == "paired runs"
+
+
+@given(SIDES, SIDES)
+def test_exchanging_the_sides_inverts_the_ratio_and_the_verdict(base, new):
+    one, other = ratio_of_runs(base, new), ratio_of_runs(new, base)
+    assert other.ratio * one.ratio == pytest.approx(1)
+    assert math.log(other.low) == pytest.approx(-math.log(one.high), rel=1e-9, abs=1e-9)
+    assert other.p_value == pytest.approx(one.p_value, abs=1e-12)
+    inverse = {"faster": "slower", "slower": "faster"}
+    assert judged(other) == inverse.get(judged(one), judged(one))
+
+
+@given(SIDES, SIDES, st.floats(0.01, 100))
+def test_the_unit_of_time_does_not_matter(base, new, factor):
+    assume(min(np.ptp(np.log(base)), np.ptp(np.log(new))) > 1e-3)
+    scaled = ratio_of_runs([factor * value for value in base], [factor * value for value in new])
+    assert scaled[:-1] == pytest.approx(ratio_of_runs(base, new)[:-1], rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize(("base", "new"), [([5], [5, 6]), ([], []), ([0, 5], [5, 6]), ([5, 6], [5, math.nan])])
+def test_no_ratio_of_one_run_or_of_no_time(base, new):
+    assert ratio_of_runs(base, new) is None
+    assert repeats_needed(base, new, effect=0.02) is None
+    assert repeats_to_judge(base, new) is None
+
+
+@pytest.mark.parametrize("function", [ratio_of_runs, difference_of_runs, moderated])
+def test_pairs_have_two_runs_each(function):
+    sides = ([[1, 2]], [[1, 2, 3]]) if function is moderated else ([1, 2], [1, 2, 3])
+    with pytest.raises(ValueError, match="2 runs cannot be paired with 3"):
+        function(*sides, paired=True)
+
+
+def test_equal_runs_are_believed_to_their_rounding():
+    same, changed = ratio_of_runs([1000, 1000], [1000, 1000]), ratio_of_runs([1000, 1000], [1100, 1100])
+    # one nanosecond in a thousand, rounded evenly: a standard deviation of 0.29
+    assert (same.low, same.high) == pytest.approx((1 - 4.303 * 0.289e-3, 1 + 4.303 * 0.289e-3), abs=1e-5)
+    assert (same.p_value, judged(same), judged(changed)) == (1.0, "same", "slower")
+    assert judged(ratio_of_runs([3, 3], [4, 4])) == "cannot tell"
+
+
+@given(ZEROS_TOO, ZEROS_TOO)
+def test_difference_is_welch_s_t_on_times(base, new):
+    assume(min(np.ptp(base), np.ptp(new)) > 1e-6 * max(*base, *new) + 10)
+    found, expected = difference_of_runs(base, new), stats.ttest_ind(new, base, equal_var=False)
+    low, high = expected.confidence_interval(0.95)
+    assert found.delta_ns == pytest.approx(fmean(new) - fmean(base))
+    assert (found.low_ns, found.high_ns) == pytest.approx((low, high), rel=1e-6)
+    assert (found.p_value, found.degrees) == pytest.approx((expected.pvalue, expected.df), rel=1e-6)
+
+
+def test_difference_of_pairs_is_the_paired_t_and_takes_zeros():
+    found = difference_of_runs([0, 100, 200], [10, 130, 220], paired=True)
+    expected = stats.ttest_rel([10, 130, 220], [0, 100, 200])
+    assert (found.delta_ns, found.p_value) == pytest.approx((20, expected.pvalue))
+    assert difference_of_runs([1], [1, 2]) is None
+
+
+@given(st.lists(st.lists(st.none() | TIMES, min_size=4, max_size=4), min_size=1, max_size=5), st.booleans())
+def test_many_rows_are_each_what_one_is(rows, paired):
+    """A run that a row lacks is as if it were not there; of pairs, both of its runs."""
+    values = np.array([[math.nan if value is None else value for value in row] for row in rows])
+    base, new = values[:, :2], values[:, 2:]
+    found = ratios_of_runs(base, np.nan_to_num(new), paired=paired)  # 0 is missing too
+    for index, (first, second) in enumerate(zip(base, new, strict=True)):
+        there = [~np.isnan(first), ~np.isnan(second)]
+        kept = [there[0] & there[1]] * 2 if paired else there
+        alone = ratio_of_runs(list(first[kept[0]]), list(second[kept[1]]), paired=paired)
+        one = [float(column[index]) for column in found[:5]]
+        assert np.isnan(one[1:]).all() if alone is None else one == pytest.approx(list(alone[:5]))
+
+
+# Verdicts
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.90, 0.98, "faster"),
+        (0.90, 0.981, "cannot tell"),  # 1 / 1.02 = 0.9804
+        (1.021, 1.10, "slower"),
+        (1.019, 1.10, "cannot tell"),
+        (0.981, 1.02, "same"),
+        (0.98, 1.01, "cannot tell"),
+        (0.99, 1.021, "cannot tell"),
+        (0.5, 2.0, "cannot tell"),
+        (math.nan, math.nan, "cannot tell"),
+    ],
+)
+def test_verdict_is_where_the_interval_lies(low, high, verdict):
+    assert judged(estimate(low, high)) == verdict
+
+
+def test_least_effect_is_the_user_s():
+    assert judged(estimate(1.01, 1.02), least_effect=0.005) == "slower"
+    assert judged(estimate(0.96, 1.04), least_effect=0.05) == "same"
+
+
+# One run a side
+
+
+def slow_mean_of_steps(steps):
+    """Mean, variance of the mean and degrees of freedom, as the documentation says."""
+    count, mean = len(steps), fmean(steps)
+    squares = sum((step - mean) ** 2 for step in steps)
+    products = sum((one - mean) * (two - mean) for one, two in pairwise(steps))
+    correlation = min(max((count * products / squares + 1) / (count - 4), 0), 1)
+    worth = max(count * (1 - correlation) / (1 + correlation), 2)
+    return mean, squares / (count - count / worth) / worth, worth - 1
+
+
+@given(*[st.lists(st.integers(10**6, 10**9), min_size=5, max_size=40)] * 2)
+def test_steps_count_less_the_more_they_follow_one_another(base, new):
+    assume(min(np.ptp(base), np.ptp(new)) > 100)
+    found = ratio_within_runs(base, new)
+    parts = [(spread / mean**2, degrees) for mean, spread, degrees in map(slow_mean_of_steps, (base, new))]
+    total = sum(part for part, _ in parts)
+    assert found.ratio == pytest.approx(fmean(new) / fmean(base))
+    assert found.degrees == pytest.approx(total**2 / sum(part**2 / degrees for part, degrees in parts))
+    half = stats.t.ppf(0.975, found.degrees) * math.sqrt(total)
+    assert math.log(found.high / found.ratio) == pytest.approx(half, rel=1e-6)
+    assert math.log(found.ratio / found.low) == pytest.approx(half, rel=1e-6)
+    assert found.basis == "steps"
+
+
+def test_steps_in_waves_say_less_than_steps_in_any_order():
+    waves = [100 + 10 * math.sin(index / 5) for index in range(60)]
+    mixed = [waves[index * 7 % 60] for index in range(60)]
+    widths = [found.high / found.low for found in (ratio_within_runs(side, side) for side in (waves, mixed))]
+    assert math.log(widths[0]) > 3 * math.log(widths[1])
+
+
+def test_too_few_steps_or_no_time_have_no_interval():
+    assert ratio_within_runs([1, 2, 3, 4], [1, 2, 3, 4, 5]) is None
+    assert ratio_within_runs([0] * 5, [1, 2, 3, 4, 5]) is None
+    assert judged(ratio_within_runs([1000] * 5, [1000] * 5)) == "same"
+
+
+# Numbers of repeats
+
+
+CHANCES = (np.arange(400) + 0.5) / 400
+
+
+def slow_power(distance, sides, repeats):
+    """Over all pairs of spreads that could be measured, how often the interval does not reach the bound."""
+    first, second = (side * stats.chi2.ppf(CHANCES, repeats - 1) / (repeats - 1) for side in sides)
+    total = first[:, None] + second
+    degrees = (repeats - 1) * total**2 / (first[:, None] ** 2 + second**2)
+    half = special.stdtrit(degrees, 0.975) * np.sqrt(total / repeats)
+    return special.ndtr((distance - half) / math.sqrt(sum(sides) / repeats)).mean()
+
+
+def two_runs(spread):
+    """Two runs that vary by this much."""
+    return [1e9 * math.exp(sign * spread / math.sqrt(2)) for sign in (-1, 1)]
+
+
+@pytest.mark.parametrize("spreads", [(0.01, 0.01), (0.01, 0.03), (0.004, 0.002)])
+@pytest.mark.parametrize("effect", [0.01, 0.02, 0.05])
+def test_repeats_are_the_fewest_that_show_an_effect(spreads, effect):
+    base, new = map(two_runs, spreads)
+    sides = [spread**2 for spread in spreads]
+    repeats = repeats_needed(base, new, effect=effect)
+    assert slow_power(math.log(1 + effect), sides, repeats) >= 0.885
+    assert repeats == 2 or slow_power(math.log(1 + effect), sides, repeats - 1) < 0.915
+    assert repeats_needed(base, new, effect=effect, power=0.5) <= repeats
+
+
+def test_repeats_of_pairs_are_by_the_spread_of_their_differences():
+    base = [1e9, 2e9, 3e9, 4e9]
+    new = [1e9 * 1.003, 2e9, 3e9 * 1.006, 4e9]
+    repeats = repeats_needed(base, new, effect=0.01, paired=True)
+    error = math.sqrt(variance([math.log(1.003), 0, math.log(1.006), 0]))
+    powers = [
+        stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, math.log(1.01) / error * math.sqrt(n))
+        for n in (repeats - 1, repeats)
+    ]
+    assert powers[0] < 0.9 <= powers[1]
+    assert repeats_needed(base, new, effect=0.01) is None  # more than a thousand
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.01, 0.99, 1.03, 0.9])
+def test_repeats_to_a_verdict_are_the_fewest_that_are_likely_to_have_one(ratio):
+    spread, bound, change = 0.005, math.log(1.02), abs(math.log(ratio))
+    base = two_runs(spread)
+    repeats = repeats_to_judge(base, [ratio * value for value in base])
+
+    def likely(repeats):
+        if change > bound:
+            return slow_power(change - bound, [spread**2] * 2, repeats)
+        return sum(slow_power(bound + side * change, [spread**2] * 2, repeats) for side in (-1, 1)) - 1
+
+    assert likely(repeats) >= 0.885
+    assert repeats == 2 or likely(repeats - 1) < 0.915
+
+
+def test_no_number_of_repeats_tells_what_lies_on_the_bound():
+    base = [1e9, 1.01e9]
+    assert repeats_to_judge(base, [1.02 * value for value in base]) is None
+    assert repeats_needed(base, base, effect=0) is None
+
+
+def test_noise_floor_is_the_spread_of_runs_and_what_it_hides():
+    runs = [100, 101, 99, 102]
+    spread = math.sqrt(variance([math.log(run) for run in runs]))
+    found = noise_floor(runs)
+    assert (found.runs, found.spread) == (4, pytest.approx(spread))
+    assert found.spread_high == pytest.approx(spread * math.sqrt(3 / stats.chi2.ppf(0.05, 3)))
+    assert found.least_ratio == pytest.approx(math.exp(stats.t.ppf(0.975, 3) * math.sqrt(2) * spread))
+    assert found.repeats == {effect: repeats_needed(runs, runs, effect=effect) for effect in (0.01, 0.02, 0.05)}
+    assert sorted(found.repeats.values(), reverse=True) == list(found.repeats.values())
+    assert noise_floor([100]) is None
+    assert noise_floor([100, 0]) is None
+
+
+# Cold runs
+
+
+@pytest.mark.parametrize(
+    ("overhead", "whole", "cold"),
+    [
+        ([700, 101, 100, 99], [1600, 1000, 1001, 999], [0]),
+        ([100, 101, 700], [1000, 1001, 1600], [2]),
+        ([700, 800, 100, 101, 99], [1600, 1700, 1000, 1000, 1000], [0, 1]),
+        ([220, 101, 100, 99, 100], [1120, 1000, 1000, 1000, 1000], [0]),  # quiet runs: beyond chance
+        ([220, 140, 60, 99, 170], [1120, 1040, 960, 1000, 1070], []),  # as far, among noisy ones
+        ([190, 101, 100, 99, 100], [1090, 1000, 1000, 1000, 1000], []),  # less than a tenth of a run
+        ([100, 100, 100], [1000, 1000, 1000], []),
+        ([0, 0, 0, 400], [1000, 1000, 1000, 1400], [3]),
+        ([700, 100], [1600, 1000], []),  # which one is the usual one?
+        ([700, 800, 100], [1600, 1700, 1000], []),
+        ([20, 101, 100, 99], [920, 1000, 1000, 1000], []),  # less loading is not cold
+        ([], [], []),
+    ],
+)
+def test_cold_runs_load_far_longer_than_the_others(overhead, whole, cold):
+    assert cold_runs(overhead, whole) == cold
+
+
+@given(st.lists(st.integers(0, 10**9), max_size=9), st.integers(1, 10**9))
+def test_cold_runs_leave_two_and_are_above_the_median(overhead, whole):
+    cold = cold_runs(overhead, [whole + value for value in overhead])
+    assert not cold or len(overhead) - len(cold) >= 2
+    assert all(overhead[index] > median(overhead) for index in cold)
 
 
 # Many kernels at once: figures that limma prints (its tests/limma-Tests.Rout.save, the model with a missing value)
@@ -52,7 +325,181 @@ RESIDUAL_DEGREES = np.array([6.0, 6, 6, 6, 4])
 
 def test_variances_are_shrunk_as_limma_shrinks_them():
     prior = prior_of(SIGMA**2, RESIDUAL_DEGREES)
-    variance, degrees = shrunk(SIGMA**2, RESIDUAL_DEGREES, prior)
-    assert prior == pytest.approx((9.306153, 0.923179), rel=1e-6)
-    assert variance == pytest.approx([1.2677996, 0.6459499, 1.1251558, 0.9097727, 0.9124980], rel=1e-6)
+    variances, degrees = shrunk(SIGMA**2, RESIDUAL_DEGREES, prior)
+    assert prior == pytest.approx((0.923179, 9.306153), rel=1e-6)
+    assert variances == pytest.approx([1.2677996, 0.6459499, 1.1251558, 0.9097727, 0.9124980], rel=1e-6)
     assert degrees == pytest.approx([15.30615, 15.30615, 15.30615, 15.30615, 13.30615], rel=1e-6)
+    # of its contrast alpha - beta: standard deviations without sigma, t and p
+    factors = np.array([0.8164966, 0.8164966, 0.8164966, 0.8164966, 1.1547005])
+    t = np.array([3.537333, 4.355578, 3.197645, 2.697734, 3.502304]) / factors / np.sqrt(variances)
+    assert t == pytest.approx([3.847656, 6.637308, 3.692066, 3.464003, 3.175181], rel=1e-6)
+    p_values = [1.529450e-03, 7.144893e-06, 2.109270e-03, 3.381970e-03, 7.124839e-03]
+    assert 2 * special.stdtr(degrees, -t) == pytest.approx(p_values, rel=1e-5)
+
+
+def test_inverse_of_trigamma_is_limma_s():
+    found = [trigamma_inverse(value) for value in (1e-6, 5, 1e6)]
+    assert found == pytest.approx([1.000000e06, 4.961687e-01, 1.000001e-03], rel=1e-6)
+
+
+@given(st.floats(1e-9, 1e6))
+def test_inverse_of_trigamma_inverts_it(value):
+    assert special.polygamma(1, trigamma_inverse(value)) == pytest.approx(value, rel=1e-9)
+
+
+def test_shares_of_false_ones_are_limma_s():
+    p_values = [5.368393e-01, 1.829781e-11, 5.282869e-01, 7.782180e-01, 9.218923e-01]
+    p_values += [4.032500e-01, 1.165868e-01, 3.836849e-01, 8.073734e-01, 2.721518e-01]
+    adjusted = [7.669133e-01, 1.829781e-10, 7.669133e-01, 8.970816e-01, 9.218923e-01]
+    adjusted += [7.669133e-01, 5.829340e-01, 7.669133e-01, 8.970816e-01, 7.669133e-01]
+    assert benjamini_hochberg(p_values) == pytest.approx(adjusted, rel=1e-6)
+
+
+@given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=12))
+@example([0.01, 0.01, math.nan, 0.04])
+def test_shares_of_false_ones_are_the_least_of_all_thresholds(p_values):
+    tested = [p for p in p_values if not math.isnan(p)]
+
+    def share(p):
+        shares = (len(tested) * limit / sum(q <= limit for q in tested) for limit in tested if limit >= p)
+        return min(*shares, 1.0)
+
+    expected = [math.nan if math.isnan(p) else share(p) for p in p_values]
+    assert benjamini_hochberg(p_values) == pytest.approx(expected, nan_ok=True)
+
+
+def test_what_variances_have_in_common_is_near_the_likeliest():
+    """An independent way: the F distribution that makes the variances likeliest, by a search."""
+    random = np.random.default_rng(1)
+    degrees, true = 4, (8.0, 2.5e-6)
+    variances = true[1] * stats.f.rvs(degrees, true[0], size=2000, random_state=random)
+
+    def unlikely(logs):
+        worth, scale = np.exp(logs)
+        return -(stats.f.logpdf(variances / scale, degrees, worth) - math.log(scale)).sum()
+
+    worth, scale = np.exp(optimize.minimize(unlikely, np.log([4, 1e-6]), method="Nelder-Mead").x)
+    found = prior_of(variances, np.full(2000, float(degrees)))
+    assert (found.degrees, found.variance) == (pytest.approx(worth, rel=0.25), pytest.approx(scale, rel=0.05))
+    cautious = prior_of(variances, np.full(2000, float(degrees)), caution=1.0)
+    assert (cautious.degrees < found.degrees, cautious.variance) == (True, found.variance)
+
+
+def test_variances_that_spread_as_chance_does_are_one():
+    assert prior_of(np.full(20, 3.0), np.full(20, 4.0)) == (3.0, math.inf)
+    assert prior_of(np.full(20, 3.0), np.full(20, 4.0), caution=1.0) == (3.0, math.inf)
+    assert shrunk(np.array([1.0, 3]), np.array([4.0, 4]), prior_of(np.full(20, 3.0), np.full(20, 4.0)))[0] == (
+        pytest.approx([3, 3])
+    )
+
+
+def slow_moderated(base, new):
+    """Ratios, intervals, p-values by loops and scipy.stats, for kernels that every run has."""
+    logs = [[[math.log(value) for value in row] for row in side] for side in (base, new)]
+    common, common_degrees, own = 0.0, 0, []
+    for side in logs:
+        levels = [median(row[run] - fmean(row) for row in side) for run in range(len(side[0]))]
+        common += sum((level - fmean(levels)) ** 2 for level in levels)
+        common_degrees += len(levels) - 1
+        own.append([variance([value - level for value, level in zip(row, levels, strict=True)]) for row in side])
+    common /= common_degrees
+    sizes = [len(side[0]) for side in logs]
+    degrees = sum(sizes) - 2
+    pooled = [sum((n - 1) * v for n, v in zip(sizes, both, strict=True)) / degrees for both in zip(*own, strict=True)]
+    prior = prior_of(np.array(pooled), np.full(len(pooled), float(degrees)), caution=1.0)
+    rows = []
+    for index, spread in enumerate(pooled):
+        part = (degrees * spread + prior.degrees * prior.variance) / (degrees + prior.degrees)
+        freedom = min(degrees + prior.degrees, degrees * len(pooled))
+        freedom = (part + common) ** 2 / (part**2 / freedom + common**2 / common_degrees)
+        error = math.sqrt((part + common) * sum(1 / n for n in sizes))
+        change = fmean(logs[1][index]) - fmean(logs[0][index])
+        reach = stats.t.ppf(0.975, freedom) * error
+        p_value = 2 * stats.t.sf(abs(change) / error, freedom)
+        rows.append([math.exp(change), math.exp(change - reach), math.exp(change + reach), p_value, freedom])
+    return np.array(rows).T
+
+
+def drawn(kernels, *runs, seed=1, common=0.002):
+    """Times of kernels in runs, of two sides that differ in nothing."""
+    random = np.random.default_rng(seed)
+    spreads = np.exp(random.uniform(math.log(0.001), math.log(0.005), (kernels, 1)))
+    size = 10 ** random.uniform(4, 8, (kernels, 1))
+    return [
+        size * np.exp(spreads * random.standard_normal((kernels, n)) + common * random.standard_normal(n)) for n in runs
+    ]
+
+
+@pytest.mark.parametrize("runs", [(2, 2), (3, 4), (5, 2), (1, 3)])
+def test_moderated_is_the_definition_step_by_step(runs):
+    if min(runs) == 1:  # a variance of one run: of none
+        base, new = drawn(30, *runs)
+        found = moderated(base, new)
+        assert np.isfinite(found.p_value).all()
+        return
+    base, new = drawn(30, *runs)
+    assert np.array(moderated(base, new)[:5]) == pytest.approx(slow_moderated(base, new), rel=1e-6)
+
+
+def test_moderated_draws_variances_together():
+    base, new = drawn(200, 3, 3, common=0.0)
+    alone, together = ratios_of_runs(base, new), moderated(base, new)
+    assert together.ratio == pytest.approx(alone.ratio)
+    widths = [np.log(found.high / found.low) for found in (alone, together)]
+    assert widths[1].std() < widths[0].std() / 2
+    assert 1 < together.prior.degrees < 10
+
+
+def test_a_wandering_clock_is_no_difference_of_every_kernel():
+    """Many kernels do not make better known what few runs say: the clock of a run is one value."""
+    base, new = drawn(200, 2, 2, common=0.02)
+    found = moderated(base, new)
+    assert found.common.degrees == 2
+    assert (found.degrees < 3).all()
+    assert benjamini_hochberg(found.p_value).min() > 0.05
+
+
+def test_moderated_pairs_take_away_what_both_runs_of_a_pair_share():
+    base, new = drawn(50, 4, 4)
+    wandering = np.array([1.0, 1.3, 0.8, 1.1])
+    apart, together = (moderated(base * wandering, new * wandering, paired=paired) for paired in (False, True))
+    assert together.ratio == pytest.approx(moderated(base, new).ratio)
+    assert np.median(together.high / together.low) < np.median(apart.high / apart.low) ** 0.1
+
+
+def test_a_kernel_that_a_run_lacks_is_compared_by_the_others():
+    base, new = drawn(40, 4, 4)
+    base[0, 1], new[1, 0] = math.nan, 0
+    base[2] = math.nan
+    base[3, 1:], new[3, 1:] = math.nan, math.nan
+    found = moderated(base, new)
+    present = [base[0, [0, 2, 3]], new[0]]
+    assert found.ratio[0] == pytest.approx(stats.gmean(present[1]) / stats.gmean(present[0]))
+    assert found.ratio[1] == pytest.approx(stats.gmean(new[1, 1:]) / stats.gmean(base[1]))
+    assert np.isnan([column[2] for column in found[:5]]).all()
+    # one run a side has no spread of its own, and is as wide as what the kernels have in common says
+    assert np.log(found.high[3] / found.low[3]) > np.median(np.log(found.high / found.low)[4:])
+    assert np.isfinite(found.p_value[[0, 1, 3, 4]]).all()
+    assert np.isnan(benjamini_hochberg(found.p_value)).sum() == 1
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_few_kernels_have_welch_s_t_each(paired):
+    base, new = drawn(9, 3, 3)
+    assert np.array(moderated(base, new, paired=paired)[:5]) == pytest.approx(
+        np.array(ratios_of_runs(base, new, paired=paired)[:5])
+    )
+    assert moderated(base, new, paired=paired).prior.degrees == 0
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (20, 1), (20, 0)])
+def test_nothing_to_compare_is_no_number(shape):
+    found = moderated(np.ones(shape), np.ones(shape))
+    assert found.p_value.shape == shape[:1]
+    assert np.isnan(found.p_value).all()
+
+
+def test_kernels_that_do_not_vary_are_the_same():
+    found = moderated(np.full((20, 3), 5000.0), np.full((20, 3), 5000.0))
+    assert found.p_value == pytest.approx(np.ones(20))
+    assert (found.high < 1.001).all()
