@@ -275,8 +275,22 @@ def test_the_table_of_a_finding_can_be_shown(summaries):
 
 
 def rule_names(path: Path) -> list[str]:
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    return [call.args[0].value for call in calls if getattr(call.func, "id", "") == "Finding"]
+    tree = ast.parse(path.read_text())
+    named = {
+        ast.unparse(node.target): node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.target, ast.Name)
+    }
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    rules = [call.args[0] for call in calls if getattr(call.func, "id", "") in ("Finding", "Told")]
+    # a rule that is told by another module's record is an attribute, and stands where that record is made
+    return [
+        rule.value if isinstance(rule, ast.Constant) else named[rule.id]
+        for rule in rules
+        if not isinstance(rule, ast.Attribute)
+    ]
 
 
 # Everywhere
