@@ -23,6 +23,8 @@ NAMES = (
     "square",
     "streams",
 )
+#: Baselines of `kanalyze compare`: the runs of a program, reduced.
+BASELINES = ("loop_base.kz", "loop_fuse.kz")
 FOLDERS = [pytest.param(SAMPLES / name, id=name) for name in NAMES]
 EVERY_FOLDER = pytest.mark.parametrize("folder", FOLDERS)
 
@@ -44,7 +46,7 @@ def manifest_of(folder: Path) -> dict:
 
 
 def test_there_are_these_and_no_other_and_all_are_small():
-    assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *NAMES]
+    assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *sorted([*NAMES, *BASELINES])]
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000
 
 
@@ -98,6 +100,20 @@ def test_nothing_is_left_to_redact(folder):
     held = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     held |= {path: gzip.decompress(data) for path, data in held.items() if path.suffix == ".gz"}
     assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
+
+
+def test_baselines_are_small_tell_no_place_and_say_what_was_changed():
+    """Two kernels became one, which took 51 µs off a step where nothing recorded it."""
+    base, new = (SAMPLES / name for name in BASELINES)
+    for path in (base, new):
+        held = path.read_bytes()
+        assert len(held) < 20_000
+        assert not [place for place in PLACES if place in held]
+        assert f"`{path.name}`" in (SAMPLES / "README.md").read_text()
+    found = kanalyze.compare(base, new)
+    assert (found.verdict.word, len(found.base.digests), len(found.new.digests)) == ("faster", 4, 4)
+    fused = found.kernels.filter("changed").select("change", "base_count", "new_count", "delta_ns").rows()
+    assert fused == [("fused", 2.0, 1.0, -54_882)]
 
 
 def test_add_moves_what_nvidia_s_course_says():
