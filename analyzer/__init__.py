@@ -8,7 +8,8 @@
 :func:`read` gives a :class:`Report`, whose tables (``report.events``, ``report.kernel_config``, …) are polars frames.
 Every analysis is a function from a report to one polars frame, documented column by column in its module's ``TABLE``
 and by ``kanalyze tables``. Each takes ``window=``, ``device=`` and ``process=`` to look at a part alone, which
-:meth:`Report.narrow` does once for several. :func:`summarize` gives everything that the page shows.
+:meth:`Report.narrow` does once for several. :func:`summarize` gives everything that the page shows, and :func:`compare`
+tells whether one program is faster than another.
 """
 
 import sys
@@ -17,6 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.counters.advice import advice
     from kanalyze.analyses.counters.counters import counters
     from kanalyze.analyses.counters.hot_lines import hot_lines
@@ -64,21 +66,24 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges.steps import steps
     from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.errors import KanalyzeError
-    from kanalyze.notebook import read_all
+    from kanalyze.notebook import compare, read_all
     from kanalyze.readers import read
     from kanalyze.report import Report
     from kanalyze.window import Window
 
 __all__ = [
+    "Comparison",
     "KanalyzeError",
     "Overview",
     "Report",
     "Summary",
+    "Verdict",
     "Window",
     "advice",
     "agreement",
     "api",
     "cold",
+    "compare",
     "compiled",
     "concurrency",
     "copies",
@@ -127,10 +132,11 @@ __all__ = [
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.
 _PLACES = {
+    "kanalyze.analyses.comparing._comparison": ("Comparison", "Verdict"),
     "kanalyze.analyses.page.time_page": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.analyses.page.overview_page": ("Overview",),
-    "kanalyze.notebook": ("overview", "read", "read_all", "summarize"),
+    "kanalyze.notebook": ("compare", "overview", "read", "read_all", "summarize"),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),
 }

@@ -7,7 +7,9 @@ display in IPython differs.
 from __future__ import annotations
 
 import inspect
+import math
 import os
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import fields
 from functools import wraps
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import catalog, outlets, readers
+from kanalyze import catalog, outlets, readers, sides
+from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
 from kanalyze.errors import ClosedReportError
 from kanalyze.readers.capture import reports as capture_reports
@@ -25,13 +28,19 @@ from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from os import PathLike
+    from typing import TypeAlias
 
     import pandas as pd
 
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
+    from kanalyze.report import Where
+    from kanalyze.window import Window
+
+    #: A side of a comparison: a report, a path, or several of these.
+    Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
 
 #: Rows per table on a page.
 _TOP: Final = 8
@@ -97,6 +106,47 @@ class NotebookJoint(joint_page.JointSummary):
 
     def _repr_html_(self) -> str:
         return html.page(self, _TOP)
+
+
+class NotebookComparison(_comparison.Comparison):
+    """A comparison displayed as its page, with its tables as attributes."""
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of the comparison, such as ``compare_kernels``; `kanalyze tables` lists them."""
+        return NotebookTable(super().table(name))
+
+    @property
+    def buckets(self) -> pl.DataFrame:
+        """Where the difference went, bucket by bucket: table `compare`."""
+        return self.table("compare")
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """Kernels, copies and memsets before and after: table `compare_kernels`."""
+        return self.table("compare_kernels")
+
+    @property
+    def ranges(self) -> pl.DataFrame:
+        """The program's own ranges: table `compare_ranges`."""
+        return self.table("compare_ranges")
+
+    @property
+    def calls(self) -> pl.DataFrame:
+        """CUDA calls, those that wait among them: table `compare_calls`."""
+        return self.table("compare_calls")
+
+    @property
+    def copies(self) -> pl.DataFrame:
+        """Copies and memsets by kind, with their bytes: table `compare_copies`."""
+        return self.table("compare_copies")
+
+    def __repr__(self) -> str:
+        """Both sides and the verdict, in one line."""
+        base, new = self.names
+        return f"<Comparison of {base!r} with {new!r}: {self.verdict.word}>"
+
+    def _repr_html_(self) -> str:
+        return html.page(self, None)
 
 
 class NotebookReport(Report):
@@ -174,6 +224,63 @@ def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
     """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
     _refuse_others("overview", (report,), several=False)
     return NotebookOverview(**vars(overview_page.overview(report, whole=whole)))
+
+
+def compare(  # noqa: PLR0913 - the options of the command
+    base: Given,
+    new: Given,
+    *,
+    window: Window | str | None = None,
+    device: int | None = None,
+    process: int | None = None,
+    least_effect: float = _pair.Limits().least_effect,
+    floor: float | None = None,
+) -> NotebookComparison:
+    """Compares two sides of runs: faster or slower, by how much, where the difference went, and how sure that is.
+
+    Args:
+        base: The one side: a report, a path (a report, a folder of reports, a capture, or a baseline ``.kz``), or
+            several of these. Reports at paths are opened one at a time.
+        new: The other one.
+        window: The part of each run that is compared, in place of its steady iterations; see
+            :class:`kanalyze.report.Where`.
+        device: One GPU of each run.
+        process: One process of each run.
+        least_effect: The least change that counts, as a part of the time.
+        floor: The part by which two runs of the same program differ, as ``kanalyze compare --noise`` measures it;
+            judges one run a side.
+
+    Raises:
+        IncomparableError: A side is empty, or they have no tool, rank or step in common.
+        TypeError: A side is neither a report nor a path nor several of these.
+        ValueError: `least_effect` is not between 0 and 1, or `floor` is negative.
+    """
+    if not 0 < least_effect < 1:
+        raise ValueError(f"least_effect is a part of the time, such as 0.02, not {least_effect!r}")
+    if floor is not None and not 0 <= floor < math.inf:
+        raise ValueError(f"floor is a part of the time, such as 0.01, not {floor!r}")
+    where: Where = {"window": window, "device": device, "process": process}
+    asked = sides.Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor))
+    found = sides.comparison(_side("base", base), _side("new", new), asked)
+    others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in found.others.items()}
+    return _compared_well(found.joined_with(others))
+
+
+def _compared_well(found: _comparison.Comparison) -> NotebookComparison:
+    return NotebookComparison(**{one.name: getattr(found, one.name) for one in fields(found)})
+
+
+def _side(name: str, given: Given) -> list[Report | Path]:
+    """The reports and paths of one side.
+
+    Raises:
+        TypeError: It is something else, or has something else in it.
+    """
+    several = [given] if isinstance(given, Report | str | os.PathLike) or not isinstance(given, Iterable) else [*given]
+    for one in several:
+        if not isinstance(one, Report | str | os.PathLike):
+            raise TypeError(f"kanalyze.compare takes reports and paths; {name} has a {type(one).__name__}")
+    return [one if isinstance(one, Report) else Path(one) for one in several]
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:

@@ -15,7 +15,10 @@ from kanalyze.window import Window
 from support import columns
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
-NO_TABLES = ("KanalyzeError", "Overview", "Report", "Summary", "Window", "overview", "read", "read_all", "summarize")
+NO_TABLES = (
+    *("Comparison", "KanalyzeError", "Overview", "Report", "Summary", "Verdict", "Window"),
+    *("compare", "overview", "read", "read_all", "summarize"),
+)
 TABLES = [name for name in kanalyze.__all__ if name not in NO_TABLES]
 
 #: Forms of tables that a keyword gives are in the help of their functions.

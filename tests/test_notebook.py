@@ -9,6 +9,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.device import kernels as module
+from kanalyze.errors import IncomparableError
 from kanalyze.readers import read
 from support.command import ADD, ADD_UM, SAMPLES, TORCH
 
@@ -122,3 +123,70 @@ def test_counters_of_a_capture_without_nsys_stand_beside_the_time_of_its_trace(t
     for name in ("torch.json.gz", "manifest.json", "ncu.details.csv", "ncu.raw.csv"):
         shutil.copy(SAMPLES / "cdist" / name, tmp_path)
     assert "with ncu" in text_of(kanalyze.read(tmp_path)._repr_html_())
+
+
+@pytest.fixture(scope="module")
+def fused():
+    """Four runs of a program against four in which two kernels are one."""
+    return kanalyze.compare(SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz")
+
+
+def test_a_comparison_has_a_verdict_and_frames(fused):
+    verdict = fused.verdict
+    assert isinstance(fused, kanalyze.Comparison)
+    assert isinstance(verdict, kanalyze.Verdict)
+    assert (verdict.word, bool(verdict), verdict.basis) == ("faster", True, "runs")
+    assert verdict.low < verdict.ratio < verdict.high < 1
+    assert fused.buckets["delta_ns"].sum() == verdict.new_ns - verdict.base_ns
+    assert fused.kernels.filter("changed")["change"].to_list() == ["fused"]
+    for name in ("kernels", "ranges", "calls", "copies"):
+        assert getattr(fused, name).equals(fused.tables[f"compare_{name}"])
+    assert repr(fused).endswith("loop_fuse.kz': faster>")
+
+
+def test_a_comparison_shows_its_page(fused):
+    text = " ".join(text_of(fused._repr_html_()).split())
+    assert "A repetition is 1.055 × faster" in text
+    assert "872.3 µs" in text_of(fused.buckets._repr_html_())
+
+
+def test_a_side_is_a_report_a_path_or_several_of_these(fused):
+    base, new = (SAMPLES / f"loop_{name}.kz" for name in ("base", "fuse"))
+    for given in (str(base), [base], (one for one in [str(base)])):
+        assert kanalyze.compare(given, new).verdict == fused.verdict
+    assert [*kanalyze.compare([base, base], new).base.values_ns] == [*fused.base.values_ns] * 2
+    report = kanalyze.read(ADD)
+    assert kanalyze.compare(report, ADD).verdict.base_ns == kanalyze.compare(ADD, [report]).verdict.new_ns > 0
+
+
+def test_a_comparison_is_of_the_part_that_is_asked_for():
+    found = kanalyze.compare(ADD_UM, kanalyze.read(ADD_UM), window="400ms..480ms")
+    assert (found.verdict.word, found.verdict.base_ns, found.each) == (
+        "cannot tell",
+        80_000_000,
+        "window '400ms..480ms'",
+    )
+
+
+def test_a_least_effect_and_a_floor_decide_what_counts():
+    base, new = (SAMPLES / f"loop_{name}.kz" for name in ("base", "fuse"))
+    assert kanalyze.compare(base, new, least_effect=0.1).verdict.word == "same"
+    unknown, known = (kanalyze.compare(ADD_UM, ADD_UM, window="400ms..480ms", floor=one) for one in (None, 0.0))
+    assert unknown.pair.limits.floor is None
+    assert known.pair.limits.floor == 0.0
+
+
+@pytest.mark.parametrize(
+    ("error", "base", "options"),
+    [
+        (IncomparableError, [], {}),
+        (TypeError, 1, {}),
+        (TypeError, [ADD, None], {}),
+        (ValueError, ADD, {"least_effect": 2.0}),
+        (ValueError, ADD, {"floor": -0.1}),
+        (ValueError, ADD, {"floor": float("nan")}),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(error, base, options):
+    with pytest.raises(error):
+        kanalyze.compare(base, ADD, **options)
