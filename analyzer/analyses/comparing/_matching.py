@@ -1,6 +1,6 @@
 """Matches the operations of a typical iteration of one side with those of the other, in the order of launch.
 
-Definitions: docs/definitions.md, section 12, "Comparing".
+Definitions: docs/definitions.md, section 10, "Comparing".
 """
 
 from __future__ import annotations
