@@ -8,7 +8,11 @@ import pytest
 from support.command import ADD, REPORTS, SAMPLES, TORCH, run
 
 MLP, TRACE = SAMPLES / "mlp_train" / "nsys.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
-EVERY = [*sorted(REPORTS.glob("*.sqlite")), *sorted(REPORTS.glob("torch/*.json.gz")), *sorted(SAMPLES.iterdir())[1:]]
+EVERY = [
+    *sorted(REPORTS.glob("*.sqlite")),
+    *sorted(REPORTS.glob("torch/*.json.gz")),
+    *sorted(path.parent for path in SAMPLES.glob("*/manifest.json")),
+]
 
 
 @cache
