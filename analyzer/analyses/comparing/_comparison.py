@@ -30,6 +30,9 @@ ALONE: Final = 0.05
 #: From so many steps on, their median lies between the shortest and the longest one in 97 % of all runs.
 _ENOUGH: Final = 6
 
+#: The tool that alone records what a table is of.
+_RECORDED_BY: Final = {"compare_ops": "torch.profiler", "compare_counters": "ncu"}
+
 
 class Verdict(NamedTuple):
     """Whether new is faster, and how sure that is.
@@ -116,10 +119,13 @@ class Comparison:
         return doubts(self.base, self.new)
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table of this room, such as ``compare_kernels``."""
+        """A table of this room, such as ``compare_kernels``, of what the tool that has it recorded."""
+        if other := self.others.get(_RECORDED_BY.get(name, "")):
+            return other.table(name)
         if name not in self._made:
-            function = getattr(import_module(homes_of_sides()[name]), name)
-            self._made[name] = function(self.pair)
+            module = import_module(homes_of_sides()[name])
+            of_all_ranks = getattr(module, "OF_ALL_RANKS", False)
+            self._made[name] = getattr(module, name)(self if of_all_ranks else self.pair)
         return self._made[name]
 
     @property

@@ -1,0 +1,167 @@
+"""What became of the operators of an iteration, by their place in the call tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, times
+from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kanalyze.analyses.comparing._pair import Floats, Pair
+
+SAME: Final = "same"
+REPLACED: Final = "replaced"
+NEW: Final = "new"
+GONE: Final = "gone"
+CHANGES: Final = (SAME, REPLACED, NEW, GONE)
+
+#: Operators that a row names.
+_NAMED: Final = 3
+
+TABLE: Final = Table(
+    "compare_ops",
+    "One operator of the call tree in base and in new, or those under it that one side alone has; time is exclusive.",
+    (
+        Column(
+            "path",
+            pl.String,
+            "The operators around it and itself, outermost first; of those that one side alone has, the nearest "
+            "operator around them that both have. Null at the outermost.",
+            nullable=True,
+        ),
+        Column("change", pl.Enum(CHANGES), "same; replaced (others under it); new; gone (some under it)."),
+        Column("base_ops", pl.String, "The operators under it that base alone has.", nullable=True),
+        Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
+        *COUNTS,
+        *TIMES,
+        Column("base_self_host_ns", pl.Int64, "Host time without what they called, in base."),
+        Column("new_self_host_ns", pl.Int64, "The same in new."),
+        *CERTAINTY,
+    ),
+    purpose="operators that changed, came or went",
+    telling=("change", "delta_ns", "base_count", "new_count", "path", "base_ops", "new_ops"),
+    sides=True,
+)
+
+
+class _Group(NamedTuple):
+    """Paths that are told together.
+
+    Attributes:
+        path: What is told; empty at the outermost.
+        change: What became of it.
+        rows: All of its paths.
+        outer: Those of them that no other one of them is around, whose calls are counted.
+    """
+
+    path: str
+    change: str
+    rows: Sequence[int]
+    outer: Sequence[int]
+
+
+def compare_ops(pair: Pair) -> pl.DataFrame:
+    """The operators of an iteration of both sides, by their path in the call tree.
+
+    Of operators that one side alone has, those under the same nearest operator of both sides are one row, with all that
+    they called: the lowest common ancestor, as in TraceLens' TraceDiff.
+
+    Returns:
+        :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of what operators
+        launched.
+
+    Columns:
+        path, change, base_ops, new_ops, base_count, new_count, base_ns, new_ns, delta_ns, base_self_host_ns,
+        new_self_host_ns, ratio, ratio_low, ratio_high, changed.
+    """
+    keys, values = pair.per_iteration(lambda one: one.ops, ("path",), ("count", "self_host_ns", "device_ns"))
+    if keys.is_empty():
+        return TABLE.empty()
+    paths = keys.get_column("path").to_list()
+    groups = _groups(paths, [_had(values, side) for side in (0, 1)])
+    base, new = (_summed(side, (group.rows for group in groups)) for side in values["device_ns"])
+    calls = [_summed(side, (group.outer for group in groups)) for side in values["count"]]
+    host = [_summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
+    whole = [round(float(side.mean(axis=1).sum())) for side in (base, new)]
+    selves = [
+        pl.Series(f"{name}_self_host_ns", side.mean(axis=1).round()).cast(pl.Int64)
+        for name, side in zip(("base", "new"), host, strict=True)
+    ]
+    frame = pl.DataFrame(
+        [
+            pl.Series("path", [group.path or None for group in groups], dtype=pl.String),
+            pl.Series("change", [group.change for group in groups], dtype=pl.Enum(CHANGES)),
+            *_names(paths, groups, values["count"]),
+            *counts(calls[0], calls[1]),
+            *times(base, new, (whole[0], whole[1])),
+            *selves,
+            *certainty(pair.changed(base, new)),
+        ]
+    )
+    return by_size(TABLE.select(frame), "path")
+
+
+def _had(values: dict[str, tuple[Floats, Floats]], side: int) -> list[bool]:
+    """Whether any run of a side has each row."""
+    found: list[bool] = np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]).tolist()
+    return found
+
+
+def _groups(paths: Sequence[str], had: Sequence[Sequence[bool]]) -> list[_Group]:
+    """The paths of both sides one by one, and the others by the nearest path around them that both have."""
+    both = {path for path, *sides in zip(paths, *had, strict=True) if all(sides)}
+    every = set(paths)
+    found = [_Group(path, SAME, [row], [row]) for row, path in enumerate(paths) if path in both]
+    alone: dict[str, tuple[list[int], list[int]]] = {}
+    for row, path in enumerate(paths):
+        if path not in both:
+            rows, outer = alone.setdefault(_nearest(path, both), ([], []))
+            rows.append(row)
+            if (above := _nearest(path, every)) in both or not above:
+                outer.append(row)
+    for path, (rows, outer) in alone.items():
+        sides = [any(side[row] for row in rows) for side in had]
+        found.append(_Group(path, REPLACED if all(sides) else GONE if sides[0] else NEW, rows, outer))
+    return found
+
+
+def _nearest(path: str, known: set[str]) -> str:
+    """The nearest path around `path` that is known; empty where none is."""
+    above = path.rpartition(ARROW)[0]
+    while above and above not in known:
+        above = above.rpartition(ARROW)[0]
+    return above
+
+
+def _summed(values: Floats, rows: Iterable[Sequence[int]]) -> Floats:
+    """The sums of `values` [paths, runs] over the paths of each group."""
+    return np.array([values[list(one)].sum(axis=0) for one in rows])
+
+
+def _names(paths: Sequence[str], groups: Sequence[_Group], calls: tuple[Floats, Floats]) -> list[pl.Series]:
+    """base_ops and new_ops of each group: as they call each other, those with the most calls first."""
+    means = [side.mean(axis=1) for side in calls]
+    return [
+        pl.Series(name, [_told(paths, group, means[side]) for group in groups], dtype=pl.String)
+        for side, name in enumerate(("base_ops", "new_ops"))
+    ]
+
+
+def _told(paths: Sequence[str], group: _Group, calls: Floats) -> str | None:
+    """``aten::addmm, aten::t and 2 more``, by what the group's path is around; null where a side has none of them."""
+    if group.change == SAME:
+        return None
+    own = sorted((row for row in group.outer if calls[row] > 0), key=lambda row: (-calls[row], paths[row]))
+    cut = len(group.path) + len(ARROW) if group.path else 0
+    names = [paths[row][cut:] for row in own]
+    if not names:
+        return None
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,134 @@
+"""Tables of two sides, on digests made by hand: operators, memory, findings, ranks."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.comparing._comparison import compared
+from kanalyze.digest import TABLES, About, Digest
+
+LINEAR = "aten::linear"
+
+
+def run(ns=1000, *, iterations=1, rank=0, **tables):
+    """A run of one bucket with the given rows of its tables."""
+    about = About("run", "torch.profiler", "whole", iterations=iterations, ns=ns, rank=rank)
+    buckets = [("kernel", None, ns)]
+    rows = {"buckets": buckets, **tables}
+    return Digest(
+        about, **{name: pl.DataFrame(found, schema=TABLES[name].schema, orient="row") for name, found in rows.items()}
+    )
+
+
+def rows_of(table, base, new, *columns):
+    both = ([side] if isinstance(side, Digest) else side for side in (base, new))
+    found = compared(*both, ("base", "new")).table(table)
+    return found.select(columns).rows() if columns else found
+
+
+def test_operators_of_one_side_are_told_at_the_nearest_that_both_have():
+    base = run(ops=[(LINEAR, 4, 8, 0), (f"{LINEAR} → aten::addmm", 4, 12, 400), ("aten::add", 1, 1, 50)])
+    new = run(
+        ops=[
+            (LINEAR, 4, 8, 0),
+            (f"{LINEAR} → aten::_addmm_activation", 4, 16, 300),
+            (f"{LINEAR} → aten::_addmm_activation → aten::view", 8, 4, 20),
+            ("aten::add", 1, 1, 50),
+        ]
+    )
+    columns = ("path", "change", "base_ops", "new_ops", "base_count", "new_count", "base_ns", "new_ns")
+    assert rows_of("compare_ops", base, new, *columns) == [
+        (LINEAR, "replaced", "aten::addmm", "aten::_addmm_activation", 4.0, 4.0, 400, 320),
+        ("aten::add", "same", None, None, 1.0, 1.0, 50, 50),
+        (LINEAR, "same", None, None, 4.0, 4.0, 0, 0),
+    ]
+    hosts = ("change", "base_self_host_ns", "new_self_host_ns", "changed")
+    assert rows_of("compare_ops", base, new, *hosts)[0] == ("replaced", 12, 20, True)
+
+
+def test_operators_that_are_in_nothing_of_both_sides_are_told_at_the_outermost():
+    base = run(ops=[("aten::relu", 2, 1, 10), ("aten::add", 1, 1, 5)])
+    new = run(ops=[("aten::add", 1, 1, 5), ("a", 3, 0, 0), ("a → b", 6, 0, 40), ("c", 1, 0, 0)])
+    columns = ("path", "change", "base_ops", "new_ops", "base_count", "new_count", "delta_ns")
+    assert rows_of("compare_ops", base, new, *columns)[0] == (None, "replaced", "aten::relu", "a, c", 2.0, 4.0, 30)
+
+
+@pytest.mark.parametrize(("swapped", "change"), [(False, "gone"), (True, "new")])
+def test_operators_come_and_go(swapped, change):
+    sides = run(ops=[("a", 1, 1, 5), ("a → b", 1, 1, 100)]), run(ops=[("a", 1, 1, 5)])
+    base, new = sides[::-1] if swapped else sides
+    assert rows_of("compare_ops", base, new, "path", "change")[0] == ("a", change)
+
+
+PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(" → ".join)
+TREES = st.dictionaries(PATHS, st.tuples(st.integers(1, 9), st.integers(0, 99), st.integers(0, 10**6)), max_size=8)
+
+
+@given(TREES, TREES, st.integers(1, 7))
+def test_operators_sum_to_what_both_sides_have(base, new, iterations):
+    sides = [run(iterations=iterations, ops=[(path, *row) for path, row in side.items()]) for side in (base, new)]
+    found = rows_of("compare_ops", *sides)
+    for name, side in (("base_ns", base), ("new_ns", new)):
+        assert found.get_column(name).sum() == round(sum(row[2] for row in side.values()) / iterations)
+    named = [f"{name}_{what}" for name in ("base", "new") for what in ("ns", "count")]
+    alone = found.filter(pl.col("change").is_in(["new", "gone"]))
+    for row in alone.iter_rows(named=True):
+        empty = named[:2] if row["change"] == "new" else named[2:]
+        assert not any(row[name] for name in empty)
+    same = found.filter(pl.col("change") == "same").get_column("path").to_list()
+    assert sorted(same) == sorted({*base} & {*new})
+
+
+def test_a_peak_is_no_sum_of_iterations_and_allocations_are():
+    sides = run(iterations=10, memory=[("Device", 30, 4096)]), run(iterations=10, memory=[("Device", 30, 8192)])
+    (row,) = rows_of("compare_memory", *sides).rows(named=True)
+    assert (row["base_peak_bytes"], row["new_peak_bytes"], row["delta_bytes"]) == (4096, 8192, 4096)
+    assert (row["base_allocations"], row["new_allocations"], row["ratio"], row["changed"]) == (3.0, 3.0, 2.0, True)
+
+
+def test_memory_has_changed_where_every_run_differs():
+    base = [run(memory=[("Device", 1, peak)]) for peak in (100, 120)]
+    for peaks, changed in (((121, 140), False), ((130, 140), True), ((110, 200), False)):
+        new = [run(memory=[("Device", 1, peak)]) for peak in peaks]
+        assert rows_of("compare_memory", base, new, "changed") == [(changed,)]
+
+
+def test_memory_that_one_side_did_not_record_is_not_compared():
+    assert rows_of("compare_memory", run(), run(memory=[("Device", 1, 1)])).is_empty()
+
+
+def test_findings_go_come_and_stay():
+    base = run(findings=[("gap", "a gap", None, 300), ("gap", "another", None, 100), ("tail", "a tail", None, 50)])
+    new = run(findings=[("gap", "a longer gap", None, 800), ("wait", "it waits", "main", 70)])
+    columns = ("rule", "change", "base_ns", "new_ns", "headline", "changed")
+    assert rows_of("compare_findings", base, new, *columns) == [
+        ("gap", "stays", 400, 800, "a longer gap", True),
+        ("wait", "new", 0, 70, "it waits", True),
+        ("tail", "gone", 50, 0, "a tail", True),
+    ]
+
+
+def test_a_finding_of_some_runs_of_one_side_has_not_gone_for_sure():
+    base = [run(findings=[("gap", "a gap", None, 300)]), run()]
+    columns = ("change", "base_runs", "new_runs", "changed")
+    assert rows_of("compare_findings", base, [run(), run()], *columns) == [("gone", 1, 0, False)]
+
+
+def test_ranks_each_have_their_verdict():
+    base = [run(ns, rank=rank) for rank in (0, 1) for ns in (1_000_000, 1_001_000, 999_000)]
+    new = [run(ns, rank=rank) for rank in (0, 1) for ns in ((1 + rank) * 10**6, (1 + rank) * 10**6 + 900)]
+    columns = ("rank", "verdict", "delta_ns", "changed")
+    assert rows_of("compare_ranks", base, new, *columns) == [
+        (0, "same", 450, False),
+        (1, "slower", 1_000_450, True),
+    ]
+
+
+def test_of_captures_the_operators_are_of_the_traces():
+    trace = run(ops=[("a", 1, 1, 5)])
+    whole = compared([run()], [run()], ("base", "new"))
+    assert whole.table("compare_ops").is_empty()
+    joined = whole.joined_with({"torch.profiler": compared([trace], [trace], ("base", "new"))})
+    assert joined.table("compare_ops").get_column("path").to_list() == ["a"]
+    assert joined.tables["compare_ops"].height == 1
