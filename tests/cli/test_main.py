@@ -19,6 +19,7 @@ from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, environme
 
 COMMANDS = (
     "collect",
+    "compare",
     "doctor",
     "explain",
     "name",

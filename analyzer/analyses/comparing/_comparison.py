@@ -27,8 +27,8 @@ Word = Literal["faster", "slower", "same", "cannot tell"]
 #: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
 ALONE: Final = 0.05
 
-#: From so many steps on, their median lies between the shortest and the longest one in 97 % of all runs.
-_ENOUGH: Final = 6
+#: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
+_ENOUGH: Final = 5
 
 #: The tool that alone records what a table is of.
 _RECORDED_BY: Final = {"compare_ops": "torch.profiler", "compare_counters": "ncu"}
