@@ -87,7 +87,9 @@ def test_the_time_is_that_of_the_folder_and_of_its_report(folder):
     assert (of_folder.status, of_folder.error, of_report.status, of_report.error) == (0, "", 0, "")
     assert of_folder.lines[0].startswith(f"{folder.name}   nsys 2025.3.2   NVIDIA H200, sm_90, 132 SMs")
     # the sections behind it take names of host time from the trace in the folder
-    ledgers = [text[text.index("WHERE THE TIME WENT") :].partition("\n\n")[0] for text in (of_folder.text, of_report.text)]
+    ledgers = [
+        text[text.index("WHERE THE TIME WENT") :].partition("\n\n")[0] for text in (of_folder.text, of_report.text)
+    ]
     assert ledgers[0] == ledgers[1]
 
 

@@ -60,7 +60,7 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
         count_ns, time_ns, ratio, ratio_low, ratio_high, changed.
     """
     base, new = pair.slots
-    groups = _groups(pair)
+    groups = groups_of(pair)
     if not groups:
         return TABLE.empty()
     ns, number = [
@@ -74,7 +74,7 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     return by_size(TABLE.select(_with_effects(frame)), "base_kernel", "new_kernel")
 
 
-def _groups(pair: Pair) -> list[tuple[Sequence[int], Sequence[int], str]]:
+def groups_of(pair: Pair) -> list[tuple[Sequence[int], Sequence[int], str]]:
     """The rows of base and of new that are told together, and the change: those of the same names on both sides."""
     base, new = (side.rows.get_column("name").to_list() for side in pair.slots)
     shapes = [side.rows.get_column("shape").to_list() for side in pair.slots]

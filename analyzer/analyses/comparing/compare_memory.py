@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.schema import Column, Table
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +57,7 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
         [pl.Series(name, side.mean(axis=1)) for name, side in zip(("base", "new"), values[what], strict=True)]
         for what in ("peak_bytes", "allocations")
     )
-    base, new = (side.round().cast(pl.Int64) for side in peaks)
+    base, new = (pl.Series(side.name, nearest(side), dtype=pl.Int64) for side in peaks)
     changed = _apart(*values["peak_bytes"], least) | _apart(*values["allocations"], least)
     frame = pl.DataFrame(
         [

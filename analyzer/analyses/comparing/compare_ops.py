@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, times
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.schema import Column, Table
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,9 +90,9 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     base, new = (_summed(side, (group.rows for group in groups)) for side in values["device_ns"])
     calls = [_summed(side, (group.outer for group in groups)) for side in values["count"]]
     host = [_summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
-    whole = [round(float(side.mean(axis=1).sum())) for side in (base, new)]
+    whole = nearest(float(side.mean(axis=1).sum()) for side in (base, new))
     selves = [
-        pl.Series(f"{name}_self_host_ns", side.mean(axis=1).round()).cast(pl.Int64)
+        pl.Series(f"{name}_self_host_ns", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
         for name, side in zip(("base", "new"), host, strict=True)
     ]
     frame = pl.DataFrame(

@@ -10,7 +10,7 @@ from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.sections import unversioned
 from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import Grid, Head, Section
+from kanalyze.renderers.text.grid import Grid, Head, Section, of
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.comparing._sides import Side
+
+#: Between an operator and what it called.
+ARROW: Final = " → "
 
 #: Rows of each table, unless told.
 ROWS: Final = 6
@@ -31,6 +34,10 @@ _WORTH_NAMING: Final = 0.05
 #: Most characters of a kernel's name.
 _NAME: Final = 36
 
+#: Lines of all sections together, and those of a section that are no rows.
+_LINES: Final = 31
+_AROUND: Final = 3
+
 #: Half the width of the bars of the waterfall.
 _BAR: Final = 12
 
@@ -43,18 +50,28 @@ _ONE: Final = "1 run a side"
 
 def comparison_page(found: Comparison, top: int) -> Page:
     """Builds the page of a comparison, at most `top` rows per table."""
-    sections = [_waterfall(found, top), *(make(found, top) for make in _SECTIONS)]
+    sections = _sections(found, top)
     return Page(
         heading=_heading(found),
         health="",
         answer=answer(found),
         ledgers=[],
-        sections=[section for section in sections if section is not None],
+        sections=sections,
         topics=[],
         cannot_tell=[],
         more=_more(found),
         blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
     )
+
+
+def _sections(found: Comparison, top: int) -> list[Section]:
+    """The sections, with fewer rows each than the usual number where all together would be too long."""
+    for rows in range(top, 0, -1):
+        made = [_waterfall(found, rows), *(make(found, rows) for make in _SECTIONS)]
+        sections = [section for section in made if section is not None]
+        if top > ROWS or sum(len(section.grid.rows) + _AROUND for section in sections) <= _LINES:
+            return sections
+    return [_waterfall(found, top)]
 
 
 def answer(found: Comparison) -> str:
@@ -94,7 +111,7 @@ def _factor(ratio: float) -> str:
 def _what(found: Comparison) -> str:
     each = found.base.about.each
     if found.base.about.scope == "kernels":
-        return "All kernels together"
+        return "The sum of all kernels"
     if not each:
         return "The whole recording" if found.base.about.scope == "whole" else f"The window {found.base.about.scope}"
     return f"A {each}" if each in ("step", "repetition", "request") else f"Each {each!r}"
@@ -243,7 +260,123 @@ def number(count: float) -> str:
     return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"  # noqa: PLR2004 - shown with one
 
 
-_SECTIONS: Final = (_kernels, _ranges, _waiting_calls)
+def _operators(found: Comparison, top: int) -> Section | None:
+    return _changes("OPERATORS", found.table("compare_ops"), "operator", _operator, top)
+
+
+def _operator(row: dict[str, Any]) -> str:
+    """The operator and what is around it; of those that one side alone has, what became what under which."""
+    names = (row["path"] or "").split(ARROW)
+    if row["change"] == "same":
+        return ARROW.join(names[-2:])
+    told = ARROW.join(one for one in (row["base_ops"], row["new_ops"]) if one)
+    return f"under {names[-1]}: {told}" if row["path"] else told
+
+
+def _counters(found: Comparison, top: int) -> Section | None:
+    """The counters that changed, of the kernels with the most time first."""
+    table = found.table("compare_counters")
+    told = pl.col("ratio").is_not_null() | pl.col("counter").str.ends_with("_share")
+    order = pl.col("counter").replace_strict({name: at for at, name in enumerate(_COUNTED)}, default=None)
+    both = table.filter(~pl.col("change").cast(pl.String).is_in(["new", "gone"]))
+    kernels = both.with_columns(at=pl.struct("change", "base_kernel", "new_kernel").rank("dense"))
+    kernels = kernels.with_columns(first=pl.int_range(pl.len()).min().over("at"), order=order)
+    changed = kernels.filter("changed", told, pl.col("order").is_not_null()).sort("first", "order")
+    if changed.is_empty() or not top:
+        return None
+    shown = changed.head(top + 1)
+    every = sorted({name for side in ("base", "new") for name in shown.get_column(f"{side}_kernel") if name})
+    names = dict(zip(every, shorten(every, _NAME), strict=True))
+    cells = [(*_counter(row), _kernel({**row, "range": None}, names)) for row in shown.iter_rows(named=True)]
+    heads = (Head("counter", left=True), Head("base"), Head("new"), Head("change"), Head("kernel", left=True))
+    return Section("COUNTERS", of(shown.height, changed.height, "by ncu"), Grid(heads, cells, cut=True))
+
+
+def _counter(row: dict[str, Any]) -> tuple[str, str, str, str]:
+    """A counter before and after, and the change: a difference of shares, else a ratio."""
+    name, plain = row["counter"], _COUNTED[row["counter"]]
+    show = units.percent if name.endswith("_share") else _SHOWN.get(name, lambda value: f"{value:,.4g}")
+    if row["ratio"] is None:
+        difference = row["difference"]
+        change = f"{'−' if difference < 0 else '+'}{abs(difference) * 100:.1f} points"
+    else:
+        change = units.times(row["ratio"])
+    return plain, show(row["base"]), show(row["new"]), change
+
+
+def _findings(found: Comparison, top: int) -> Section | None:
+    """Findings that one side alone has."""
+    table = found.table("compare_findings").filter("changed", pl.col("change").cast(pl.String) != "stays")
+    if table.is_empty() or not top:
+        return None
+    cells = [
+        (row["change"], units.time(max(row["base_ns"], row["new_ns"])), row["headline"])
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    heads = (Head("", left=True), Head("at stake"), Head("finding", left=True))
+    remark = f"{(table.get_column('change') == 'gone').sum()} gone, {(table.get_column('change') == 'new').sum()} new"
+    return Section("FINDINGS", remark, Grid(heads, cells, cut=True))
+
+
+def _memory(found: Comparison, top: int) -> Section | None:
+    table = found.table("compare_memory").filter("changed")
+    if table.is_empty() or not top:
+        return None
+    cells = [
+        (
+            f"{units.size(row['base_peak_bytes'])} → {units.size(row['new_peak_bytes'])}",
+            f"{number(row['base_allocations'])} → {number(row['new_allocations'])}",
+            row["memory"] or "(not told)",
+        )
+        for row in table.head(top).iter_rows(named=True)
+    ]
+    heads = (Head("peak"), Head("allocations"), Head("memory", left=True))
+    return Section("MEMORY", of(len(cells), table.height), Grid(heads, cells))
+
+
+def _ranks(found: Comparison, top: int) -> Section | None:
+    """The ranks, the largest difference first, where there are several and one of them changed."""
+    table = found.table("compare_ranks")
+    if len(found.pairs) == 1 or not table.get_column("changed").any() or not top:
+        return None
+    shown = table.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(top)
+    cells = [
+        (
+            str(row["rank"]),
+            signed(row["delta_ns"]),
+            units.time(row["base_ns"]),
+            units.time(row["new_ns"]),
+            row["verdict"],
+        )
+        for row in shown.iter_rows(named=True)
+    ]
+    heads = (Head("rank"), Head("difference"), Head("base"), Head("new"), Head("verdict", left=True))
+    return Section("RANKS", of(len(cells), table.height), Grid(heads, cells))
+
+
+#: Counters on the page, the most telling one first, and what they are called there.
+_COUNTED: Final = {
+    "roof_share": "of roof",
+    "intensity_flop_per_byte": "FLOP per byte",
+    "flop": "FLOP",
+    "dram_read_bytes": "DRAM read",
+    "dram_write_bytes": "DRAM written",
+    "memory_share": "memory",
+    "compute_share": "compute",
+    "achieved_occupancy_share": "occupancy",
+    "l1_hit_share": "L1 hits",
+    "l2_hit_share": "L2 hits",
+    "registers_per_thread": "registers",
+    "sm_clock_hz": "SM clock",
+}
+_SHOWN: Final[dict[str, Callable[[float], str]]] = {
+    "flop": units.flop,
+    "dram_read_bytes": units.size,
+    "dram_write_bytes": units.size,
+    "sm_clock_hz": units.frequency,
+}
+
+_SECTIONS: Final = (_kernels, _operators, _counters, _ranges, _waiting_calls, _findings, _memory, _ranks)
 
 
 def _more(found: Comparison) -> str:

@@ -1,0 +1,28 @@
+"""Counters of both sides, kernel by kernel, on what ncu measured."""
+
+from pathlib import Path
+
+from kanalyze.sides import Asked, comparison
+
+SAMPLES = Path(__file__).parents[3] / "sample_reports"
+
+
+def counted(base, new):
+    paths = [next((SAMPLES / name).glob("ncu*.ncu-rep"), SAMPLES / name / "ncu.raw.csv") for name in (base, new)]
+    return comparison([paths[0]], [paths[1]], Asked({})).table("compare_counters")
+
+
+def test_a_report_against_itself_has_no_change():
+    table = counted("square", "square")
+    assert table.height
+    assert not table.get_column("changed").any()
+    assert table.get_column("base").equals(table.get_column("new").alias("base"))
+
+
+def test_durations_are_those_of_the_launches():
+    table = counted("add", "add_parallel")
+    rows = table.filter(table.get_column("counter") == "dur_ns")
+    assert rows.get_column("changed").any()
+    longest = rows.sort("base", descending=True, nulls_last=True).row(0, named=True)
+    assert longest["base"] > 0
+    assert longest["difference"] == longest["new"] - longest["base"] if longest["new"] is not None else True
