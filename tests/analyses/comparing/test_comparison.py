@@ -26,7 +26,7 @@ def test_a_report_compared_with_itself_has_no_difference(path):
     assert found.verdict.base_ns == found.verdict.new_ns
     for name, table in found.tables.items():
         assert not table.get_column("changed").any(), name
-        assert not table.select((cs.starts_with("delta_") != 0).any()).row(0).count(True), name
+        assert not any((delta != 0).any() for delta in table.select(cs.starts_with("delta_"))), name
     kernels = found.table("compare_kernels")
     assert set(kernels.get_column("change")) <= {"same"}
 
