@@ -90,9 +90,9 @@ def test_an_interrupt_while_it_works(tmp_path, limited):
     trace.write_text(json.dumps({"traceEvents": list(events)}))
     prefix = ["/bin/sh", "-c", f'{"ulimit -v 16000000; " if limited else ""}exec "$@"', "sh"]
     command = [*prefix, *program("summarize", trace, "--no-cache", "-o", page)]
-    for tenth in range(7, 12):
+    for tenth in (7, 5, 6, 4, 3, 8, 9):  # it may have ended by then
         status, said = interrupted(command, tenth / 10)
-        if b"Exception ignored" not in said:  # Python loses an interrupt that comes while it runs a callback
+        if status and b"Exception ignored" not in said:  # Python loses an interrupt that comes while it runs a callback
             break
         page.unlink(missing_ok=True)
     assert status == 130, said
