@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -78,7 +79,8 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
         raise IncomparableError.tools(*([*side] for side in sides))
     names = (_called(base), _called(new))
     found = [_of_tool(tool, sides, (base, new), names, asked) for tool in common]
-    return found[0].joined_with(dict(zip(common[1:], found[1:], strict=True)))
+    paths = (_paths(base), _paths(new))
+    return replace(found[0], paths=paths, others=dict(zip(common[1:], found[1:], strict=True)))
 
 
 def _of_tool(
@@ -163,6 +165,9 @@ def _bytes(path: Path) -> bytes:
 
 def _called(given: Sequence[Report | Path]) -> str:
     """What a side is called: its report, or the first of several and their number."""
-    first = given[0]
-    name = str(first.meta.path if isinstance(first, Report) else first)
-    return name if len(given) == 1 else f"{name} and {len(given) - 1} more"
+    first, *more = _paths(given)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:
+    return tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from statistics import mean
@@ -71,6 +71,7 @@ class Comparison:
         pairs: The sides, rank by rank; the first is the one that the page is about.
         names: What the sides are called.
         reason: Why the whole is compared and not its iterations, where that is so.
+        paths: What was given as base and as new.
         gate: What became of a gate, where one was asked for.
         others: Comparisons of what other tools recorded of the same runs, by tool.
     """
@@ -80,13 +81,10 @@ class Comparison:
     pairs: tuple[Pair, ...]
     names: tuple[str, str]
     reason: str = ""
+    paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     gate: Gate | None = None
     others: dict[str, Comparison] = field(default_factory=dict)
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
-
-    def joined_with(self, others: dict[str, Comparison]) -> Comparison:
-        """The same with what other tools recorded."""
-        return replace(self, others=others)
 
     @property
     def pair(self) -> Pair:

@@ -380,5 +380,9 @@ _SECTIONS: Final = (_kernels, _operators, _counters, _ranges, _waiting_calls, _f
 
 
 def _more(found: Comparison) -> str:
-    tables = command("kanalyze", "show", "compare_kernels", *found.names)
-    return f"{tables}\n{command('kanalyze', 'compare', *found.names, '--format', 'markdown')}"
+    base, new = found.paths
+    single = len(base) == len(new) == 1
+    sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
+    lines = [["show", "compare_kernels", *sides]] if single else []
+    lines.append(["compare", *sides, "--format", "markdown"])
+    return "\n".join(command("kanalyze", *words) for words in lines)
