@@ -113,7 +113,7 @@ def _what(found: Comparison) -> str:
     if found.base.about.scope == "kernels":
         return "The sum of all kernels"
     if not each:
-        return "The whole recording" if found.base.about.scope == "whole" else f"The window {found.base.about.scope}"
+        return "The whole recording" if found.base.about.scope == "whole" else f"The {found.base.about.scope}"
     return f"A {each}" if each in ("step", "repetition", "request") else f"Each {each!r}"
 
 

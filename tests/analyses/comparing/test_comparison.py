@@ -48,3 +48,12 @@ def test_a_baseline_is_its_runs():
         again = loaded(dumped(runs), Path("base.kz"))
         assert [one.about for one in again] == [one.about for one in runs]
         assert all(one.slots.equals(other.slots) for one, other in zip(again, runs, strict=True))
+
+
+def test_a_window_of_iterations_is_compared_per_iteration():
+    path = ROOT / "sample_reports/launch_bound_plain"
+    single, three = (comparison([path], [path], Asked({"window": text})) for text in ("step#2", "step#2..step#4"))
+    assert three.base.about.iterations == 3
+    assert three.base.about.each == "step"
+    assert three.verdict.base_ns * 3 > single.verdict.base_ns * 2
+    assert single.base.about.scope == "window 'step#2'"
