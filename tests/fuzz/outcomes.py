@@ -99,7 +99,8 @@ def _drawn(page_of: Callable[[Report], Shown], report: Report) -> str | pl.DataF
     except KanalyzeError as error:
         return error.slug
     text = render([page], Look(100, colour=False), 8)
-    return pl.DataFrame({"line": text.splitlines()[1:]})  # the first line has the report's name
+    # the first line has the report's name, and so have the commands at the end
+    return pl.DataFrame({"line": text.partition("\nMore: ")[0].splitlines()[1:]})
 
 
 @cache
