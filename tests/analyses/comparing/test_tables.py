@@ -70,7 +70,8 @@ def test_operators_sum_to_what_both_sides_have(base, new, iterations):
     sides = [run(iterations=iterations, ops=[(path, *row) for path, row in side.items()]) for side in (base, new)]
     found = rows_of("compare_ops", *sides)
     for name, side in (("base_ns", base), ("new_ns", new)):
-        assert found.get_column(name).sum() == round(sum(row[2] for row in side.values()) / iterations)
+        mean = sum(row[2] for row in side.values()) / iterations
+        assert abs(found.get_column(name).sum() - mean) <= 0.5001  # either whole number of a mean in the middle
     named = [f"{name}_{what}" for name in ("base", "new") for what in ("ns", "count")]
     alone = found.filter(pl.col("change").is_in(["new", "gone"]))
     for row in alone.iter_rows(named=True):
