@@ -1,5 +1,7 @@
 """Tables of two sides, on digests made by hand: operators, memory, findings, ranks."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -130,6 +132,6 @@ def test_of_captures_the_operators_are_of_the_traces():
     trace = run(ops=[("a", 1, 1, 5)])
     whole = compared([run()], [run()], ("base", "new"))
     assert whole.table("compare_ops").is_empty()
-    joined = whole.joined_with({"torch.profiler": compared([trace], [trace], ("base", "new"))})
+    joined = replace(whole, others={"torch.profiler": compared([trace], [trace], ("base", "new"))})
     assert joined.table("compare_ops").get_column("path").to_list() == ["a"]
     assert joined.tables["compare_ops"].height == 1
