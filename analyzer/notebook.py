@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -263,7 +263,7 @@ def compare(  # noqa: PLR0913 - the options of the command
     asked = sides.Asked(where, limits=_pair.Limits(least_effect=least_effect, floor=floor))
     found = sides.comparison(_side("base", base), _side("new", new), asked)
     others: dict[str, _comparison.Comparison] = {tool: _compared_well(one) for tool, one in found.others.items()}
-    return _compared_well(found.joined_with(others))
+    return _compared_well(replace(found, others=others))
 
 
 def _compared_well(found: _comparison.Comparison) -> NotebookComparison:
