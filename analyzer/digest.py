@@ -154,7 +154,6 @@ class About:
         iterations: Number of iterations that the times are of, 1 where there is none.
         recorded_iterations: Number of iterations of that name in the recording, of any kind; 0 where there is none.
         ns: Length of the window of the device.
-        loading_ns: Time of the recording in which modules were loaded, contexts created, and the host was at work.
         gpu: Model of the GPU.
         driver: Version of the driver.
         clock_hz: Highest clock of the GPU.
@@ -174,7 +173,6 @@ class About:
     iterations: int = 1
     recorded_iterations: int = 0
     ns: int = 0
-    loading_ns: int = 0
     gpu: str = ""
     driver: str = ""
     clock_hz: int = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._pair import Limits, Pair
+from kanalyze.analyses.comparing._pair import ALONE, Limits, Pair
 from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, sides_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from kanalyze.digest import Digest
 
 Word = Literal["faster", "slower", "same", "cannot tell"]
-
-#: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
-ALONE: Final = 0.05
 
 #: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
 _ENOUGH: Final = 5

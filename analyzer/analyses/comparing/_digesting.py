@@ -21,7 +21,7 @@ from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._marks import NUMBER
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, lengths_ns, steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
@@ -97,7 +97,7 @@ def digests_of(report: Report, *, whole: bool = False) -> list[Digest]:
 
 def _view(report: Report, device: int, *, whole: bool) -> _View:
     """The steady part of a process on its main device, the window in scope, or all of it."""
-    steady = None if whole or report.scope.window is not None else _steady(report)
+    steady = None if whole or report.scope.window is not None else known_steady_part(report)
     if steady is None:
         own = report.narrow(device=device)
         return _View(own, own, device, None)
@@ -114,13 +114,6 @@ def _host_window(steady: SteadyPart) -> Window:
     last = steady.rows.filter(pl.col("window") == steady.last)
     end = last.item(0, "start_ns") + last.item(0, "dur_ns")
     return replace(steady.window, start_ns=start, end_ns=end)
-
-
-def _steady(report: Report) -> SteadyPart | None:
-    try:
-        return steady_part(report)
-    except CannotTellError:
-        return None
 
 
 def _digest(report: Report, view: _View, rank: int) -> Digest:
@@ -183,52 +176,41 @@ def _counted(report: Report) -> Digest:
         .agg(launches=pl.len(), mean=pl.col("value").mean())
     )
     total = int(slots.get_column("exclusive_ns").sum())
-    about = _about_counted(report, total)
+    about = replace(_about_program(report, report.devices, report.processes), ns=total)
     buckets = pl.DataFrame({"bucket": ["kernel"], "detail": [None], "ns": [total]}, schema=BUCKETS.schema)
     return Digest(about, buckets=buckets, slots=SLOTS.select(slots), counters=COUNTERS.select(sums))
 
 
-def _about_counted(report: Report, ns: int) -> About:
-    meta = report.meta
-    model, clock = report.devices.select("name", "clock_hz").row(0) if report.devices.height else (None, None)
-    names = report.processes.get_column("name").drop_nulls()
-    return About(
-        name=str(meta.path),
-        tool=" ".join(filter(None, (meta.tool, meta.tool_version))),
-        scope=COUNTED,
-        ns=ns,
-        gpu=model or "",
-        driver=meta.driver_version or "",
-        clock_hz=clock or 0,
-        program=names.item(0) if len(names) else "",
-        **_turn(meta),
-    )
-
-
 def _about(report: Report, view: _View, ns: int, rank: int) -> About:
-    meta, steady, window = report.meta, view.steady, report.scope.window
-    gpu = report.devices.filter(pl.col("device") == view.device)
-    model, clock = gpu.select("name", "clock_hz").row(0) if gpu.height else (None, None)
-    names = report.processes.filter(pl.col("device") == view.device).get_column("name").drop_nulls()
-    host = ledger(report.whole).filter(
-        (pl.col("device") == view.device) & pl.col("bucket").cast(pl.String).is_in(["loading", "host"])
-    )
-    return About(
-        name=str(meta.path),
-        tool=" ".join(filter(None, (meta.tool, meta.tool_version))),
+    """What is known of a run with a timeline."""
+    steady, window = view.steady, report.scope.window
+    on_device = pl.col("device") == view.device
+    return replace(
+        _about_program(report, report.devices.filter(on_device), report.processes.filter(on_device)),
         scope=STEADY if steady is not None else WHOLE if window is None else str(report.scope),
         each=(steady.each if steady is not None else window.each if window is not None and window.count else "") or "",
         found_by=steady.found_by if steady is not None else "",
         iterations=(steady.number if steady is not None else window.count if window is not None else 1) or 1,
         recorded_iterations=steady.rows.filter(pl.col("name") == steady.each).height if steady is not None else 0,
         ns=ns,
-        loading_ns=int(host.get_column("ns").sum()),
+        recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
+        rank=rank,
+    )
+
+
+def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) -> About:
+    """What is known of any run: its tool, the first of its GPUs and programs, and its turn."""
+    meta = report.meta
+    model, clock = gpus.select("name", "clock_hz").row(0) if gpus.height else (None, None)
+    names = processes.get_column("name").drop_nulls()
+    return About(
+        name=str(meta.path),
+        tool=" ".join(filter(None, (meta.tool, meta.tool_version))),
+        scope=COUNTED,
         gpu=model or "",
         driver=meta.driver_version or "",
         clock_hz=clock or 0,
         program=names.item(0) if len(names) else "",
-        recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
-        rank=rank,
         **_turn(meta),
     )
 

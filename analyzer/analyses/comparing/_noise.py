@@ -11,6 +11,7 @@ import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._matching import slots_of
+from kanalyze.analyses.comparing._pair import LEAST_SHARE
 from kanalyze.errors import BadBaselineError, IncomparableError
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 
 #: The layout of a stored floor.
 VERSION: Final = 1
-
-#: Kernels below this part of an iteration say little.
-_LEAST_SHARE: Final = 0.001
 
 #: The part of all kernels whose noise is below that of the floor for single kernels.
 _MOST: Final = 0.95
@@ -81,7 +79,7 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     for name, row in zip(slots.rows.get_column("name"), slots.ns, strict=True):
         if name is not None:
             kernels[name] = kernels.get(name, 0) + row
-    told = _floors({name: list(values) for name, values in kernels.items()}, _LEAST_SHARE * mean_ns)
+    told = _floors({name: list(values) for name, values in kernels.items()}, LEAST_SHARE * mean_ns)
     ratios = [floor.least_ratio - 1 for _, floor in told.values()]
     rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
     about = digests[0].about

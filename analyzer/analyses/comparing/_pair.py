@@ -30,8 +30,8 @@ _FALSE_SHARE: Final = 0.05
 #: Least part of an iteration that a row takes on either side, to be told to have changed.
 LEAST_SHARE: Final = 0.001
 
-#: With one run a side nothing says how much runs vary: from this change on a row is told to have changed.
-_ALONE: Final = 0.05
+#: Between two single runs of the same program, the part by which times may differ where nothing says by how much.
+ALONE: Final = 0.05
 
 #: Parts are apportioned in proportion to times in this part of a nanosecond.
 _FINE: Final = 1000
@@ -170,7 +170,7 @@ def changes(pair: Pair, base: Floats, new: Floats) -> Changes:
     beyond = (ratio > 1 + pair.limits.least_effect) | (ratio < 1 / (1 + pair.limits.least_effect))
     nothing = np.full(len(before), np.nan)
     if not pair.repeated:
-        alone = max(pair.limits.least_effect, _ALONE if pair.limits.rows_floor is None else pair.limits.rows_floor)
+        alone = max(pair.limits.least_effect, ALONE if pair.limits.rows_floor is None else pair.limits.rows_floor)
         clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
         return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
     tested = np.flatnonzero(both & large)

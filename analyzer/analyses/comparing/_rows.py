@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing._pair import integers
@@ -11,6 +12,8 @@ from kanalyze.schema import Column
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from kanalyze.analyses.comparing._pair import Changes, Floats, Pair
 
 #: The columns about time that all of these tables have.
@@ -41,6 +44,19 @@ def times(base: Floats, new: Floats, whole: tuple[int, int] | None = None) -> li
     else:
         before, after = (pl.Series(integers(side, ns), dtype=pl.Int64) for side, ns in zip(means, whole, strict=True))
     return [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
+
+
+def summed(values: Floats, groups: Iterable[Sequence[int]]) -> Floats:
+    """The sums of `values` [rows, runs] over the rows of each group: [groups, runs]."""
+    return np.array([values[list(rows)].sum(axis=0) for rows in groups])
+
+
+def whole_means(column: str, values: tuple[Floats, Floats] | list[Floats]) -> list[pl.Series]:
+    """The columns ``base_`` and ``new_`` with this ending: means of values [rows, runs] as whole numbers."""
+    return [
+        pl.Series(f"{name}_{column}", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
+        for name, side in zip(("base", "new"), values, strict=True)
+    ]
 
 
 def counts(base: Floats, new: Floats) -> list[pl.Series]:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, whole_means
 from kanalyze.schema import Column, Table
-from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Pair
@@ -46,10 +45,7 @@ def compare_copies(pair: Pair) -> pl.DataFrame:
     )
     if keys.is_empty():
         return TABLE.empty()
-    sizes = [
-        pl.Series(f"{name}_bytes", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
-        for name, side in zip(("base", "new"), values["bytes"], strict=True)
-    ]
+    sizes = whole_means("bytes", values["bytes"])
     times = compared(pair, *values["exclusive_ns"])
     frame = pl.DataFrame([keys.get_column("name").alias("operation"), *counts(*values["count"]), *sizes, *times])
     return TABLE.select(by_size(frame, "operation"))

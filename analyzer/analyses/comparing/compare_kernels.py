@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, GONE, KERNEL, NEW, SAME, SHAPE, SPLIT
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, times
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, summed, times
 from kanalyze.analyses.comparing.compare import compare
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from kanalyze.analyses.comparing._matching import Slots
-    from kanalyze.analyses.comparing._pair import Floats, Pair
+    from kanalyze.analyses.comparing._pair import Pair
 
 CHANGES: Final = (SAME, SHAPE, KERNEL, FUSED, SPLIT, NEW, GONE)
 
@@ -64,7 +63,7 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     if not groups:
         return TABLE.empty()
     ns, number = [
-        (_summed(sides[0], [group[0] for group in groups]), _summed(sides[1], [group[1] for group in groups]))
+        (summed(sides[0], [group[0] for group in groups]), summed(sides[1], [group[1] for group in groups]))
         for sides in ((base.ns, new.ns), (base.counts, new.counts))
     ]
     spans = times(ns[0], ns[1], _busy_ns(pair))
@@ -90,11 +89,6 @@ def groups_of(pair: Pair) -> list[tuple[Sequence[int], Sequence[int], str]]:
         group[0].extend(block.base)
         group[1].extend(block.new)
     return list(found.values())
-
-
-def _summed(values: Floats, rows: Iterable[Sequence[int]]) -> Floats:
-    """The sums of `values` [slots, runs] over the slots of each group."""
-    return np.array([values[list(one)].sum(axis=0) for one in rows])
 
 
 def _busy_ns(pair: Pair) -> tuple[int, int]:

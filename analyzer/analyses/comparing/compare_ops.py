@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, certainty, counts, times
+from kanalyze.analyses.comparing._rows import (
+    CERTAINTY,
+    COUNTS,
+    TIMES,
+    by_size,
+    certainty,
+    counts,
+    summed,
+    times,
+    whole_means,
+)
 from kanalyze.analyses.operators._paths import ARROW
 from kanalyze.schema import Column, Table
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from kanalyze.analyses.comparing._pair import Floats, Pair
 
@@ -87,14 +97,10 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
         return TABLE.empty()
     paths = keys.get_column("path").to_list()
     groups = _groups(paths, [_had(values, side) for side in (0, 1)])
-    base, new = (_summed(side, (group.rows for group in groups)) for side in values["device_ns"])
-    calls = [_summed(side, (group.outer for group in groups)) for side in values["count"]]
-    host = [_summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
+    base, new = (summed(side, (group.rows for group in groups)) for side in values["device_ns"])
+    calls = [summed(side, (group.outer for group in groups)) for side in values["count"]]
+    host = [summed(side, (group.rows for group in groups)) for side in values["self_host_ns"]]
     whole = nearest(float(side.mean(axis=1).sum()) for side in (base, new))
-    selves = [
-        pl.Series(f"{name}_self_host_ns", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
-        for name, side in zip(("base", "new"), host, strict=True)
-    ]
     frame = pl.DataFrame(
         [
             pl.Series("path", [group.path or None for group in groups], dtype=pl.String),
@@ -102,7 +108,7 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
             *_names(paths, groups, values["count"]),
             *counts(calls[0], calls[1]),
             *times(base, new, (whole[0], whole[1])),
-            *selves,
+            *whole_means("self_host_ns", host),
             *certainty(pair.changed(base, new)),
         ]
     )
@@ -139,11 +145,6 @@ def _nearest(path: str, known: set[str]) -> str:
     while above and above not in known:
         above = above.rpartition(ARROW)[0]
     return above
-
-
-def _summed(values: Floats, rows: Iterable[Sequence[int]]) -> Floats:
-    """The sums of `values` [paths, runs] over the paths of each group."""
-    return np.array([values[list(one)].sum(axis=0) for one in rows])
 
 
 def _names(paths: Sequence[str], groups: Sequence[_Group], calls: tuple[Floats, Floats]) -> list[pl.Series]:

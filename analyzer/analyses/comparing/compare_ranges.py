@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts
+from kanalyze.analyses.comparing._rows import CERTAINTY, COUNTS, TIMES, by_size, compared, counts, whole_means
 from kanalyze.schema import Column, Table
-from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Pair
@@ -43,9 +42,6 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
     keys, values = pair.per_iteration(lambda one: one.ranges, ("range",), ("count", "ns", "busy_ns"))
     if keys.is_empty():
         return TABLE.empty()
-    busy = [
-        pl.Series(f"{name}_busy_ns", nearest(side.mean(axis=1).tolist()), dtype=pl.Int64)
-        for name, side in zip(("base", "new"), values["busy_ns"], strict=True)
-    ]
+    busy = whole_means("busy_ns", values["busy_ns"])
     frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["ns"]), *busy])
     return TABLE.select(by_size(frame, "range"))

@@ -16,6 +16,7 @@ from kanalyze.analyses.iterations._marks import launched_work, of_process
 from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.errors import CannotTellError
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.window import Window
 
@@ -131,6 +132,14 @@ def _lengths(report: Report, process: int | None, rows: pl.DataFrame, name: str)
     lengths = lengths.filter(lengths > 0)
     ahead = late >= _NOTABLE * median_of(own, "dur_ns") and len(lengths)
     return lengths if ahead else own.get_column("dur_ns")
+
+
+def known_steady_part(report: Report) -> SteadyPart | None:
+    """The :func:`steady_part`; None also where the report cannot tell."""
+    try:
+        return steady_part(report)
+    except CannotTellError:
+        return None
 
 
 def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:

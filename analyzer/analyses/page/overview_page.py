@@ -21,7 +21,7 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import TABLE as LEDGER
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, spread_of, steady_part
+from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, spread_of
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.iterations.phases import phases
@@ -138,7 +138,7 @@ class Overview:
 def overview(report: Report, *, whole: bool = False) -> Overview:
     """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it."""
     read_first(report, READS)
-    steady = None if whole or report.scope.window is not None else _steady(report)
+    steady = None if whole or report.scope.window is not None else known_steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
     want_names(view)
     tables, reasons = _made(report, {"culprits": lambda: culprits(view), "ledger": lambda: ledger(view)})
@@ -184,13 +184,6 @@ def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
     if steady is not None and steady.device in known:
         return steady.device
     return int(spans.sort("busy_ns", "device", descending=[True, False]).item(0, "device"))
-
-
-def _steady(report: Report) -> SteadyPart | None:
-    try:
-        return steady_part(report)
-    except CannotTellError:
-        return None
 
 
 def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Callable[[], pl.DataFrame]]:
