@@ -98,7 +98,7 @@ def _damage_tree(rng: Random, target: Path, how: str) -> None:
         made = damage_texts.repeat_key(rng, text)
     else:
         made = damage_texts.damage_json(rng, text, how)
-    target.write_bytes(gzip.compress(made, 1) if packed else made)
+    target.write_bytes(gzip.compress(made, 1, mtime=0) if packed else made)
 
 
 def cases(form: str, first: int = 0) -> Iterator[Case]:
