@@ -20,6 +20,8 @@ from kanalyze.analyses.ranges._instances import compare
 from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
+from kanalyze.renderers.page.comparison import answer
+from kanalyze.sides import Asked, comparison
 from support import examples
 from support.real_reports import real_summary
 
@@ -63,6 +65,16 @@ def first_column(text: str) -> list[str]:
 def test_console_examples_print_what_they_show(path):
     text = path.read_text()
     assert examples.refreshed(text) == text, REFRESH
+
+
+def test_the_table_of_the_seeds_has_the_verdicts_of_compare():
+    text = sections((ROOT / "docs/comparing.md").read_text())["The seeds' comparisons, told by one command"]
+    rows = re.findall(r"^\| `(\w+)` → `(\w+)` \| [^|]+ \| ([^|]+) \|$", text, flags=re.MULTILINE)
+    assert len(rows) == 10
+    for *names, said in rows:
+        base, new = (ROOT / f"sample_reports/seeds/{name}.kz" for name in names)
+        told = answer(comparison([base], [new], Asked({}))).removeprefix("A step ")
+        assert told.replace(", 3 against 3 runs", "").startswith(said), names
 
 
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)

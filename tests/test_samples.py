@@ -2,11 +2,14 @@
 
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+import polars.selectors as cs
 import pytest
 
 import kanalyze
+from kanalyze.digest import TABLES, Digest, loaded
 from support.command import REPORTS, SAMPLES, run
 from support.nsys_csv import TIMES, agrees, fields_of
 from support.real_reports import real_report
@@ -25,6 +28,17 @@ NAMES = (
 )
 #: Baselines of `kanalyze compare`: the runs of a program, reduced.
 BASELINES = ("loop_base.kz", "loop_fuse.kz")
+#: The same of the seeds' variants, three runs each.
+SEEDS = tuple(
+    f"{program}_{variant}"
+    for program, variants in {
+        "gelu": ("compile", "cuda", "manual", "torch", "triton"),
+        "matmul": ("bf16", "float32", "tf32"),
+        "matmulcu": ("blocked", "naive", "tiled"),
+        "square": ("mul", "pow", "square"),
+    }.items()
+    for variant in variants
+)
 FOLDERS = [pytest.param(SAMPLES / name, id=name) for name in NAMES]
 EVERY_FOLDER = pytest.mark.parametrize("folder", FOLDERS)
 
@@ -46,7 +60,8 @@ def manifest_of(folder: Path) -> dict:
 
 
 def test_there_are_these_and_no_other_and_all_are_small():
-    assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *sorted([*NAMES, *BASELINES])]
+    assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *sorted([*NAMES, *BASELINES, "seeds"])]
+    assert sorted(path.name for path in (SAMPLES / "seeds").iterdir()) == [f"{name}.kz" for name in SEEDS]
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000
 
 
@@ -103,14 +118,64 @@ def test_nothing_is_left_to_redact(folder):
     assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
 
 
-def test_baselines_are_small_tell_no_place_and_say_what_was_changed():
+@pytest.mark.parametrize("name", [*BASELINES, *(f"seeds/{name}.kz" for name in SEEDS)])
+def test_baselines_are_small_tell_no_place_and_are_named(name):
+    held = (SAMPLES / name).read_bytes()
+    assert len(held) < 20_000
+    texts = [text for run in loaded(held, SAMPLES / name) for text in texts_of(run)]
+    assert texts
+    assert not [text for text in texts for place in PLACES if place.decode() in text]
+    assert f"`{name}`" in (SAMPLES / "README.md").read_text()
+
+
+def texts_of(run: Digest) -> list[str]:
+    """All texts that a run of a baseline holds."""
+    tables = [getattr(run, name).select(cs.string()) for name in TABLES]
+    every = [text for table in tables for column in table for text in column.drop_nulls()]
+    return [*every, *(value for value in asdict(run.about).values() if isinstance(value, str))]
+
+
+#: What CUDA events said of two variants without a profiler; of matmulcu, the kernels under nsys: docs/comparing.md.
+TRUTH = {
+    ("square_square", "square_mul"): "same",
+    ("square_square", "square_pow"): "same",
+    ("square_mul", "square_pow"): "same",
+    ("gelu_torch", "gelu_triton"): "same",
+    ("gelu_torch", "gelu_compile"): "cannot tell",  # is the same, and launches more slowly under nsys
+    ("gelu_manual", "gelu_torch"): "faster",
+    ("gelu_triton", "gelu_cuda"): "slower",
+    ("matmul_float32", "matmul_tf32"): "faster",
+    ("matmul_float32", "matmul_bf16"): "faster",
+    ("matmulcu_naive", "matmulcu_tiled"): "faster",
+    ("matmulcu_tiled", "matmulcu_blocked"): "faster",
+}
+WORDS_BACK = {"faster": "slower", "slower": "faster"}
+
+
+@pytest.mark.parametrize(("base", "new"), TRUTH, ids=str)
+def test_the_seeds_comparisons_say_what_is_known_forth_and_back(base, new):
+    paths = [SAMPLES / f"seeds/{name}.kz" for name in (base, new)]
+    forth, back = kanalyze.compare(*paths), kanalyze.compare(*reversed(paths))
+    word = TRUTH[base, new]
+    assert (forth.verdict.word, back.verdict.word) == (word, WORDS_BACK.get(word, word))
+    assert (len(forth.base.digests), len(forth.new.digests), forth.doubts) == (3, 3, [])
+
+
+def test_the_kernels_of_the_seeds_are_what_they_are_known_to_be():
+    found = kanalyze.compare(SAMPLES / "seeds/gelu_manual.kz", SAMPLES / "seeds/gelu_torch.kz").kernels
+    assert found.select("change", "base_count", "new_count").rows() == [("fused", 8.0, 1.0)]
+    found = kanalyze.compare(SAMPLES / "seeds/gelu_triton.kz", SAMPLES / "seeds/gelu_cuda.kz").kernels
+    assert found.select("base_ns", "new_ns", "changed").rows() == [(127_309, 229_067, True)]
+    tiled = SAMPLES / "seeds/matmulcu_tiled.kz"
+    for other, ns in (("naive", 345_200), ("blocked", 82_300)):
+        (row,) = kanalyze.compare(tiled, SAMPLES / f"seeds/matmulcu_{other}.kz").kernels.to_dicts()
+        assert row["base_kernel"].startswith("matmul_tiled(")
+        assert (row["base_ns"], row["new_ns"]) == (pytest.approx(234_000, rel=0.001), pytest.approx(ns, rel=0.001))
+
+
+def test_two_kernels_that_became_one_are_all_that_changed():
     """Two kernels became one, which took 51 µs off a step where nothing recorded it."""
     base, new = (SAMPLES / name for name in BASELINES)
-    for path in (base, new):
-        held = path.read_bytes()
-        assert len(held) < 20_000
-        assert not [place for place in PLACES if place in held]
-        assert f"`{path.name}`" in (SAMPLES / "README.md").read_text()
     found = kanalyze.compare(base, new)
     assert (found.verdict.word, len(found.base.digests), len(found.new.digests)) == ("faster", 4, 4)
     fused = found.kernels.filter("changed").select("change", "base_count", "new_count", "delta_ns").rows()

@@ -10,7 +10,7 @@ from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers.page.sections import unversioned
 from kanalyze.renderers.page.time import Block, Page
-from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.renderers.text.grid import ARROW, Grid, Head, Section, of
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.comparing._sides import Side
-
-#: Between an operator and what it called.
-ARROW: Final = " → "
 
 #: Rows of each table, unless told.
 ROWS: Final = 6
@@ -189,7 +186,15 @@ def _waterfall(found: Comparison, top: int) -> Section:
     cells.append(("together", units.time(verdict.base_ns), units.time(verdict.new_ns), signed(delta), ""))
     heads = (Head("bucket", left=True), Head("base"), Head("new"), Head("difference"), Head("", left=True))
     remark = f"per {found.each}, mean of {units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
-    return Section("WHERE THE DIFFERENCE WENT", remark if found.base.about.each else "", Grid(heads, cells))
+    foot = _unchanged(found.table("compare_kernels"))
+    return Section("WHERE THE DIFFERENCE WENT", remark if found.base.about.each else "", Grid(heads, cells), foot)
+
+
+def _unchanged(kernels: pl.DataFrame) -> str:
+    """That no kernel changed, where there are some; those that did have a section."""
+    if kernels.is_empty() or kernels.get_column("changed").any():
+        return ""
+    return f"Kernels and copies: {kernels.height:,} within noise."
 
 
 def _bar(part: float) -> str:
@@ -236,13 +241,13 @@ def _changes(
     change = [Head("", left=True)] if kinds else []
     heads = (Head("difference"), *change, Head("count"), Head("time", spare=True), Head(plain, left=True))
     remark = f"{units.plural(changed.height, 'change')}, {table.height - changed.height:,} within noise"
-    return Section(title, remark, Grid(heads, cells, cut=True))
+    return Section(title, remark, Grid(heads, cells, cut=True, broken=plain == "kernel"))
 
 
 def _kernel(row: dict[str, Any], names: dict[str, str]) -> str:
     """What became of what, where it was launched."""
     base, new = (_several(row, side, names) for side in ("base", "new"))
-    told = base if base == new or not new else new if not base else f"{base} → {new}"
+    told = base if base == new or not new else new if not base else f"{base}{ARROW}{new}"
     return f"{told} in {row['range']}" if row["range"] else told
 
 

@@ -39,6 +39,9 @@ LEAST_NAME: Final = 20
 _LEAST_CUT: Final = 12
 
 
+#: Between what was and what became of it, and between an operator and what it called.
+ARROW: Final = " → "
+
 #: A number and its unit, kept on one line.
 QUANTITY: Final = re.compile(r"(\d) (%|[nµm]?s|[kMGT]?B(?:/s)?)(?!\w)")
 
@@ -59,13 +62,14 @@ class Grid(NamedTuple):
     """A grid of texts.
 
     With `named` the last column holds whole kernel names, for a renderer to shorten; with `cut` it ends where the
-    line does.
+    line does, with `broken` only behind an arrow, from which it goes on below.
     """
 
     heads: tuple[Head, ...]
     rows: Sequence[tuple[str, ...]] = ()
     named: bool = False
     cut: bool = False
+    broken: bool = False
 
     def names(self) -> list[str]:
         """The kernel names in the grid."""
@@ -76,7 +80,7 @@ class Grid(NamedTuple):
         return width - self._width(self._fitting(width)[:-1]) - len(_GAP)
 
     def lines(self, width: int, names: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
-        """The heading line and one line per row; kernel names replaced through `names`."""
+        """The heading line and one line per row, two where one is broken; kernel names replaced through `names`."""
         kept = self._fitting(width)
         heads = [self.heads[column] for column in kept]
         cells = [[outlets.line(row[column]) for column in kept] for row in self.rows]
@@ -85,6 +89,7 @@ class Grid(NamedTuple):
             cells = [[*row[:-1], name] for row, name in zip(cells, shown, strict=True)]
         if self.cut:
             room = max(width - self._width(kept[:-1]) - len(_GAP), _LEAST_CUT)
+            cells = [part for row in cells for part in (_broken(row, room) if self.broken else [row])]
             cells = [[*row[:-1], _cut(row[-1], room)] for row in cells]
         widths = [max(len(head.text), *(len(row[i]) for row in cells), 0) for i, head in enumerate(heads)]
         texts = [_joined(row, heads, widths) for row in ([head.text for head in heads], *cells)]
@@ -161,6 +166,14 @@ def wrapped(text: str, width: int, indent: str = "") -> list[str]:
     width = max(width, LEAST_NAME)
     lines = textwrap.wrap(bound, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines]
+
+
+def _broken(row: list[str], room: int) -> list[list[str]]:
+    """The row, in two where its last cell is too long: what stands from an arrow on is below."""
+    before, arrow, after = row[-1].partition(ARROW)
+    if len(row[-1]) <= room or not arrow:
+        return [row]
+    return [[*row[:-1], before], [*("" for _ in row[:-1]), f"{arrow.lstrip()}{after}"]]
 
 
 def _cut(text: str, room: int) -> str:

@@ -29,6 +29,20 @@ def test_what_is_cut_ends_where_the_line_does():
     ]
 
 
+def test_what_is_broken_goes_on_below_from_its_arrow():
+    rows = [("1", "short → new"), ("2", "twenty letters long → quite other")]
+    grid = Grid((Head("count"), Head("kernel", left=True)), rows)
+    assert grid._replace(cut=True, broken=True).lines(29) == (
+        "count  kernel",
+        ["    1  short → new", "    2  twenty letters long", "       → quite other"],
+    )
+    assert grid._replace(cut=True, broken=True).lines(22) == (
+        "count  kernel",
+        ["    1  short → new", "    2  twenty letters…", "       → quite other"],
+    )
+    assert grid._replace(cut=True).lines(29)[1] == ["    1  short → new", "    2  twenty letters long →…"]
+
+
 def test_wide_columns_are_left_out_before_the_last_gets_little_room():
     assert lines(48, cut=True) == [
         " time  count  name",
