@@ -183,6 +183,11 @@ class About:
     collection: str = ""
     side: str = ""
 
+    @property
+    def iteration_ns(self) -> float:
+        """The mean time of an iteration."""
+        return self.ns / self.iterations
+
 
 def _empty(name: str) -> pl.DataFrame:
     return TABLES[name].empty()

@@ -140,6 +140,31 @@ class NotebookComparison(_comparison.Comparison):
         """Copies and memsets by kind, with their bytes: table `compare_copies`."""
         return self.table("compare_copies")
 
+    @property
+    def ops(self) -> pl.DataFrame:
+        """Operators of traces by the call tree: table `compare_ops`."""
+        return self.table("compare_ops")
+
+    @property
+    def memory(self) -> pl.DataFrame:
+        """Peaks and allocations by kind of memory: table `compare_memory`."""
+        return self.table("compare_memory")
+
+    @property
+    def findings(self) -> pl.DataFrame:
+        """Findings that went, came or stay: table `compare_findings`."""
+        return self.table("compare_findings")
+
+    @property
+    def counters(self) -> pl.DataFrame:
+        """Counters of ncu kernel by kernel: table `compare_counters`."""
+        return self.table("compare_counters")
+
+    @property
+    def ranks(self) -> pl.DataFrame:
+        """Ranks before and after, each with its verdict: table `compare_ranks`."""
+        return self.table("compare_ranks")
+
     def __repr__(self) -> str:
         """Both sides and the verdict, in one line."""
         base, new = self.names

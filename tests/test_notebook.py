@@ -139,7 +139,7 @@ def test_a_comparison_has_a_verdict_and_frames(fused):
     assert verdict.low < verdict.ratio < verdict.high < 1
     assert fused.buckets["delta_ns"].sum() == verdict.new_ns - verdict.base_ns
     assert fused.kernels.filter("changed")["change"].to_list() == ["fused"]
-    for name in ("kernels", "ranges", "calls", "copies"):
+    for name in ("kernels", "ranges", "calls", "copies", "ops", "memory", "findings", "counters", "ranks"):
         assert getattr(fused, name).equals(fused.tables[f"compare_{name}"])
     assert repr(fused).endswith("loop_fuse.kz': faster>")
 

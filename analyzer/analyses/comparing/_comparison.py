@@ -32,7 +32,7 @@ _RECORDED_BY: Final = {"compare_ops": "torch.profiler", "compare_counters": "ncu
 
 
 class Verdict(NamedTuple):
-    """Whether new is faster, and how sure that is.
+    """The judgement of new against base, and how sure it is.
 
     Attributes:
         word: faster, slower, same, or cannot tell.
@@ -69,7 +69,7 @@ class Comparison:
         names: What the sides are called.
         reason: Why the whole is compared and not its iterations, where that is so.
         paths: What was given as base and as new.
-        gate: What became of a gate, where one was asked for.
+        gate: The outcome of a gate, where one was asked for.
         others: Comparisons of what other tools recorded of the same runs, by tool.
     """
 
@@ -105,12 +105,12 @@ class Comparison:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Whether new is faster, and how sure that is."""
+        """The judgement of new against base, and how sure it is."""
         return verdict_of(self.pair)
 
     @cached_property
     def doubts(self) -> list[Doubt]:
-        """What differs beside the program, and what is missing to judge."""
+        """Differences beside the program, and what is missing to judge."""
         return doubts(self.base, self.new)
 
     def table(self, name: str) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from kanalyze.analyses.iterations._parts_of_step import parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
+from kanalyze.analyses.operators._paths import ARROW, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.shared.requirements import require
@@ -182,7 +182,7 @@ def _counted(report: Report) -> Digest:
 
 
 def _about(report: Report, view: _View, ns: int, rank: int) -> About:
-    """What is known of a run with a timeline."""
+    """Metadata of a run with a timeline."""
     steady, window = view.steady, report.scope.window
     on_device = pl.col("device") == view.device
     return replace(
@@ -199,7 +199,7 @@ def _about(report: Report, view: _View, ns: int, rank: int) -> About:
 
 
 def _about_program(report: Report, gpus: pl.DataFrame, processes: pl.DataFrame) -> About:
-    """What is known of any run: its tool, the first of its GPUs and programs, and its turn."""
+    """Metadata of any run: its tool, the first of its GPUs and programs, and its turn."""
     meta = report.meta
     model, clock = gpus.select("name", "clock_hz").row(0) if gpus.height else (None, None)
     names = processes.get_column("name").drop_nulls()
@@ -287,10 +287,7 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     if "op" not in report.kinds:
         return pl.Series("op", [None], dtype=pl.String).new_from_index(0, work.height)
     rows, ran = host_tree(report).rows, launched_work(report)
-    included = rows.select(pl.col("kind") == "op").to_series()
-    names = rows.get_column("name").cast(pl.String)
-    numbers = path_numbers(rows, included, names)
-    texts = path_texts(path_nodes(rows, numbers, included, names), lambda above, label: above + pl.lit(ARROW) + label)
+    numbers, texts = operator_paths(rows)
     known = ran.select("event_id", number=gathered(numbers, ran.get_column("operator")))
     told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
     return (

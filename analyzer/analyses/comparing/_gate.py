@@ -28,7 +28,7 @@ KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "ste
 
 
 class Gate(NamedTuple):
-    """What became of a gate.
+    """The outcome of a gate.
 
     Attributes:
         state: Whether new is within the limit, beyond it, or neither can be said.
@@ -94,7 +94,7 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
 
 
 def _refused(found: Comparison, allowed: Collection[str]) -> str:
-    """What refuses a judgement."""
+    """The reasons against a judgement."""
     reasons = [one.text for one in found.doubts if one.kind not in allowed]
     if not found.pair.repeated and "runs" not in allowed:
         reasons.insert(0, "too few runs: two or more of each side are needed")
@@ -110,7 +110,7 @@ def _estimate(pair: Pair, metric: str, base: np.ndarray, new: np.ndarray) -> sta
 
 
 def _more_runs(base: np.ndarray, new: np.ndarray, limit: float, pair: Pair) -> str:
-    """How many runs would tell, where that is known."""
+    """The number of runs that would tell, where that is known."""
     if not pair.repeated or not base.all() or not new.all():
         return ""
     distance = abs(math.log(new.mean() / base.mean()) - math.log1p(limit))

@@ -64,7 +64,7 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     Raises:
         IncomparableError: There are fewer than two runs, or one took no time.
     """
-    times = [one.about.ns / one.about.iterations for one in digests]
+    times = [one.about.iteration_ns for one in digests]
     step = statistics.noise_floor(times) if len(times) > 1 else None
     if step is None:
         raise IncomparableError.few_runs(len(times))

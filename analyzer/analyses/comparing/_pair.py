@@ -52,6 +52,25 @@ class Limits(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Changes:
+    """How rows of times changed, an entry each.
+
+    Attributes:
+        ratio: New by base; NaN where one side has nothing.
+        low: Lower end of its 95 % interval; NaN where there is none.
+        high: Upper end.
+        share_of_false: The part of false ones among all rows that are as clear; NaN where there is no test.
+        changed: Whether it is told to have changed.
+    """
+
+    ratio: Floats
+    low: Floats
+    high: Floats
+    share_of_false: Floats
+    changed: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
 class Pair:
     """Two sides to be compared, of one rank.
 
@@ -132,54 +151,30 @@ class Pair:
         return names.drop("row"), found
 
     def changed(self, base: Floats, new: Floats) -> Changes:
-        """Which rows of times [rows, runs] have changed by more than the least effect and more than noise."""
-        return changes(self, base, new)
+        """Which rows of times [rows, runs] have changed.
 
-
-@dataclass(frozen=True)
-class Changes:
-    """How rows of times changed, an entry each.
-
-    Attributes:
-        ratio: New by base; NaN where one side has nothing.
-        low: Lower end of its 95 % interval; NaN where there is none.
-        high: Upper end.
-        share_of_false: The part of false ones among all rows that are as clear; NaN where there is no test.
-        changed: Whether it is told to have changed.
-    """
-
-    ratio: Floats
-    low: Floats
-    high: Floats
-    share_of_false: Floats
-    changed: NDArray[np.bool_]
-
-
-def changes(pair: Pair, base: Floats, new: Floats) -> Changes:
-    """Which rows of times [rows, runs] have changed.
-
-    Rows of both sides: by more than the least effect, and with several runs a side by a moderated t at a rate of false
-    ones of 5 %; with one by more than a floor. Rows of one side alone, always. Rows below a thousandth of the iteration
-    never.
-    """
-    before, after = base.mean(axis=1), new.mean(axis=1)
-    large = np.maximum(before, after) >= LEAST_SHARE * max(pair.base_ns, pair.new_ns, 1)
-    both = (before > 0) & (after > 0)
-    ratio = np.full(len(before), np.nan)
-    np.divide(after, before, out=ratio, where=both)
-    beyond = (ratio > 1 + pair.limits.least_effect) | (ratio < 1 / (1 + pair.limits.least_effect))
-    nothing = np.full(len(before), np.nan)
-    if not pair.repeated:
-        alone = max(pair.limits.least_effect, ALONE if pair.limits.rows_floor is None else pair.limits.rows_floor)
-        clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
-        return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
-    tested = np.flatnonzero(both & large)
-    estimates = statistics.moderated(base[tested], new[tested], paired=pair.paired)
-    false = statistics.benjamini_hochberg(estimates.p_value)
-    low, high, share = nothing.copy(), nothing.copy(), nothing.copy()
-    low[tested], high[tested], share[tested] = estimates.low, estimates.high, false
-    clear = np.nan_to_num(share, nan=1.0) < _FALSE_SHARE
-    return Changes(ratio, low, high, share, large & ((beyond & clear) | ~both))
+        Rows of both sides: by more than the least effect, and with several runs a side by a moderated t at a rate of
+        false ones of 5 %; with one by more than a floor. Rows of one side alone, always. Rows below a thousandth of the
+        iteration never.
+        """
+        before, after = base.mean(axis=1), new.mean(axis=1)
+        large = np.maximum(before, after) >= LEAST_SHARE * max(self.base_ns, self.new_ns, 1)
+        both = (before > 0) & (after > 0)
+        ratio = np.full(len(before), np.nan)
+        np.divide(after, before, out=ratio, where=both)
+        beyond = (ratio > 1 + self.limits.least_effect) | (ratio < 1 / (1 + self.limits.least_effect))
+        nothing = np.full(len(before), np.nan)
+        if not self.repeated:
+            alone = max(self.limits.least_effect, ALONE if self.limits.rows_floor is None else self.limits.rows_floor)
+            clear = (ratio > 1 + alone) | (ratio < 1 / (1 + alone))
+            return Changes(ratio, nothing, nothing, nothing, large & (clear | ~both))
+        tested = np.flatnonzero(both & large)
+        estimates = statistics.moderated(base[tested], new[tested], paired=self.paired)
+        false = statistics.benjamini_hochberg(estimates.p_value)
+        low, high, share = nothing.copy(), nothing.copy(), nothing.copy()
+        low[tested], high[tested], share[tested] = estimates.low, estimates.high, false
+        clear = np.nan_to_num(share, nan=1.0) < _FALSE_SHARE
+        return Changes(ratio, low, high, share, large & ((beyond & clear) | ~both))
 
 
 def integers(values: Floats, whole: int) -> list[int]:

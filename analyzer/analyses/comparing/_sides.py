@@ -50,7 +50,7 @@ class Side(NamedTuple):
     @property
     def values_ns(self) -> list[float]:
         """The time of an iteration of each run."""
-        return [one.about.ns / one.about.iterations for one in self.digests]
+        return [one.about.iteration_ns for one in self.digests]
 
     @property
     def about(self) -> About:
@@ -79,7 +79,7 @@ def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side,
 
 
 def _warm(digests: Sequence[Digest]) -> Side:
-    whole = [one.about.ns / one.about.iterations for one in digests]
+    whole = [one.about.iteration_ns for one in digests]
     loading = [_loading_ns(one) / one.about.iterations for one in digests]
     cold = cold_runs(loading, whole)
     usual = median(ns for run, ns in enumerate(loading) if run not in cold)
@@ -92,13 +92,13 @@ def _warm(digests: Sequence[Digest]) -> Side:
 
 
 def _loading_ns(digest: Digest) -> int:
-    """What a cold run has more of: of a whole recording loading and host time, of steady iterations loading alone."""
+    """Time that a cold run has more of: of a whole recording loading and host time, of steady iterations loading alone."""
     cold = ("loading",) if digest.about.scope == STEADY else ("loading", "host")
     return sum(ns for bucket, ns in digest.buckets.select("bucket", "ns").rows() if bucket in cold)
 
 
 def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
-    """Why the iterations of both sides cannot be compared; empty where they can."""
+    """The reason why the iterations of both sides cannot be compared; empty where they can."""
     for name, runs in (("base", base), ("new", new)):
         missing = [one for one in runs if one.about.scope != STEADY]
         if missing:
@@ -116,7 +116,7 @@ def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
 
 
 def doubts(base: Side, new: Side) -> list[Doubt]:
-    """What differs between the sides beside the program, the runs that began cold among it."""
+    """Differences between the sides beside the program, the runs that began cold among them."""
     found = []
     for kind, what, told in _TOLD:
         said = [{told(one.about) for one in side.digests} - {""} for side in (base, new)]

@@ -1,4 +1,4 @@
-"""Where the difference between two sides went: the ledger of an iteration before and after."""
+"""The ledger of an iteration before and after: where the difference between two sides went."""
 
 from __future__ import annotations
 

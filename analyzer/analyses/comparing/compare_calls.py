@@ -1,4 +1,4 @@
-"""What became of the CUDA calls of an iteration, those that block the host among them."""
+"""CUDA calls of an iteration before and after, those that block the host among them."""
 
 from __future__ import annotations
 

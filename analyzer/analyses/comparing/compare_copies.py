@@ -1,4 +1,4 @@
-"""What became of the copies and memsets of an iteration."""
+"""Copies and memsets of an iteration before and after, by kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ncu counted of the kernels of both sides, kernel by kernel."""
+"""Counters of ncu before and after, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing._matching import FUSED, SPLIT
-from kanalyze.analyses.comparing.compare_kernels import CHANGES, groups_of
+from kanalyze.analyses.comparing._rows import COUNTS
+from kanalyze.analyses.comparing.compare_kernels import CHANGE, KERNELS, groups_of
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -31,13 +32,9 @@ TABLE: Final = Table(
     "compare_counters",
     "One counter of a kernel of base, and of the one of new that does the same; of several, of them all together.",
     (
-        Column("change", pl.Enum(CHANGES), "What became of the kernel, as in `compare_kernels`."),
-        Column("base_kernel", pl.String, "The kernel of base, or the longest of several.", nullable=True),
-        Column("new_kernel", pl.String, "The kernel of new, likewise.", nullable=True),
-        Column("base_names", pl.Int64, "Different kernels of base."),
-        Column("new_names", pl.Int64, "Different kernels of new."),
-        Column("base_count", pl.Float64, "Launches of base."),
-        Column("new_count", pl.Float64, "Launches of new."),
+        CHANGE,
+        *KERNELS,
+        *COUNTS,
         Column("counter", pl.String, "A column of `counters` or `roofline`."),
         Column(
             "base",

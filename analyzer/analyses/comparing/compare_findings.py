@@ -1,4 +1,4 @@
-"""Which findings went, which came, and what they take."""
+"""Findings before and after: those that went, those that came, and the time at stake."""
 
 from __future__ import annotations
 

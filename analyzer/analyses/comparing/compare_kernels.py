@@ -1,4 +1,4 @@
-"""What became of the kernels, copies and memsets of an iteration."""
+"""Kernels, copies and memsets of an iteration before and after, matched in the order of launch."""
 
 from __future__ import annotations
 
@@ -21,21 +21,28 @@ if TYPE_CHECKING:
 
 CHANGES: Final = (SAME, SHAPE, KERNEL, FUSED, SPLIT, NEW, GONE)
 
+#: The columns that say which kernels a row is of, and what became of them.
+CHANGE: Final = Column(
+    "change",
+    pl.Enum(CHANGES),
+    "same; other shape (of the launch); other kernel (tile, template or type); fused (several became fewer); split; "
+    "new; gone.",
+)
+KERNELS: Final = (
+    Column("base_kernel", pl.String, "The kernel of base, or the longest of several.", nullable=True),
+    Column("new_kernel", pl.String, "The kernel of new, likewise.", nullable=True),
+    Column("base_names", pl.Int64, "Different kernels of base."),
+    Column("new_names", pl.Int64, "Different kernels of new."),
+)
+
 TABLE: Final = Table(
     "compare_kernels",
     "Kernels, copies or memsets of an iteration of base, and those of new that do the same; deltas sum to busy time.",
     (
-        Column(
-            "change",
-            pl.Enum(CHANGES),
-            "same; other shape (of the launch); other kernel (tile, template or type); fused (several became fewer); "
-            "split; new; gone.",
-        ),
-        Column("base_kernel", pl.String, "The kernel of base, or the largest of several.", nullable=True),
-        Column("new_kernel", pl.String, "The kernel of new, likewise.", nullable=True),
+        CHANGE,
+        *KERNELS[:2],
         Column("range", pl.String, "The range or operator that launched most of it.", nullable=True),
-        Column("base_names", pl.Int64, "Different kernels of base."),
-        Column("new_names", pl.Int64, "Different kernels of new."),
+        *KERNELS[2:],
         *COUNTS,
         *TIMES,
         Column("count_ns", pl.Int64, "Part of delta_ns by their number: as long as before each."),

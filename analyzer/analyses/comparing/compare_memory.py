@@ -1,4 +1,4 @@
-"""How much memory both sides use, by kind."""
+"""Memory before and after: peaks and allocations, by kind."""
 
 from __future__ import annotations
 

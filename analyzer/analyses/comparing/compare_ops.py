@@ -1,4 +1,4 @@
-"""What became of the operators of an iteration, by their place in the call tree."""
+"""Operators of an iteration before and after, by their place in the call tree."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class _Group(NamedTuple):
 
     Attributes:
         path: What is told; empty at the outermost.
-        change: What became of it.
+        change: One of :data:`CHANGES`.
         rows: All of its paths.
         outer: Those of them that no other one of them is around, whose calls are counted.
     """

@@ -1,4 +1,4 @@
-"""What became of the program's own ranges inside of an iteration."""
+"""The program's own ranges inside of an iteration, before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both sides rank by rank."""
+"""Ranks before and after, each with its verdict."""
 
 from __future__ import annotations
 

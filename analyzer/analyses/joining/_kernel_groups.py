@@ -10,7 +10,7 @@ from kanalyze.analyses.device._launch_shapes import SHAPE
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._groups import modules
-from kanalyze.analyses.operators._paths import ARROW, path_nodes, path_numbers, path_texts
+from kanalyze.analyses.operators._paths import labelled_paths, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import beside, gathered
@@ -90,13 +90,12 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
     enclosing modules); null where there is none.
     """
     rows = host_tree(report).rows
-    operators = rows.select(pl.col("kind") == "op").to_series()
     names = rows.get_column("name").cast(pl.String)
     is_module, label = modules(rows)
     ran = launched_work(report).filter(pl.col("kind") == "kernel")
     by, maker = ran.get_column("operator"), ran.get_column("maker")
-    numbers = path_numbers(rows, operators, names)
-    around = path_numbers(rows, is_module, label)
+    numbers, paths = operator_paths(rows)
+    around, module_paths = labelled_paths(rows, is_module, label)
     own = ran.select("event_id", "exclusive_ns", operator=gathered(names, by)).with_columns(
         path=gathered(numbers, by), module=gathered(around, maker)
     )
@@ -107,11 +106,7 @@ def makers_of_groups(report: Report) -> pl.DataFrame:
         .group_by(*GROUP_KEYS, maintain_order=True)
         .agg(pl.col("operator", "path", "module").first(), operators=pl.col("operator").n_unique().cast(pl.Int64))
     )
-    for column, nodes in (
-        ("path", path_nodes(rows, numbers, operators, names)),
-        ("module", path_nodes(rows, around, is_module, label)),
-    ):
-        texts = path_texts(nodes, lambda above, one: above + pl.lit(ARROW) + one)
+    for column, texts in (("path", paths), ("module", module_paths)):
         most = most.join(texts.rename({"path": column}), on=column, how="left").drop(column).rename({"text": column})
     return most
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import host_tree, in_subtrees, sums_by
-from kanalyze.analyses.operators._paths import ARROW, inherited, path_nodes, path_numbers, path_texts, plain_names
+from kanalyze.analyses.operators._paths import inherited, path_nodes, path_numbers, path_texts, plain_names
 from kanalyze.analyses.operators._phases import MODULE, PHASE, forward_rows, phases
 from kanalyze.analyses.operators._work import MEMORY, OPERATOR_KINDS, host_work, launched_work, operator_work
 from kanalyze.columns.lookup import beside, gathered
@@ -125,7 +125,7 @@ def modules(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
 
 def _named(sums: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     """Adds name and path to the sums by module path, and device_ns including nested modules."""
-    texts = path_texts(nodes, lambda above, label: above + pl.lit(ARROW) + label)
+    texts = path_texts(nodes)
     outer = nodes.select("path", "outer")
     level, parts = sums.select("path", "self_device_ns"), []
     while level.height:  # launches count for all enclosing modules, too

@@ -67,7 +67,12 @@ def path_numbers(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> 
     return plus.alias("path")
 
 
-def path_texts(nodes: pl.DataFrame, joined: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> pl.DataFrame:
+def _by_arrows(above: pl.Expr, label: pl.Expr) -> pl.Expr:
+    """A path and what it goes on with."""
+    return above + pl.lit(ARROW) + label
+
+
+def path_texts(nodes: pl.DataFrame, joined: Callable[[pl.Expr, pl.Expr], pl.Expr] = _by_arrows) -> pl.DataFrame:
     """The text of each path in `nodes` (path, outer, label): columns path, text.
 
     `outer` is the number of the parent path; a number that is not among the paths ends the way to the root.
@@ -92,3 +97,15 @@ def path_nodes(rows: pl.DataFrame, numbers: pl.Series, included: pl.Series, labe
     frame = pl.DataFrame({"path": numbers, "outer": outer, "label": labels})
     frame = frame.with_row_index("row").filter(included)
     return frame.unique("path", keep="first", maintain_order=True).select("path", "outer", "label", "row")
+
+
+def labelled_paths(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> tuple[pl.Series, pl.DataFrame]:
+    """The paths of `labels` to all rows: the number of each row's, and their texts by number (path, text)."""
+    numbers = path_numbers(rows, included, labels)
+    return numbers, path_texts(path_nodes(rows, numbers, included, labels))
+
+
+def operator_paths(rows: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
+    """The :func:`labelled_paths` of operators."""
+    operators = rows.select(pl.col("kind") == "op").to_series()
+    return labelled_paths(rows, operators, rows.get_column("name").cast(pl.String))

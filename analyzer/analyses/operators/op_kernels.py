@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import ARROW, inherited, path_nodes, path_numbers, path_texts
+from kanalyze.analyses.operators._paths import inherited, operator_paths
 from kanalyze.analyses.operators._phases import forward_rows
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.cached import analysis
@@ -79,9 +79,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, "op")
     require(report, TABLE, *DEVICE_KINDS)
     rows, ran = host_tree(report).rows, launched_work(report)
-    operators = rows.select(pl.col("kind") == "op").to_series()
-    names = rows.get_column("name").cast(pl.String)
-    numbers = path_numbers(rows, operators, names)
+    numbers, texts = operator_paths(rows)
     cause = inherited(rows, forward_rows(report))
     by, caused_by = ran.get_column("operator"), gathered(cause, ran.get_column("operator"))
     known = ran.select("kind", "dur_ns", "exclusive_ns", kernel=pl.col("name")).with_columns(
@@ -96,7 +94,6 @@ def op_kernels(report: Report) -> pl.DataFrame:
         pl.col("dur_ns").mean().alias("avg_ns"),
         pl.col("exclusive_ns").sum(),
     )
-    texts = path_texts(path_nodes(rows, numbers, operators, names), lambda above, label: above + pl.lit(ARROW) + label)
     for number, text in (("number", "path"), ("forward_number", "forward_path")):
         sums = sums.join(texts.rename({"path": number, "text": text}), on=number, how="left")
     whole = pl.col("exclusive_ns").sum()

@@ -209,10 +209,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
         "gate": None if found.gate is None else found.gate._asdict() | {"sentence": outlets.line(found.gate.sentence)},
         "runs": {
             name: {
-                "used": [
-                    {"name": outlets.line(one.about.name), "ns": one.about.ns / one.about.iterations}
-                    for one in side.digests
-                ],
+                "used": [{"name": outlets.line(one.about.name), "ns": one.about.iteration_ns} for one in side.digests],
                 "left_out": [{"name": outlets.line(one.name), "reason": one.reason} for one in side.left_out],
             }
             for name, side in (("base", found.base), ("new", found.new))

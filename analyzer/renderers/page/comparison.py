@@ -138,7 +138,7 @@ def _where(found: Comparison) -> str:
 
 
 def _sure(verdict: Verdict) -> list[str]:
-    """What would tell more."""
+    """Advice on the repeats that would tell more."""
     if verdict.basis == "steps":
         return ["One run a side does not show how much runs vary: repeat both to be sure."]
     if verdict.low is None:
@@ -245,7 +245,7 @@ def _changes(
 
 
 def _kernel(row: dict[str, Any], names: dict[str, str]) -> str:
-    """What became of what, where it was launched."""
+    """The kernels of a row, before and after, and the range that launched them."""
     base, new = (_several(row, side, names) for side in ("base", "new"))
     told = base if base == new or not new else new if not base else f"{base}{ARROW}{new}"
     return f"{told} in {row['range']}" if row["range"] else told
