@@ -94,6 +94,14 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def change(ratio: float) -> str:
+    """Formats a ratio as a signed change: ``−4.2 %``, ``+0.3 %``, ``>−0.1 %`` and ``<+0.1 %`` next to none."""
+    text, less = percent(abs(ratio - 1)), ratio < 1
+    bound = text.lstrip("<>")
+    side = "" if text == bound else "<" if text.startswith(">" if less else "<") else ">"
+    return f"{side}{'−' if less else '+'}{bound}"
+
+
 def times(ratio: float) -> str:
     """Formats a ratio: ``1.20 ×``, ``8.42 ×``, ``1,104 ×``."""
     places = 2 if ratio < 9.995 else 1 if ratio < 99.95 else 0  # noqa: PLR2004 - three digits

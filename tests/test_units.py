@@ -105,6 +105,24 @@ def test_percent(share, text):
     assert units.percent(share) == text
 
 
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "+0.0 %"),
+        (1.0499, "+5.0 %"),
+        (0.958, "−4.2 %"),
+        (1.0004, "<+0.1 %"),
+        (0.9996, ">−0.1 %"),
+        (0.0001, "<−99.9 %"),
+        (1.9998, ">+99.9 %"),
+        (0.0, "−100.0 %"),
+        (9.5, "+850.0 %"),
+    ],
+)
+def test_change(ratio, text):
+    assert units.change(ratio) == text
+
+
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_a_share_that_is_not_none_or_all_never_looks_so(share):
     assert units.percent(share) not in ("0.0 %", "100.0 %")

@@ -15,26 +15,12 @@ import pytest
 
 from kanalyze.collectors.base.workloads import references
 from support.command import REPORTS, command_line, environment, refused, run
-from support.stand_ins import PROGRAM, StandIns
+from support.stand_ins import PROGRAM
 
 #: A Python that has kanalyze, as the lines of a dry run call it.
 OWN_PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 
 ENDLESS = "#!/bin/sh\necho started\nsleep 1000 &\nwait\n"
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine of stand-ins; the tests run in its home."""
-    folder, home = tmp_path / "bin", tmp_path / "home"
-    folder.mkdir()
-    home.mkdir()
-    monkeypatch.setenv("PATH", os.pathsep.join([str(folder), "/usr/bin", "/bin"]))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.chdir(home)
-    stand_ins = StandIns(folder).all()
-    stand_ins.write("program", PROGRAM)
-    return stand_ins
 
 
 def start(*arguments, **more):

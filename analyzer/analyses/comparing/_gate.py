@@ -12,7 +12,7 @@ from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._comparison import alone
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.errors import UnknownNameError
-from kanalyze.units import percent
+from kanalyze.units import change, percent
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,15 +51,11 @@ class Gate(NamedTuple):
     @property
     def sentence(self) -> str:
         """The gate in a sentence."""
-        told = "" if self.ratio is None else f" {_signed(self.ratio)}"
+        told = "" if self.ratio is None else f" {change(self.ratio)}"
         if self.low is not None and self.high is not None:
-            told += f" ({_signed(self.low)} to {_signed(self.high)})"
+            told += f" ({change(self.low)} to {change(self.high)})"
         reason = f" ({self.reason})" if self.reason else ""
         return f"{self.state}: {self.metric}{told}, at most +{percent(self.limit)} allowed{reason}."
-
-
-def _signed(ratio: float) -> str:
-    return f"{'−' if ratio < 1 else '+'}{percent(abs(ratio - 1))}"
 
 
 def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:

@@ -93,8 +93,7 @@ def _told(found: Comparison, verdict: Verdict) -> str:
     if verdict.word == "slower":
         slower, low, high = map(_factor, (verdict.ratio, verdict.low, verdict.high))
         return f"{what} is {slower} × slower ({low} to {high}, {runs})"
-    ends = (f"{'−' if end < 1 else '+'}{units.percent(abs(end - 1))}" for end in (verdict.low, verdict.high))
-    between = f"{' to '.join(ends)}, {runs}"
+    between = f"{units.change(verdict.low)} to {units.change(verdict.high)}, {runs}"
     if verdict.word == "same":
         return f"{what} takes the same time: within {units.percent(found.pair.limits.least_effect)} ({between})"
     return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({between})"

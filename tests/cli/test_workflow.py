@@ -1,0 +1,86 @@
+"""The workflow in docs/comparing.md: its steps do what they say, as GitHub runs them, with reports of the samples."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command import ROOT, SAMPLES, environment, run
+
+#: The page, in which a step is `run:` with one line.
+PAGE = (ROOT / "docs/comparing.md").read_text()
+(WORKFLOW,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+STEPS = re.findall(r"^ +- run: (.+)$", WORKFLOW, flags=re.MULTILINE)
+
+
+def report(name):
+    return SAMPLES / name / "nsys.sqlite"
+
+
+@pytest.fixture
+def checkout(machine):
+    """A repository with the program and a baseline of four runs, on a machine whose nsys records other four."""
+    machine.write("pip", '#!/bin/sh\necho "pip $*" >> "$(dirname "$0")/installed"\n')
+    machine.write("kanalyze", f'#!/bin/sh\nexec "{sys.executable}" -m kanalyze "$@"\n')
+    machine.make("python3")
+    Path("train.py").write_text("echo 'check: ok'\n")
+    Path("summary.md").write_text("")
+
+    def with_runs(base, new):
+        Path("runs").mkdir()
+        for number in range(4):
+            shutil.copy(report(base), f"runs/{number}.sqlite")
+        Path("benchmarks").mkdir()
+        assert run("compare", "--save", "benchmarks/base.kz", "runs").status == 0
+        shutil.copy(report(new), machine.folder / "export.sqlite")
+        return machine
+
+    return with_runs
+
+
+def step(line):
+    """What a step ends with: GitHub writes it to a file, and says where the page of the summary is."""
+    Path("step.sh").write_text(f"{line}\n")
+    environs = environment() | {"GITHUB_STEP_SUMMARY": str(Path("summary.md").absolute())}
+    return subprocess.run(["/bin/bash", "-e", "step.sh"], env=environs, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "status", "gate"),
+    [
+        ("launch_bound_plain", "launch_bound_graph", 0, "held: step −86.0 %"),
+        ("launch_bound_graph", "launch_bound_plain", 1, "failed: step +614.3 %"),
+        ("launch_bound_plain", "launch_bound_plain", 0, "held: step +0.0 %"),
+    ],
+)
+def test_the_steps_end_with_the_gate_and_leave_its_page(checkout, base, new, status, gate):
+    machine = checkout(base, new)
+    *before, last = STEPS
+    for line in before:
+        ended = step(line)
+        assert ended.returncode == 0, ended.stderr
+    assert (machine.folder / "installed").read_text() == "pip install kanalyze\n"
+    assert len([words for words in machine.called("nsys") if words[0] == "profile"]) == 4
+    ended = step(last)
+    assert (ended.returncode, ended.stdout) == (status, ""), ended.stderr
+    page = Path("summary.md").read_text().splitlines()
+    assert page[0] == "### `kanalyze compare`"
+    assert len(page) < 40
+    assert any(line.startswith(f"**Gate** {gate}") for line in page), page
+
+
+def test_a_gate_that_cannot_judge_fails_the_step(checkout):
+    """The baseline has another number of steps."""
+    checkout("mlp_train", "launch_bound_plain")
+    for line in STEPS[:-1]:
+        assert step(line).returncode == 0
+    assert step(STEPS[-1]).returncode == 3
+    assert "**Gate** cannot judge: step" in Path("summary.md").read_text()
+
+
+def test_the_workflow_has_these_steps():
+    assert [" ".join(line.split()[:2]) for line in STEPS] == ["pip install", "kanalyze collect", "kanalyze compare"]
+    assert WORKFLOW.count("- run:") == len(STEPS)
