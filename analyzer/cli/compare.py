@@ -48,7 +48,9 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--save", type=_FILE, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB.")
 @click.option("--noise", is_flag=True, help="How much REPORTS, runs of one program, differ; -o FILE.json stores it.")
 @click.option("--fail-above", metavar="SHARE", help="End with 1 if new takes more than that longer, 3 if unsure.")
-@click.option("--metric", default="step", metavar="step|busy|bucket:NAME|kernel:NAME", help="What the gate measures.")
+@click.option(
+    "--metric", default="step", metavar="step|quick|busy|bucket:NAME|kernel:NAME", help="What the gate measures."
+)
 @click.option("--allow", multiple=True, metavar="KIND", help="Judge even so: runs, cold, gpu, driver, clocks, tool, …")
 @click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "json", "csv", "junit"]), default="terminal"

@@ -8,10 +8,14 @@ from importlib import import_module
 from statistics import mean
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
+import numpy as np
+
 from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
+from kanalyze.analyses.comparing._job import job_of, telling_rank
 from kanalyze.analyses.comparing._pair import ALONE, Limits, Pair
 from kanalyze.analyses.comparing._sides import Doubt, Side, doubts, sides_of
+from kanalyze.units import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +31,9 @@ Word = Literal["faster", "slower", "same", "cannot tell"]
 #: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
 _ENOUGH: Final = 5
 
+#: The part of the steps of a run that take no longer than its quicker ones.
+_QUICK: Final = 0.25
+
 #: The tool that alone records what a table is of.
 _RECORDED_BY: Final = {"compare_ops": "torch.profiler", "compare_counters": "ncu"}
 
@@ -39,7 +46,7 @@ class Verdict(NamedTuple):
         ratio: Time of an iteration of new by that of base: below 1 is faster; None where base has no time.
         low: Lower end of its 95 % interval; None where there is none.
         high: Upper end.
-        base_ns: Time of an iteration of base, the mean of its runs.
+        base_ns: Time of an iteration of base, the mean of its runs; of several ranks that of the page's.
         new_ns: The same of new.
         basis: What the interval is of: runs, paired runs, or steps within one run a side; empty without an interval.
         repeats: Runs of each side that would tell, where these do not; None where that is not known.
@@ -69,6 +76,7 @@ class Comparison:
         names: What the sides are called.
         reason: Why the whole is compared and not its iterations, where that is so.
         paths: What was given as base and as new.
+        job: All ranks together, where they do the same iterations: in each run the one that takes longest.
         gate: The outcome of a gate, where one was asked for.
         others: Comparisons of what other tools recorded of the same runs, by tool.
     """
@@ -79,6 +87,7 @@ class Comparison:
     names: tuple[str, str]
     reason: str = ""
     paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    job: Pair | None = None
     gate: Gate | None = None
     others: dict[str, Comparison] = field(default_factory=dict)
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -99,6 +108,11 @@ class Comparison:
         return self.pair.new
 
     @property
+    def timed(self) -> Pair:
+        """What the verdict is of: the job, or the rank that the page is about."""
+        return self.job or self.pair
+
+    @property
     def each(self) -> str:
         """What is compared: ``step``, or what else an iteration is called; ``whole`` or a window."""
         return self.base.about.each or self.base.about.scope
@@ -106,12 +120,21 @@ class Comparison:
     @cached_property
     def verdict(self) -> Verdict:
         """The judgement of new against base, and how sure it is."""
-        return verdict_of(self.pair)
+        return verdict_of(self.timed)._replace(base_ns=self.pair.base_ns, new_ns=self.pair.new_ns)
+
+    @cached_property
+    def quick(self) -> Verdict | None:
+        """The judgement of the quicker iterations, where it tells something and that of their mean does not."""
+        found = verdict_of_quick(self.timed) if self.verdict.word == "cannot tell" else None
+        return None if found is None or found.word == "cannot tell" else found
 
     @cached_property
     def doubts(self) -> list[Doubt]:
         """Differences beside the program, and what is missing to judge."""
-        return doubts(self.base, self.new)
+        found = doubts(self.base, self.new)
+        other = [] if self.job is None else [doubts(pair.base, pair.new) for pair in self.pairs[1:]]
+        known = {one.text for one in found}
+        return found + [one for some in other for one in some if one.kind == "cold" and one.text not in known]
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of this room, such as ``compare_kernels``, of what the tool that has it recorded."""
@@ -151,12 +174,11 @@ def compared(
         limits: What counts as a change.
     """
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
-    found = []
-    for rank in ranks:
-        first, second, together = sides_of(*([one for one in side if one.about.rank == rank] for side in (base, new)))
-        found.append(Pair(first, second, together, limits or Limits()))
-    longest = max(range(len(found)), key=lambda at: found[at].base_ns)
-    return Comparison((found[longest], *found[:longest], *found[longest + 1 :]), names, reason)
+    before, after = ([[one for one in side if one.about.rank == rank] for rank in ranks] for side in (base, new))
+    found = [Pair(*sides_of(*sides), limits or Limits()) for sides in zip(before, after, strict=True)]
+    first = telling_rank(found)
+    pairs = (found[first], *found[:first], *found[first + 1 :])
+    return Comparison(pairs, names, reason, job=job_of(before, after, found))
 
 
 def verdict_of(pair: Pair) -> Verdict:
@@ -165,9 +187,32 @@ def verdict_of(pair: Pair) -> Verdict:
     With one run a side the interval is of the steps within the runs, no wider than these are apart, and widened by what
     two runs of one program differ by where that is known, by 5 % where not.
     """
-    base, new = pair.base.values_ns, pair.new.values_ns
+    return _judged(pair, pair.base.values_ns, pair.new.values_ns)
+
+
+def verdict_of_quick(pair: Pair) -> Verdict | None:
+    """The verdict of the lower quartile of each run's steps; None with one run a side, or fewer than five steps in one.
+
+    What holds up single steps, such as another program on the host, moves the mean of a run and not its quicker steps.
+    """
+    values = quick_values(pair)
+    return None if values is None or not pair.repeated else _judged(pair, *values)
+
+
+def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
+    """The lower quartile of each run's steps, of base and of new; None with fewer than five steps in a run."""
+    steps = [[one.steps.get_column("dur_ns") for one in side.digests] for side in (pair.base, pair.new)]
+    if min(len(lengths) for side in steps for lengths in side) < _ENOUGH:
+        return None
+    base, new = ([float(np.quantile(lengths.to_numpy(), _QUICK)) for lengths in side] for side in steps)
+    return base, new
+
+
+def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
+    """The verdict of a value for each run."""
     ratio = mean(new) / mean(base) if mean(base) else None
-    unknown = Verdict("cannot tell", ratio, None, None, pair.base_ns, pair.new_ns, "")
+    base_ns, new_ns = nearest([mean(base), mean(new)])
+    unknown = Verdict("cannot tell", ratio, None, None, base_ns, new_ns, "")
     estimate = statistics.ratio_of_runs(base, new, paired=pair.paired) if pair.repeated else alone(pair)
     if estimate is None:
         return unknown

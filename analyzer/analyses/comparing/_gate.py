@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._comparison import alone
+from kanalyze.analyses.comparing._comparison import alone, quick_values
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.errors import UnknownNameError
 from kanalyze.units import change, percent
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Pair
 
 #: What may be measured; the last two by a name after the colon.
-METRICS: Final = ("step", "busy", "bucket:", "kernel:")
+METRICS: Final = ("step", "quick", "busy", "bucket:", "kernel:")
 
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "steps", "whole")
@@ -70,8 +70,12 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     Raises:
         UnknownNameError: There is no such metric, bucket or kernel.
     """
-    base, new = _values(found.pair, metric)
-    estimate = _estimate(found.pair, metric, base, new)
+    pair = found.timed if metric in ("step", "quick") else found.pair
+    base, new = _values(pair, metric)
+    if not base.size:
+        few = "a run has fewer than five iterations"
+        return Gate("cannot judge", metric, limit, None, None, None, few)
+    estimate = _estimate(pair, metric, base, new)
     before, after = base.mean(), new.mean()
     ratio = estimate.ratio if estimate is not None else float(after / before) if before else None
     low, high = (None, None) if estimate is None else (estimate.low, estimate.high)
@@ -86,7 +90,7 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
         return gate._replace(state="failed")
     if most <= 1 + limit:
         return gate._replace(state="held")
-    return gate._replace(reason=f"the interval reaches beyond the limit{_more_runs(base, new, limit, found.pair)}")
+    return gate._replace(reason=f"the interval reaches beyond the limit{_more_runs(base, new, limit, pair)}")
 
 
 def _refused(found: Comparison, allowed: Collection[str]) -> str:
@@ -120,6 +124,9 @@ def _values(pair: Pair, metric: str) -> tuple[np.ndarray, np.ndarray]:
     kind, _, name = metric.partition(":")
     if metric == "step":
         return np.array(pair.base.values_ns), np.array(pair.new.values_ns)
+    if metric == "quick":
+        base, new = quick_values(pair) or ([], [])
+        return np.array(base), np.array(new)
     if metric == "busy":
         return _sums(pair, "buckets", pl.col("bucket").is_in(BUSY_BUCKETS))
     if kind == "bucket" and name:
@@ -132,7 +139,7 @@ def _values(pair: Pair, metric: str) -> tuple[np.ndarray, np.ndarray]:
         if not any(name in one for one in known):
             raise UnknownNameError.of("kernel", name, known)
         return _sums(pair, "slots", pl.col("name").fill_null("").str.contains(name, literal=True))
-    raise UnknownNameError.of("metric", metric, ("step", "busy", "bucket:NAME", "kernel:NAME"))
+    raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
 
 
 def _sums(pair: Pair, table: str, chosen: pl.Expr) -> tuple[np.ndarray, np.ndarray]:

@@ -69,7 +69,11 @@ def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side,
 
     Interleaved runs are in the order of their pairs.
     """
-    first, second = _warm(base), _warm(new)
+    return in_pairs(_warm(base), _warm(new))
+
+
+def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:
+    """Both sides in the order of their pairs, and True, where the runs were interleaved; else as they are."""
     if not interleaved(first.turns, second.turns):
         return first, second, False
     neighbours = pairs(first.turns, second.turns)
@@ -92,7 +96,7 @@ def _warm(digests: Sequence[Digest]) -> Side:
 
 
 def _loading_ns(digest: Digest) -> int:
-    """Time that a cold run has more of: of a whole recording loading and host time, of steady iterations loading alone."""
+    """Time that cold runs have more of: loading, and the host time of a whole recording."""
     cold = ("loading",) if digest.about.scope == STEADY else ("loading", "host")
     return sum(ns for bucket, ns in digest.buckets.select("bucket", "ns").rows() if bucket in cold)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kanalyze.analyses.comparing._comparison import Comparison
+    from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
     from kanalyze.analyses.page.counters_page import CounterSummary
@@ -185,6 +185,18 @@ def _finding(found: Finding) -> dict[str, Any]:
     }
 
 
+def _quick(verdict: Verdict) -> dict[str, Any]:
+    """The verdict of the quicker iterations, by the names of that of their mean."""
+    return {
+        "verdict": verdict.word,
+        "ratio": verdict.ratio,
+        "ratio_low": verdict.low,
+        "ratio_high": verdict.high,
+        "base_ns": verdict.base_ns,
+        "new_ns": verdict.new_ns,
+    }
+
+
 def _comparison(found: Comparison) -> dict[str, Any]:
     """A comparison: the verdict first, then the tables."""
     verdict = found.verdict
@@ -203,8 +215,11 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "base_iterations": [one.about.iterations for one in found.base.digests],
             "new_iterations": [one.about.iterations for one in found.new.digests],
             "reason": found.reason or None,
+            "ranks": len(found.pairs),
+            "rank": found.base.about.rank,
         },
         "basis": verdict.basis or None,
+        "quick": None if found.quick is None else _quick(found.quick),
         "repeats_needed": verdict.repeats,
         "gate": None if found.gate is None else found.gate._asdict() | {"sentence": outlets.line(found.gate.sentence)},
         "runs": {

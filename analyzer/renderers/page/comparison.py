@@ -12,6 +12,7 @@ from kanalyze.renderers.page.sections import unversioned
 from kanalyze.renderers.page.time import Block, Page
 from kanalyze.renderers.text.grid import ARROW, Grid, Head, Section, of
 from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.window import WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,27 +77,51 @@ def answer(found: Comparison) -> str:
     verdict = found.verdict
     doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
     whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
-    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(verdict)])
+    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(verdict), *_quick(found)])
 
 
 def _told(found: Comparison, verdict: Verdict) -> str:
     """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
     what = _what(found)
-    runs = _runs(found.base, found.new, verdict)
+    runs = _runs(found.timed.base, found.timed.new, verdict)
     if verdict.ratio is None:
         return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
     if verdict.low is None or verdict.high is None:
         return f"{what} takes {units.time(verdict.new_ns)} in new and {units.time(verdict.base_ns)} in base ({runs})"
-    if verdict.word == "faster":
-        faster, low, high = map(_factor, (1 / verdict.ratio, 1 / verdict.high, 1 / verdict.low))
-        return f"{what} is {faster} × faster ({low} to {high}, {runs})"
-    if verdict.word == "slower":
-        slower, low, high = map(_factor, (verdict.ratio, verdict.low, verdict.high))
-        return f"{what} is {slower} × slower ({low} to {high}, {runs})"
-    between = f"{units.change(verdict.low)} to {units.change(verdict.high)}, {runs}"
+    if verdict:
+        return f"{what} is {_factors(verdict, runs)}"
     if verdict.word == "same":
-        return f"{what} takes the same time: within {units.percent(found.pair.limits.least_effect)} ({between})"
-    return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({between})"
+        return f"{what} takes the same time: {_within(found, verdict, runs)}"
+    return f"Cannot tell whether {what[0].lower()}{what[1:]} is faster or slower ({_ends(verdict, runs)})"
+
+
+def _factors(verdict: Verdict, *more: str) -> str:
+    """``1.61 × faster (1.58 to 1.64, 4 against 4 runs)``."""
+    ends = (verdict.ratio or 1, verdict.low or 1, verdict.high or 1)
+    ratio, *between = (1 / end for end in ends) if verdict.word == "faster" else ends
+    told = " to ".join(map(_factor, sorted(between)))
+    return f"{_factor(ratio)} × {verdict.word} ({', '.join([told, *more])})"
+
+
+def _within(found: Comparison, verdict: Verdict, *more: str) -> str:
+    """``within 2 % (−0.3 % to +0.4 %, 4 against 4 runs)``."""
+    return f"within {units.percent(found.pair.limits.least_effect)} ({_ends(verdict, *more)})"
+
+
+def _ends(verdict: Verdict, *more: str) -> str:
+    """``−0.3 % to +0.4 %, 4 against 4 runs``."""
+    ends = (verdict.low or 1, verdict.high or 1)
+    return ", ".join([" to ".join(map(units.change, ends)), *more])
+
+
+def _quick(found: Comparison) -> list[str]:
+    """The quicker iterations in a sentence, where these tell something and the mean does not."""
+    verdict, each = found.quick, found.base.about.each
+    if verdict is None:
+        return []
+    those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
+    told = f"are {_factors(verdict)}" if verdict else f"take the same time: {_within(found, verdict)}"
+    return [f"The quicker {those} (the lower quartile of each run) {told}."]
 
 
 def _factor(ratio: float) -> str:
@@ -105,6 +130,14 @@ def _factor(ratio: float) -> str:
 
 
 def _what(found: Comparison) -> str:
+    """What is compared, with the ranks that it is of where there are several."""
+    if len(found.pairs) == 1:
+        return _one(found)
+    ranks = f"rank {found.base.about.rank}" if found.job is None else f"{len(found.pairs):,} ranks"
+    return f"{_one(found)} of {ranks}"
+
+
+def _one(found: Comparison) -> str:
     each = found.base.about.each
     if found.base.about.scope == "kernels":
         return "The sum of all kernels"
@@ -133,7 +166,8 @@ def _where(found: Comparison) -> str:
     least = _WORTH_NAMING * max(map(abs, sums.get_column("delta_ns").to_list()), default=0)
     named = [(bucket, ns) for bucket, ns in sums.select("bucket", "delta_ns").iter_rows() if abs(ns) >= max(least, 1)]
     told = ", ".join(f"{bucket} {signed(ns)}" for bucket, ns in named[:_NAMED])
-    return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}: {told}"
+    rank = f" in rank {found.base.about.rank}" if found.job is not None else ""
+    return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {told}"
 
 
 def _sure(verdict: Verdict) -> list[str]:
