@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 #: The layout of a baseline; one of another version is refused.
 VERSION: Final = 1
 
+#: The scope of a run whose steady iterations are compared, and of one that is compared as a whole.
+STEADY: Final = "steady"
+WHOLE: Final = "whole"
+
 #: How the name of a baseline ends.
 SUFFIX: Final = ".kz"
 

@@ -7,20 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.comparing._comparison import Comparison, compared
-from kanalyze.analyses.comparing._digesting import STEADY, WHOLE, digests_of
 from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.analyses.comparing._sides import steps_in_common
-from kanalyze.digest import SUFFIX, loaded
+from kanalyze.digest import STEADY, SUFFIX, WHOLE, loaded
 from kanalyze.errors import IncomparableError, UnreadableReportError
-from kanalyze.readers.capture.runs import runs_of, sides_in
-from kanalyze.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from kanalyze.digest import Digest
     from kanalyze.readers import Progress
-    from kanalyze.report import Where
+    from kanalyze.report import Report, Where
 
 #: The tools in the order in which they tell the time.
 _TOOLS: Final = ("nsys", "torch.profiler", "ncu")
@@ -54,8 +51,11 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     """
     if base:
         return [*base], [*reports]
-    if len(reports) == 1 and (both := sides_in(reports[0])):
-        return [both[0]], [both[1]]
+    if len(reports) == 1:
+        from kanalyze.readers.capture.runs import sides_in  # noqa: PLC0415 - two baselines need no reader
+
+        if both := sides_in(reports[0]):
+            return [both[0]], [both[1]]
     if len(reports) != _TWO:
         raise IncomparableError.unclear(len(reports))
     return [reports[0]], [reports[1]]
@@ -138,6 +138,8 @@ def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Diges
 
 
 def _of_report(report: Report, asked: Asked, *, whole: bool) -> list[Digest]:
+    from kanalyze.analyses.comparing._digesting import digests_of  # noqa: PLC0415 - baselines are digests
+
     where = asked.where
     if report.meta.timeless:
         return digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
@@ -146,7 +148,9 @@ def _of_report(report: Report, asked: Asked, *, whole: bool) -> list[Digest]:
 
 def _opened(one: Report | Path, asked: Asked) -> Iterator[Report]:
     """Each report of a side; those that are opened here are closed when the next one is asked for."""
-    if isinstance(one, Report):
+    from kanalyze.readers.capture.runs import runs_of  # noqa: PLC0415 - baselines need no reader
+
+    if not isinstance(one, Path):
         yield one
         return
     for run in runs_of(one, asked.progress, cache=asked.cache):
@@ -170,4 +174,4 @@ def _called(given: Sequence[Report | Path]) -> str:
 
 
 def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:
-    return tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
+    return tuple(str(one if isinstance(one, Path) else one.meta.path) for one in given)

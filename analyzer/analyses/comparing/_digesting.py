@@ -29,7 +29,21 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.columns.lookup import gathered
-from kanalyze.digest import BUCKETS, CALLS, COUNTERS, FINDINGS, MEMORY, OPS, RANGES, SLOTS, STEPS, About, Digest
+from kanalyze.digest import (
+    BUCKETS,
+    CALLS,
+    COUNTERS,
+    FINDINGS,
+    MEMORY,
+    OPS,
+    RANGES,
+    SLOTS,
+    STEADY,
+    STEPS,
+    WHOLE,
+    About,
+    Digest,
+)
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.named_ranges import STEP_PREFIX, plain
@@ -37,9 +51,6 @@ from kanalyze.named_ranges import STEP_PREFIX, plain
 if TYPE_CHECKING:
     from kanalyze.report import Meta, Report
     from kanalyze.window import Window
-
-STEADY: Final = "steady"
-WHOLE: Final = "whole"
 
 #: Most operations of a typical iteration that are kept apart; of more, those of one name and place are one.
 _MOST_SLOTS: Final = 60_000

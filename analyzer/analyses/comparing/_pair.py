@@ -125,29 +125,20 @@ class Pair:
         Returns:
             The distinct keys, in the order of first occurrence; and of each value two arrays [rows, runs].
         """
-        sides = (self.base.digests, self.new.digests)
-        parts = [
-            rows(one)
-            .select(*keys, *(pl.col(name).cast(pl.Float64) / one.about.iterations for name in values))
-            .with_columns(side=pl.lit(side, dtype=pl.Int64), run=pl.lit(run, dtype=pl.Int64))
-            for side, digests in enumerate(sides)
-            for run, one in enumerate(digests)
-        ]
-        every = pl.concat(parts)
+        runs = [*self.base.digests, *self.new.digests]
+        tables = [rows(one) for one in runs]
+        heights = [table.height for table in tables]
+        every = pl.concat(tables)
         names = every.select(keys).unique(maintain_order=True).with_row_index("row")
-        placed = (
-            every.join(names, on=keys, how="left", nulls_equal=True)
-            .group_by("row", "side", "run")
-            .agg(pl.col(name).sum() for name in values)
-        )
+        at = every.select(keys).join(names, on=keys, how="left", nulls_equal=True, maintain_order="left")
+        cells = at.get_column("row").to_numpy(), np.repeat(np.arange(len(runs)), heights)
+        iterations = np.repeat([float(one.about.iterations) for one in runs], heights)
         found = {}
         for name in values:
-            matrices = tuple(np.zeros((names.height, len(digests))) for digests in sides)
-            for side, matrix in enumerate(matrices):
-                own = placed.filter(pl.col("side") == side)
-                at = own.get_column("row").to_numpy(), own.get_column("run").to_numpy()
-                matrix[at] = own.get_column(name).to_numpy()
-            found[name] = (matrices[0], matrices[1])
+            matrix = np.zeros((names.height, len(runs)))
+            np.add.at(matrix, cells, every.get_column(name).to_numpy() / iterations)
+            base, new = np.hsplit(matrix, [len(self.base.digests)])
+            found[name] = (base, new)
         return names.drop("row"), found
 
     def changed(self, base: Floats, new: Floats) -> Changes:

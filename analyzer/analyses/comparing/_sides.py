@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.analyses.comparing._digesting import STEADY
 from kanalyze.analyses.comparing._statistics import cold_runs
+from kanalyze.digest import STEADY
 from kanalyze.turns import Turn, interleaved, pairs
 from kanalyze.units import count, plural, time
 

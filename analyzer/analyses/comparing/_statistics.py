@@ -12,6 +12,8 @@ import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from kanalyze.machinery.distributions import distributions
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -283,8 +285,8 @@ def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> 
 def _power(distance: float, variances: tuple[float, ...], repeats: int) -> float:
     """The probability that an interval does not reach a bound at this distance."""
     import numpy as np
-    from scipy import special
 
+    special = distributions()
     degrees = (repeats - 1) * sum(variances) ** 2 / sum(variance**2 for variance in variances)
     measured = np.array([degrees])
     if len(variances) > 1:  # Welch's degrees are those of the variances as measured, which few runs scatter widely
@@ -309,10 +311,9 @@ def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS)
 
     None for fewer than two runs, or a run of no time.
     """
-    from scipy import special
-
     if ratio_of_runs(runs, runs) is None:
         return None
+    special = distributions()
     (variance, _), count = _variances(runs, runs, paired=False), len(runs)
     spread = math.sqrt(variance)
     return NoiseFloor(
@@ -338,10 +339,9 @@ def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[i
     """
     from statistics import fmean, median, stdev
 
-    from scipy import special
-
     if len(overhead_ns) <= LEAST_RUNS:
         return []
+    special = distributions()
     usual_ns = median(whole_ns)
     suspects = [index for index in range(len(overhead_ns)) if _is_far(overhead_ns, index, _COLD_PART * usual_ns)]
     warm = [value for index, value in enumerate(overhead_ns) if index not in suspects]
@@ -457,12 +457,12 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
     `caution` takes them as less alike than they look, by that many standard errors of their spread.
     """
     import numpy as np
-    from scipy import special
 
+    special = distributions()
     above = np.maximum(variances, 1e-5 * float(np.median(variances)))  # the logarithm of next to nothing rules the rest
     half = degrees / 2
     levels = np.log(above) - special.digamma(half) + np.log(half)
-    spread, by_chance = float(levels.var(ddof=1)), float(special.polygamma(1, half).mean())
+    spread, by_chance = float(levels.var(ddof=1)), float(special.zeta(2, half).mean())
     variance = float(variances.mean())
     if spread - by_chance > _LEAST_EXCESS:
         worth = trigamma_inverse(spread - by_chance)
@@ -473,12 +473,10 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
 
 def trigamma_inverse(value: float) -> float:
     """The argument at which trigamma has this value, by Newton's steps on its inverse (Smyth 2004, appendix)."""
-    from scipy import special
-
-    at = 0.5 + 1 / value
+    zeta, at = distributions().zeta, 0.5 + 1 / value
     for _ in range(50):
-        trigamma = float(special.polygamma(1, at))
-        step = trigamma * (1 - trigamma / value) / float(special.polygamma(2, at))
+        trigamma, tetragamma = float(zeta(2, at)), -2 * float(zeta(3, at))
+        step = trigamma * (1 - trigamma / value) / tetragamma
         at += step
         if abs(step) < 1e-8 * at:
             break
@@ -573,8 +571,8 @@ def _welch(base: Floats, new: Floats, *least_variances: Floats | float) -> _Cont
 def _interval(contrast: _Contrast) -> tuple[Floats, Floats, Floats]:
     """Half the width of the interval, the p-value and the degrees of freedom of each row."""
     import numpy as np
-    from scipy import special
 
+    special = distributions()
     error = np.sqrt(contrast.variance)
     degrees = np.where(np.isnan(contrast.difference * error), np.nan, contrast.degrees)
     half = np.asarray(special.stdtrit(degrees, (1 + CONFIDENCE) / 2) * error, np.float64)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.comparing._rows import CERTAINTY, TIMES, compared
-from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

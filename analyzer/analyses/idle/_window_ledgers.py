@@ -16,7 +16,7 @@ from kanalyze.analyses.device._windows import activity, windows
 from kanalyze.analyses.host._context_creation import BEGINS
 from kanalyze.analyses.idle._idle_intervals import idle_devices
 from kanalyze.analyses.idle._idle_parts import IDLE, reasons, split_idle
-from kanalyze.analyses.idle.ledger import BUCKETS
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.columns.lookup import gathered
 from kanalyze.window import Window

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle._idle_sums import idle_rows, idle_sums
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS
@@ -16,24 +17,6 @@ from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
-
-#: The buckets in order of precedence, busy ones before idle ones (definitions.md, section 5).
-MEANINGS: Final = {
-    "kernel": "kernels running",
-    "communication": "only communication kernels running",
-    "memcpy": "only copies running",
-    "memset": "only memsets running",
-    "profiler": "the profiler's own overhead",
-    "loading": "creating contexts and loading modules",
-    "allocation": "allocating and freeing memory",
-    "launch": "launch overhead",
-    "queued": "submitted work that waited on the device",
-    "sync": "blocking calls",
-    "api": "other CUDA calls",
-    "host": "the program's own code outside CUDA",
-    "unknown": "what the recording does not show",
-}
-BUCKETS: Final = tuple(MEANINGS)
 
 TABLE = Table(
     "ledger",

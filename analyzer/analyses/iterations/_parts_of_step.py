@@ -10,8 +10,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.iterations._marks import NUMBER, called, of_process, outermost
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.named_ranges import STEP_PREFIX, plain, without_ids
 

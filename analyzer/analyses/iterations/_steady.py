@@ -11,9 +11,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.iterations._marks import launched_work, of_process
 from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.errors import CannotTellError

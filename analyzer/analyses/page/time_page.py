@@ -26,6 +26,7 @@ from kanalyze.analyses.occupancy import occupancy
 from kanalyze.analyses.operators import ops
 from kanalyze.analyses.page._reading_plan import forget_threads, read_first, reads_of
 from kanalyze.analyses.ranges import range_gpu, ranges, steps
+from kanalyze.analyses.shared.buckets import MEANINGS
 from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.analyses.streams import concurrency
 from kanalyze.errors import CannotTellError
@@ -64,7 +65,7 @@ WINDOWS: Final = Table(
 
 #: Key of unrecorded context creation, a part of the bucket `host` that the headline names on its own.
 _CONTEXTS: Final = "contexts"
-_MEANINGS: Final = {**ledger.MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
+_MEANINGS: Final = {**MEANINGS, _CONTEXTS: "making contexts outside recorded calls"}
 
 #: Wording for busy time without a compute kernel, by bucket, and the least share of the window to be mentioned.
 _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}

@@ -13,8 +13,8 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, used_devices
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.named_ranges import EVERY, STEPS, parsed
 from kanalyze.schema import Column, Table

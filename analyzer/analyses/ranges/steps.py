@@ -10,9 +10,9 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
-from kanalyze.analyses.idle.ledger import BUCKETS
 from kanalyze.analyses.ranges._instances import USUAL, answer, judged
 from kanalyze.analyses.ranges._warm_up import warmed_up
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of

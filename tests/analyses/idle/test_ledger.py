@@ -11,7 +11,8 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation
 from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
-from kanalyze.analyses.idle.ledger import BUCKETS, ledger
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, graph, kernel, memcpy, memset, nvtx, overhead, report

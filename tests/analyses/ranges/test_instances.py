@@ -4,8 +4,9 @@ import polars as pl
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.idle.ledger import BUCKETS, ledger
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD, compare
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 from support.strategies import EVENTS, FEWER

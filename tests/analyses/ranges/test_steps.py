@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.idle.ledger import BUCKETS, ledger
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.ranges.steps import TABLE, steps, told
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report
