@@ -267,7 +267,7 @@ def print_repeats(draws: int) -> None:
 
 def print_steps(draws: int) -> None:
     """Coverage of intervals from the steps of one run a side."""
-    counts, correlations = (5, 10, 20, 50, 100, 200), (0.0, 0.2, 0.4, 0.6, 0.8)
+    counts, correlations = (2, 3, 4, 5, 10, 20, 50, 100, 200), (0.0, 0.2, 0.4, 0.6, 0.8)
     rows = [
         [str(count), *(percent(coverage_of_steps(count, correlation, draws=draws)) for correlation in correlations)]
         for count in counts

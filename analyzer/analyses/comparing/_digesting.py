@@ -19,9 +19,10 @@ from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host.api import api
 from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations._marks import NUMBER
+from kanalyze.analyses.iterations._marks import NUMBER, of_process
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
 from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns
+from kanalyze.analyses.iterations.iterations import all_iterations
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._paths import ARROW, operator_paths
@@ -108,7 +109,8 @@ def digests_of(report: Report, *, whole: bool = False) -> list[Digest]:
 
 def _view(report: Report, device: int, *, whole: bool) -> _View:
     """The steady part of a process on its main device, the window in scope, or all of it."""
-    steady = None if whole or report.scope.window is not None else known_steady_part(report)
+    window = report.scope.window
+    steady = None if whole or (window is not None and window.name != STEADY) else known_steady_part(report)
     if steady is None:
         own = report.narrow(device=device)
         return _View(own, own, device, None)
@@ -131,7 +133,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     table = ledger(view.report).filter(pl.col("device") == view.device)
     buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
     steady = view.steady
-    steps = STEPS.empty()
+    steps = _steps_in_window(report)
     if steady is not None:
         steps = STEPS.select(lengths_ns(report, steady).to_frame().filter(pl.col("dur_ns") > 0))
         parts = parts_of_step(report, steady._replace(window=_host_window(steady)))
@@ -149,6 +151,18 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         memory=_memory(view),
         findings=_findings(view),
     )
+
+
+def _steps_in_window(report: Report) -> pl.DataFrame:
+    """The iterations in a window of several; empty in any other window."""
+    window = report.scope.window
+    if window is None or (window.count or 1) < 2:  # noqa: PLR2004 - one is the window
+        return STEPS.empty()
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    inside = (pl.col("start_ns") >= window.start_ns) & (end <= window.end_ns) & (pl.col("name") == window.each)
+    rows = all_iterations(report)
+    own = rows.filter(of_process(window.process), inside) if window.process is not None else rows.filter(inside)
+    return STEPS.select(own.filter(pl.col("dur_ns") > 0).sort("start_ns"))
 
 
 #: The scope of reports of ncu, which have no timeline: their kernels, one after the other.

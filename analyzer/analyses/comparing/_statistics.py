@@ -49,8 +49,9 @@ _COLD_PART: Final = 0.1
 _COLD_CONFIDENCE: Final = 0.999
 _SURELY_COLD_PART: Final = 0.25
 
-#: Fewer steps do not show how they follow one another.
-_LEAST_STEPS: Final = 5
+#: Fewer steps do not show how much they vary, and fewer than the other number not how they follow one another.
+_LEAST_STEPS: Final = 2
+_STEPS_IN_A_ROW: Final = 5
 
 #: Fewer kernels do not show how their variances are spread.
 _LEAST_KERNELS: Final = 10
@@ -171,8 +172,8 @@ def ratio_within_runs(base_steps: Sequence[float], new_steps: Sequence[float]) -
     """The ratio of mean step times of one run a side, from the steps' own spread.
 
     Steps follow one another, so that n of them are worth n (1 - rho) / (1 + rho), with rho the correlation of
-    neighbours. What differs from run to run is not in it: it is about these two runs, not about the programs.
-    None with fewer than five steps a side, or a mean of 0.
+    neighbours; fewer than five, which do not show it, as two. What differs from run to run is not in it: it is about
+    these two runs, not about the programs. None with fewer than two steps a side, or a mean of 0.
     """
     if min(len(base_steps), len(new_steps)) < _LEAST_STEPS:
         return None
@@ -210,6 +211,8 @@ def _mean_of_steps(steps: Sequence[float]) -> _StepMean:
 def _independent_steps(deviations: Floats, squares: float) -> float:
     """The number of independent steps that as many correlated ones are worth, two at least."""
     count = len(deviations)
+    if count < _STEPS_IN_A_ROW:
+        return 2.0
     correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
     # short series look less correlated than they are (Kendall 1954)
     unbiased = (count * correlation + 1) / (count - 4)

@@ -77,7 +77,7 @@ def answer(found: Comparison) -> str:
     verdict = found.verdict
     doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
     whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
-    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(verdict), *_quick(found)])
+    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(found), *_quick(found)])
 
 
 def _told(found: Comparison, verdict: Verdict) -> str:
@@ -170,15 +170,33 @@ def _where(found: Comparison) -> str:
     return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {told}"
 
 
-def _sure(verdict: Verdict) -> list[str]:
-    """Advice on the repeats that would tell more."""
+def _sure(found: Comparison) -> list[str]:
+    """Advice on the repeats that would tell more, and why there is no interval where there is none."""
+    verdict = found.verdict
     if verdict.basis == "steps":
         return ["One run a side does not show how much runs vary: repeat both to be sure."]
     if verdict.low is None:
-        return ["One run a side with few or no steps says nothing of how much runs vary: repeat both."]
+        return [f"{_no_interval(found.timed.base, found.timed.new)}: repeat both."]
     if verdict.repeats is not None:
         return [f"{units.plural(verdict.repeats, 'run')} of each side would tell."]
     return []
+
+
+def _no_interval(base: Side, new: Side) -> str:
+    """Why nothing says how sure a ratio is."""
+    runs = [len(side.digests) for side in (base, new)]
+    if min(runs) == 1 < max(runs):
+        return f"{runs[0]} of base against {runs[1]} of new do not show how much runs vary, two or more of each do"
+    steps = [side.digests[0].steps.height for side in (base, new)]
+    if max(runs) > 1:
+        return "A run without any time has no ratio"
+    each = base.about.each
+    if min(steps) > 1:
+        return f"Iterations ({each}) within one run a side vary too much to say anything"
+    if not any(steps) or not each:
+        return "One run a side without iterations says nothing of how much runs vary"
+    told = " and ".join(f"{number:,} in {name}" for name, number in zip(("base", "new"), steps, strict=True))
+    return f"One run a side with too few iterations ({each}: {told}) says nothing of how much they vary"
 
 
 def signed(ns: float) -> str:

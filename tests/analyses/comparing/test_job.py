@@ -13,13 +13,17 @@ from kanalyze.renderers.page.comparison import answer
 MS = 1_000_000
 
 
-def process(rank, steps, *, waits=0, **about):
-    """A run of one rank: its steps in ms, and how many ms of them all it waits for other ranks."""
+def process(rank, steps, *, waits=0, idle=0, **about):
+    """A run of one rank: its steps in ms, and how many ms of them all it waits for other ranks, or for the host."""
     lengths = [round(step * MS) for step in steps]
     known = {"each": "step", "iterations": len(steps), "recorded_iterations": len(steps), **about}
     ns = sum(lengths)
     rows = {
-        "buckets": [("kernel", None, ns - waits * MS), ("communication", None, waits * MS)],
+        "buckets": [
+            ("kernel", None, ns - (waits + idle) * MS),
+            ("communication", None, waits * MS),
+            ("host", None, idle * MS),
+        ],
         "steps": [(ns,) for ns in lengths],
     }
     tables = {name: pl.DataFrame(found, schema=TABLES[name].schema, orient="row") for name, found in rows.items()}

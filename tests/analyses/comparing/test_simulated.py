@@ -68,6 +68,12 @@ def test_intervals_of_steps_hold_the_truth_of_these_two_runs(count, correlation)
     assert 0.935 <= SIMULATED["coverage_of_steps"](count, correlation, draws=2000) <= 0.985
 
 
+@pytest.mark.parametrize("correlation", [0.0, 0.2, 0.4])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_intervals_of_few_steps_are_rather_too_wide(count, correlation):
+    assert SIMULATED["coverage_of_steps"](count, correlation, draws=2000) >= 0.94
+
+
 def test_intervals_of_steps_do_not_know_how_runs_vary():
     assert SIMULATED["coverage_of_steps"](200, 0.2, between_runs=0.01, draws=1000) < 0.6
 

@@ -176,12 +176,12 @@ def slow_mean_of_steps(steps):
     count, mean = len(steps), fmean(steps)
     squares = sum((step - mean) ** 2 for step in steps)
     products = sum((one - mean) * (two - mean) for one, two in pairwise(steps))
-    correlation = min(max((count * products / squares + 1) / (count - 4), 0), 1)
-    worth = max(count * (1 - correlation) / (1 + correlation), 2)
+    correlation = min(max((count * products / squares + 1) / (count - 4), 0), 1) if count > 4 else 1
+    worth = max(count * (1 - correlation) / (1 + correlation), 2)  # two where few steps do not show how they follow
     return mean, squares / (count - count / worth) / worth, worth - 1
 
 
-@given(*[st.lists(st.integers(10**6, 10**9), min_size=5, max_size=40)] * 2)
+@given(*[st.lists(st.integers(10**6, 10**9), min_size=2, max_size=40)] * 2)
 def test_steps_count_less_the_more_they_follow_one_another(base, new):
     assume(min(np.ptp(base), np.ptp(new)) > 100)
     found = ratio_within_runs(base, new)
@@ -203,7 +203,7 @@ def test_steps_in_waves_say_less_than_steps_in_any_order():
 
 
 def test_too_few_steps_or_no_time_have_no_interval():
-    assert ratio_within_runs([1, 2, 3, 4], [1, 2, 3, 4, 5]) is None
+    assert ratio_within_runs([1], [1, 2, 3, 4, 5]) is None
     assert ratio_within_runs([0] * 5, [1, 2, 3, 4, 5]) is None
     assert judged(ratio_within_runs([1000] * 5, [1000] * 5)) == "same"
 
