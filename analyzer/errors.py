@@ -211,6 +211,20 @@ class BadBaselineError(KanalyzeError):
         )
 
 
+class NoJobError(KanalyzeError):
+    """Reports hold no ranks of one job."""
+
+    slug = "no-job"
+
+    @classmethod
+    def empty(cls) -> NoJobError:
+        """Error: no report has a rank."""
+        return cls(
+            "None of the reports has work on a GPU, or a collective.",
+            "Give the traces or nsys reports of all ranks, a folder of them, or what `kanalyze reduce` wrote.",
+        )
+
+
 class IncomparableError(KanalyzeError):
     """Two sides have nothing in common that could be compared."""
 

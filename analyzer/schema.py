@@ -74,6 +74,7 @@ class Table:
         when: For a variant of a table: the options that select it, such as ``--by launch-shape``.
         together: Whether it joins reports of several tools.
         sides: Whether it compares two sides, each of one report or more.
+        job: Whether it is of a job of several ranks, each in a report of its own or in one of all.
         counted: Whether it is built from counters, and so from the ncu report of a capture.
         reads: Kinds of events and readers' tables that it is computed from; read before it is computed.
         may_read: Further ones that only some reports call for, by what is in `reads`; read when that shows.
@@ -91,6 +92,7 @@ class Table:
     when: str = ""
     together: bool = False
     sides: bool = False
+    job: bool = False
     counted: bool = False
     reads: tuple[str, ...] = ()
     may_read: tuple[str, ...] = ()
@@ -101,7 +103,7 @@ class Table:
     @property
     def inputs(self) -> str:
         """What can have rows of it: tools, ``any`` of them, or ``several`` reports."""
-        tools = ("several",) if self.together or self.sides else ("ncu",) if self.counted else self.tools
+        tools = ("several",) if self.together or self.sides or self.job else ("ncu",) if self.counted else self.tools
         return "any" if len(tools) == len(TOOLS) else " ".join(tools)
 
     @property

@@ -87,7 +87,7 @@ def test_commands_in_the_text_have_the_options_and_tables_that_they_name(path):
         used = {argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
         assert used <= options | {"--help"}, command
         if name == "show" and arguments and arguments[0] != "TABLE":
-            assert set(arguments[0].split("|")) <= set(catalog.names()), command
+            assert set(arguments[0].split("|")) <= set(catalog.every_name()), command
 
 
 def test_a_command_that_does_not_exist_would_be_found(tmp_path):

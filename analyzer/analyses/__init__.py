@@ -13,9 +13,10 @@ from typing import Final
 
 from kanalyze.rooms import modules
 
-#: The room whose tables compare two sides, and rooms whose modules are no tables.
+#: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose modules are no tables.
 _OF_SIDES: Final = "comparing"
-_NO_TABLES: Final = ("page", "shared", _OF_SIDES)
+_OF_JOBS: Final = "ranks"
+_NO_TABLES: Final = ("page", "shared", _OF_SIDES, _OF_JOBS)
 
 
 @cache
@@ -28,6 +29,12 @@ def homes() -> dict[str, str]:
 def homes_of_sides() -> dict[str, str]:
     """The same of the tables that compare two sides, whose functions take what is compared instead of a report."""
     return _tables({_OF_SIDES})
+
+
+@cache
+def homes_of_jobs() -> dict[str, str]:
+    """The same of the tables of a job of several ranks, whose functions take the job instead of a report."""
+    return _tables({_OF_JOBS})
 
 
 def _tables(rooms: set[str]) -> dict[str, str]:

@@ -112,12 +112,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     keywords = asked | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    if declared.sides:
-        rows = _of_sides(reports, table, where)
-    elif declared.together:
-        rows = catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
-    else:
-        rows = _of_each(reports, declared, where, lambda report: catalog.make(report, table, **keywords))
+    rows = _rows(reports, declared, where, keywords)
     first = catalog.telling(table, rows.columns)
     rows = rendered.chosen(rendered.arranged(rows, sort, top), columns)
     if form == "terminal":
@@ -128,12 +123,31 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
         emit(rendered.FORMATS[form](rows), output)
 
 
+def _rows(reports: Sequence[Path], declared: Table, where: Where, keywords: dict[str, Any]) -> pl.DataFrame:
+    """The table of one report or each of several, of all together, of two sides, or of a job."""
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    table = declared.name
+    if declared.sides or declared.job:
+        return _of_sides(reports, table, where) if declared.sides else _of_job(reports, table, where)
+    if declared.together:
+        return catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
+    return _of_each(reports, declared, where, lambda report: catalog.make(report, table, **keywords))
+
+
 def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
     """The table of two sides of runs."""
     from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
 
     asked = Asked(part(where), cache=not where["no_cache"], progress=progress_shown())
     return comparison(*given(reports), asked).table(table)
+
+
+def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
+    """The table of the ranks of one job."""
+    from kanalyze.jobs import Asked, job  # noqa: PLC0415 - as above
+
+    return job(reports, Asked(cache=not where["no_cache"], progress=progress_shown())).table(table)
 
 
 def _of_each(

@@ -23,6 +23,7 @@ COMMANDS = (
     "doctor",
     "explain",
     "name",
+    "ranks",
     "redact",
     "roofline",
     "show",

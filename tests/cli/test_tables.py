@@ -35,7 +35,7 @@ def test_every_table_has_a_line_below_its_subject():
 
 
 def test_a_line_says_what_has_the_table_and_what_it_is_for():
-    assert listed()["ledger"] == "  ledger             nsys torch  where each GPU's time went, to the nanosecond"
+    assert listed()["ledger"] == "  ledger              nsys torch  where each GPU's time went, to the nanosecond"
     assert listed()["joined"].split(maxsplit=2)[1] == "several"
 
 

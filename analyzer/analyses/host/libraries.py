@@ -38,7 +38,7 @@ TABLE: Final = Table(
             nullable=True,
         ),
     ),
-    purpose="calls of cuBLAS, NCCL and others, and of the OS",
+    purpose="calls of cuBLAS, NCCL and others, of the OS",
     tools=("nsys",),
     equals="nsys stats osrt_sum (rows of the library OS runtime)",
     reads=(*DEVICE_KINDS, "api", "range", "osrt", "library", "range_detail", "collective_detail"),

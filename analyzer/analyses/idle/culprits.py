@@ -49,7 +49,7 @@ TABLE: Final = Table(
         Column("longest_ns", pl.Int64, "The most in one gap."),
         ALIGNED,
     ),
-    purpose="who had the idle time, by call, event and range",
+    purpose="who had the idle time: call, event and range",
     telling=("bucket", "ns", "share", "range", "gaps"),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
     may_read=("sync", "op", "sync_detail", *MAY_READ),

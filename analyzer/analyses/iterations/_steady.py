@@ -126,7 +126,8 @@ def _lengths(report: Report, process: int | None, rows: pl.DataFrame, name: str)
     follows = (pl.col("start_ns") == end.shift(1)).fill_null(value=False)
     own = rows.with_columns(end=end, follows=follows).filter((pl.col("kind") == STEADY) & (pl.col("name") == name))
     work = _work_of(report, process)
-    done = own.with_columns(since=_done(work, own.get_column("start_ns")), until=_done(work, own.get_column("end")))
+    since, until = (done_before(work, own.get_column(side)) for side in ("start_ns", "end"))
+    done = own.with_columns(since=since, until=until)
     late = done.select((pl.col("until") - pl.col("end")).median()).item()
     lengths = done.filter("follows").select(pl.col("until") - pl.col("since")).to_series()
     lengths = lengths.filter(lengths > 0)
@@ -189,7 +190,7 @@ def _device_spans(report: Report, steady: SteadyPart, usual: pl.DataFrame) -> pl
     """When the device did the work of each iteration: columns start and end."""
     work = _work_of(report, steady.process_id)
     ends = usual.get_column("start_ns") + usual.get_column("dur_ns")
-    return pl.DataFrame({"start": _done(work, usual.get_column("start_ns")), "end": _done(work, ends)})
+    return pl.DataFrame({"start": done_before(work, usual.get_column("start_ns")), "end": done_before(work, ends)})
 
 
 def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) -> tuple[int, int]:
@@ -198,7 +199,7 @@ def _until_work_ended(report: Report, process: int | None, run: pl.DataFrame) ->
     So the window has the device's work of these iterations, not that of the ones before.
     """
     sides: tuple[int, int] = run.item(0, "start_ns"), run.item(-1, "end")
-    done = _done(_work_of(report, process), pl.Series(sides, dtype=pl.Int64)).to_list()
+    done = done_before(_work_of(report, process), pl.Series(sides, dtype=pl.Int64)).to_list()
     late = max(after - side for after, side in zip(done, sides, strict=True))
     if late < _NOTABLE * median_of(run, "dur_ns") or done[1] <= done[0]:
         return sides
@@ -209,7 +210,7 @@ def _work_of(report: Report, process: int | None) -> pl.DataFrame:
     return launched_work(report).filter(of_process(process))
 
 
-def _done(work: pl.DataFrame, points: pl.Series) -> pl.Series:
+def done_before(work: pl.DataFrame, points: pl.Series) -> pl.Series:
     """When the device had done what was launched before each of `points`, and at least the point itself."""
     ended = pl.concat([pl.Series("end", [BEFORE_ALL], dtype=pl.Int64), work.get_column("end").cum_max()])
     before = work.get_column("at").search_sorted(points, side="left")

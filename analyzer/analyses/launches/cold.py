@@ -80,7 +80,7 @@ TABLE: Final = Table(
         ),
         Column("evidence", pl.String, "What shows it."),
     ),
-    purpose="costs paid once: contexts, modules, first calls",
+    purpose="costs paid once: contexts, modules, first call",
     groupings=("kernel",),
     reads=(
         *DEVICE_KINDS,

@@ -69,7 +69,7 @@ TABLE: Final = Table(
         ),
         Column("upload_ns", pl.Int64, "Calls that uploaded it ahead of its launches; null likewise.", nullable=True),
     ),
-    purpose="CUDA graphs: launches, nodes, host and GPU time",
+    purpose="CUDA graphs: launches, nodes, host, GPU time",
     telling=("graph", "launches", "nodes", "api_avg_ns", "span_avg_ns", "busy_ns", "idle_ns"),
     groupings=("kernel", "candidate"),
     reads=(*DEVICE_KINDS, "api", "kernel_config", "copy_detail", "collective_detail", "graph_detail"),

@@ -47,6 +47,15 @@ _COLLECTIVE: Final = {
     "group": pl.String,
     "group_description": pl.String,
     "ranks": pl.String,
+    "first_rank": pl.Int64,
+    "rank_stride": pl.Int64,
+    "rank": pl.Int64,
+    "source_rank": pl.Int64,
+    "target_rank": pl.Int64,
+    "in_split": pl.String,
+    "out_split": pl.String,
+    "sequence_number": pl.Int64,
+    "comms_id": pl.String,
 }
 
 

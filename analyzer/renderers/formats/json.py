@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets
+from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.renderers.page.job import answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
+    from kanalyze.analyses.ranks._job import Job
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Meta
 
@@ -47,8 +50,8 @@ def content(shown: Shown) -> dict[str, Any]:
     """The JSON object of one report."""
     if shown.kind == "noise":
         return asdict(shown)
-    if shown.kind == "comparison":
-        return _comparison(shown)
+    if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
+        return _comparison(shown) if shown.kind == "comparison" else _job(shown)
     if shown.kind == "joint":
         return content(shown.summary) | _joint(shown)
     window = shown.scope.window
@@ -69,6 +72,20 @@ def content(shown: Shown) -> dict[str, Any]:
     if shown.kind == "overview":
         return head | _overview(shown)
     return head | (_summary(shown) if shown.kind == "time" else _instances(shown))
+
+
+def _job(job: Job) -> dict[str, Any]:
+    """A job of several ranks: the answer, its late ranks, and all tables."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "answer": answer(job),
+        "reports": [outlets.line(one) for one in job.ranks.get_column("report")],
+        "world_size": job.world_size,
+        "missing_ranks": job.missing,
+        "late_ranks": [one._asdict() | {"causes": dict(one.causes)} for one in late_ranks(job)],
+        "doubts": [{"check": check, "count": count, "effect": effect} for check, count, effect in job.doubts],
+        **{name: _rows(frame) for name, frame in job.tables.items()},
+    }
 
 
 def _meta(meta: Meta) -> dict[str, Any]:

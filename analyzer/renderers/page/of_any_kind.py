@@ -8,6 +8,7 @@ from kanalyze import outlets
 from kanalyze.renderers.page.comparison import comparison_page
 from kanalyze.renderers.page.counters import counters_page
 from kanalyze.renderers.page.instances import instances_page
+from kanalyze.renderers.page.job import job_page
 from kanalyze.renderers.page.joint import joint_page
 from kanalyze.renderers.page.noise import noise_page
 from kanalyze.renderers.page.overview import ROWS, overview_page
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
+    from kanalyze.analyses.ranks._job import Job
     from kanalyze.renderers.page.time import First, Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid
 
-    Shown: TypeAlias = Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise
+    Shown: TypeAlias = Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job
 
 
 #: Rows in each table of a page, unless told.
@@ -43,12 +45,13 @@ def _page_of_any(shown: Shown, top: int | None) -> Page:
         return counters_page(shown, top or USUAL_ROWS)
     if shown.kind == "noise":
         return noise_page(shown, top or ROWS)
-    if shown.kind == "comparison":
-        return comparison_page(shown, ROWS if top is None else top)
     if shown.kind == "joint":
         return joint_page(shown, top or USUAL_ROWS)
+    rows = ROWS if top is None else top
+    if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
+        return comparison_page(shown, rows) if shown.kind == "comparison" else job_page(shown, rows)
     if shown.kind == "overview":
-        return overview_page(shown, ROWS if top is None else top)
+        return overview_page(shown, rows)
     return page_of(shown, top or USUAL_ROWS) if shown.kind == "time" else instances_page(shown, top or USUAL_ROWS)
 
 

@@ -159,6 +159,15 @@ COLLECTIVE: Final = {
     "group": "Process Group Name",
     "group_description": "Process Group Description",
     "ranks": "Process Group Ranks",
+    "first_rank": "Global rank start",
+    "rank_stride": "Global rank stride",
+    "rank": "Rank",
+    "source_rank": "Src Rank",
+    "target_rank": "Dst Rank",
+    "in_split": "In split size",
+    "out_split": "Out split size",
+    "sequence_number": "Seq",
+    "comms_id": "Comms Id",
 }
 
 

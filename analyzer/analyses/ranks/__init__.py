@@ -1,0 +1,1 @@
+"""Ranks of one job. Who waits for whom, why, and at what bandwidth."""

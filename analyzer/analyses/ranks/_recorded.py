@@ -1,0 +1,172 @@
+"""What a report records of each collective: kind, group, sizes, and its name on all ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._kernel_families import decoded
+from kanalyze.reduction import COLLECTIVES
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Kinds as they are called everywhere, by how the tools call them in lower case without ``_`` and ending.
+_KINDS: Final = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send",
+    "isend": "send",
+    "recv": "recv",
+    "irecv": "recv",
+    "recvanysource": "recv",
+    "sendrecv": "send_recv",
+    "barrier": "barrier",
+    "coalesced": "coalesced",
+}
+_ENDING: Final = r"_?(?:base|into_tensor|tensor|single|coalesced|out|oop|sparse)$"
+
+#: Bytes of an element, by the framework's names and those of kernels.
+_ELEMENT_BYTES: Final = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "char": 1, "byte": 1,
+    "bool": 1, "complexfloat": 8, "complexdouble": 16, "uint16": 2, "uint32": 4, "uint64": 8,
+    "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i8": 1, "u8": 1, "u32": 4, "u64": 8,
+}  # fmt: skip
+
+#: Fields that a kernel takes from the operator that launched it, where it has none itself.
+_FIELDS: Final = (
+    "collective", "type", "in_elements", "out_elements", "group_size", "group", "ranks", "first_rank", "rank_stride",
+    "rank", "source_rank", "target_rank", "in_split", "out_split", "sequence_number", "comms_id",
+)  # fmt: skip
+
+_OF_GROUP: Final = ("group", "size", "ranks", "own")
+
+
+def collectives_of(report: Report, event_ids: pl.Series) -> pl.DataFrame:
+    """What is recorded of the communication kernels `event_ids`, in their order.
+
+    Columns: event_id, stream, and those of :data:`kanalyze.reduction.COLLECTIVES` that a tool records. A kernel whose
+    launch was not recorded has the group of the others on its stream, where these have one.
+    """
+    wanted = event_ids.to_frame("event_id")
+    kernels = wanted.join(
+        report.kind("kernel").select("event_id", "name", "stream", "parent_id"),
+        on="event_id",
+        how="left",
+        maintain_order="left",
+    )
+    told = report.table("collective_detail").select("event_id", *_FIELDS)
+    told = told.with_columns(pl.col(pl.Categorical).cast(pl.String))
+    of_op = {name: f"{name}_of_op" for name in _FIELDS}
+    known = kernels.join(told, on="event_id", how="left", maintain_order="left").join(
+        told.rename(of_op), left_on="parent_id", right_on="event_id", how="left", maintain_order="left"
+    )
+    known = known.with_columns(pl.coalesce(name, other).alias(name) for name, other in of_op.items())
+    named = decoded(report, known, "operation")
+    called = pl.coalesce("collective", pl.col("operation").cast(pl.String))
+    names = named.select(called).to_series().drop_nulls().unique()
+    kind = called.replace_strict({text: kind_of(text) for text in names}, default=None, return_dtype=pl.String)
+    bytes_of = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
+    made = named.with_columns(kind=kind.fill_null("other"), each=bytes_of).select(
+        "event_id",
+        "stream",
+        "kind",
+        "group",
+        pl.col("group_size").alias("size"),
+        _members().alias("ranks"),
+        pl.col("rank").alias("own"),
+        pl.col("source_rank").alias("source"),
+        pl.col("target_rank").alias("target"),
+        pl.col("sequence_number").alias("sequence"),
+        pl.col("comms_id").alias("id"),
+        "type",
+        (pl.col("in_elements") * pl.col("each")).alias("in_bytes"),
+        (pl.col("out_elements") * pl.col("each")).alias("out_bytes"),
+        _largest().alias("largest_bytes"),
+    )
+    return _with_group_of_stream(made).cast({name: COLLECTIVES.schema[name] for name in made.columns[2:]})
+
+
+def kind_of(text: str) -> str:
+    """The kind of a collective by what a tool calls it, such as ``_allgather_base`` or ``ncclAllReduce``."""
+    bare = re.sub(r"^(?:nccl|gloo|c10d|mpi|ucc)[:_]*", "", text.strip().lower().strip("_"))
+    plain = re.sub(_ENDING, "", re.sub(_ENDING, "", bare)).replace("_", "")
+    return _KINDS.get(plain, _KINDS.get(bare.replace("_", ""), bare or "other"))
+
+
+def element_bytes(text: str | None) -> int | None:
+    """The bytes of an element type; None if it is not known."""
+    if text is None:
+        return None
+    return 1 if text.startswith("float8") else _ELEMENT_BYTES.get(text)
+
+
+def _members() -> pl.Expr:
+    """The ranks of the group as ``first:stride:size`` where they are regular, else the list, if it is whole."""
+    size = pl.col("group_size")
+    regular = (pl.col("first_rank") >= 0) & (pl.col("rank_stride") > 0) & (size > 0)
+    return (
+        pl.when(regular)
+        .then(pl.format("{}:{}:{}", "first_rank", "rank_stride", size))
+        .otherwise(pl.struct("ranks", "group_size").map_elements(_listed, return_dtype=pl.String))
+    )
+
+
+def _listed(row: dict[str, Any]) -> str | None:
+    """A list of ranks as recorded, made short; None where it was cut."""
+    text, size = row["ranks"], row["group_size"]
+    found = [int(one) for one in re.findall(r"\d+", text or "")]
+    if not found or len(found) != size or "..." in text:
+        return None
+    step = found[1] - found[0] if len(found) > 1 else 1
+    if step > 0 and found == [*range(found[0], found[0] + step * len(found), step)]:
+        return f"{found[0]}:{step}:{size}"
+    return ",".join(map(str, found))
+
+
+def ranks_in(text: str) -> list[int]:
+    """The ranks in a text of :func:`_members`."""
+    if ":" in text:
+        first, stride, size = map(int, text.split(":"))
+        return [first + stride * at for at in range(size)]
+    return [int(one) for one in text.split(",")]
+
+
+def _largest() -> pl.Expr:
+    """The most bytes that a rank sends to others, or gets from them, of uneven parts; null where parts are even."""
+    fields = ("in_split", "out_split", "in_elements", "out_elements", "rank", "each")
+    return pl.struct(fields).map_elements(_largest_of, return_dtype=pl.Int64)
+
+
+def _largest_of(row: dict[str, Any]) -> int | None:
+    moved = []
+    for side in ("in", "out"):
+        text, total, each = row[f"{side}_split"], row[f"{side}_elements"], row["each"]
+        parts = [int(one) for one in re.findall(r"\d+", text or "")]
+        if not parts or "..." in text or total is None or each is None or not sum(parts):
+            continue
+        own = parts[row["rank"]] if row["rank"] is not None and row["rank"] < len(parts) else 0
+        moved.append(total * each * (sum(parts) - own) // sum(parts))
+    return max(moved, default=None)
+
+
+def _with_group_of_stream(told: pl.DataFrame) -> pl.DataFrame:
+    """Fills the group of kernels whose launch was not recorded, where all others on the stream have one group."""
+    if told.get_column("size").null_count() in (0, told.height):
+        return told
+    groups = told.drop_nulls("size").select("stream", *_OF_GROUP).unique()
+    single = groups.filter(pl.len().over("stream") == 1)
+    known = told.join(single, on="stream", how="left", suffix="_there", maintain_order="left")
+    unknown = pl.col("size").is_null()
+    return known.with_columns(
+        pl.when(unknown).then(f"{name}_there").otherwise(name).alias(name) for name in _OF_GROUP
+    ).select(told.columns)

@@ -1,0 +1,253 @@
+"""Reduction of a report: what the analysis of a job needs of its ranks.
+
+A rank is a process on a GPU; one that communicates on several GPUs is a rank on each. Times of a reduction are Unix
+times by the clock of its host, so that reports of one host need no correction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.idle._window_ledgers import window_ledgers
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.iterations._marks import launched_work
+from kanalyze.analyses.iterations._steady import SteadyPart, done_before, known_steady_part
+from kanalyze.analyses.ranks._recorded import collectives_of
+from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.reduction import (
+    BEFORE,
+    COLLECTIVES,
+    FINDINGS,
+    HEALTH,
+    KERNELS,
+    LEDGERS,
+    PIECES,
+    RANKS,
+    STEPS,
+    Reduction,
+)
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: Findings that are kept of a rank, and names of kernels.
+_FINDINGS: Final = 8
+_KERNELS: Final = 64
+
+#: A step that has the number of the framework's profiler.
+_NUMBERED: Final = r"^step:(\d+)$"
+
+
+class _Member(NamedTuple):
+    """A rank of a report.
+
+    Attributes:
+        number: Its row in the ranks of the reduction.
+        report: The report, narrowed to its process and GPU.
+        device: The GPU.
+        origin_ns: Unix time of the report's time 0.
+    """
+
+    number: int
+    report: Report
+    device: int
+    origin_ns: int
+
+
+def reduced(report: Report) -> Reduction:
+    """The reduction of all ranks of a report; empty where it records no work on a GPU."""
+    if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
+        return Reduction()
+    used = operations(report).group_by("process_id", "device").agg(
+        talks=(pl.col("bucket") == "communication").any(), ns=pl.col("dur_ns").sum()
+    )  # fmt: skip
+    main = pl.col("ns") == pl.col("ns").max().over("process_id")
+    mine = pl.col("talks") | (main & ~pl.col("talks").any().over("process_id"))
+    found = used.filter(mine).sort("device", "process_id")
+    if not found.get_column("talks").any():  # one process may only have helped
+        found = found.filter(pl.col("ns") == pl.col("ns").max().over("device"))
+    origin = report.meta.origin_unix_ns or 0
+    members = [
+        _Member(number, report.narrow(process=process, device=device), device, origin)
+        for number, (process, device) in enumerate(found.select("process_id", "device").iter_rows())
+    ]
+    parts = [_of_member(one) for one in members]
+    tables = {name: pl.concat([dict(part.tables())[name] for part in parts]) for name, _ in Reduction().tables()}
+    doubts = HEALTH.select(health(report).select("check", "effect"))
+    return Reduction(**(tables | {"health": doubts}))
+
+
+def _of_member(one: _Member) -> Reduction:
+    """The reduction of one rank, but for health."""
+    steady = known_steady_part(one.report)
+    steps = _steps(one, steady)
+    found = _collectives(one)
+    return Reduction(
+        ranks=_rank(one),
+        collectives=COLLECTIVES.select(found.with_columns(pl.col("start_ns") + one.origin_ns)),
+        pieces=_pieces(one, found, steps),
+        before=_before(one, found),
+        steps=STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
+        ledgers=_ledgers(one, steps),
+        kernels=_kernels(one, steady),
+        findings=_findings(one, steady),
+    )
+
+
+def _rank(one: _Member) -> pl.DataFrame:
+    meta, report = one.report.meta, one.report
+    window = windows(report).filter(pl.col("device") == one.device).select("start", "end")
+    low, high = window.row(0) if window.height else (0, 0)
+    sums = ledger(report).filter((pl.col("device") == one.device) & (pl.col("bucket") == "communication"))
+    gpu = report.devices.filter(pl.col("device") == one.device).get_column("name")
+    row = {
+        "rank": meta.rank,
+        "world_size": meta.world_size,
+        "host": None,
+        "report": str(meta.path),
+        "tool": meta.tool,
+        "process_id": report.scope.process,
+        "device": one.device,
+        "gpu": gpu.item(0) if len(gpu) else None,
+        "origin_ns": one.origin_ns,
+        "start_ns": low + one.origin_ns,
+        "end_ns": high + one.origin_ns,
+        "communication_ns": int(sums.get_column("ns").sum()),
+    }
+    return pl.DataFrame([row], schema=RANKS.schema, orient="row")
+
+
+def _collectives(one: _Member) -> pl.DataFrame:
+    """The collectives of a rank in the report's time: :data:`kanalyze.reduction.COLLECTIVES`, with own_start."""
+    work = exclusive_operations(one.report).filter(pl.col("bucket") == "communication")
+    line = intervals.first_come(work.sort("began", "event_id"))
+    told = collectives_of(one.report, line.get_column("event_id"))
+    return line.with_columns(told.drop("event_id")).select(
+        pl.lit(one.number, dtype=pl.Int64).alias("member"),
+        pl.int_range(pl.len()).cast(pl.Int64).alias("number"),
+        *(name for name in COLLECTIVES.schema if name in told.columns),
+        "device",
+        pl.col("start").alias("start_ns"),
+        (pl.col("end") - pl.col("start")).alias("dur_ns"),
+        pl.col("exclusive_ns").alias("exposed_ns"),
+        "own_start",
+        "own_end",
+    )
+
+
+def _pieces(one: _Member, found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The exposed pieces of each collective, cut where steps begin and end: their times sum to `exposed_ns`."""
+    work = operations(one.report).filter((pl.col("device") == one.device) & (pl.col("bucket") == "kernel"))
+    own = found.select("member", "number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
+    if own.is_empty():
+        return PIECES.empty()
+    low, high = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    pieces = intervals.cut(own, intervals.gaps(intervals.union(work), low, high))
+    wanted = dict(found.select("number", "exposed_ns").iter_rows())
+    sums = pieces.group_by("number").agg(ns=(pl.col("end") - pl.col("start")).sum())
+    got = dict(sums.iter_rows())
+    wrong = {number: ns for number, ns in wanted.items() if got.get(number, 0) != ns}
+    if wrong:
+        raise AssertionError(f"exposed pieces of collectives sum to another time: {wrong}")
+    return PIECES.select(_cut_at(pieces, steps).with_columns(pl.col("start_ns", "end_ns") + one.origin_ns))
+
+
+def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The pieces cut where steps begin or end, with the step that each lies in."""
+    edges = pl.concat([steps.get_column("start_ns"), steps.get_column("end_ns").alias("start_ns")]).unique().sort()
+    if edges.is_empty():
+        none = pl.lit(None, dtype=pl.Int64)
+        return pieces.select("member", "number", none.alias("step"), start_ns="start", end_ns="end")
+    low, high = edges.item(0), edges.item(-1)
+    begins = pl.concat([pl.Series([intervals.BEFORE_ALL], dtype=pl.Int64), edges])
+    ends = pl.concat([edges, pl.Series([intervals.AFTER_ALL], dtype=pl.Int64)])
+    del low, high
+    inner = ends.search_sorted(pieces.get_column("start"), side="right")
+    last = begins.search_sorted(pieces.get_column("end"), side="left")
+    at = pl.select(pl.int_ranges(inner, last)).to_series().alias("at")
+    parts = pieces.with_columns(at).explode("at").with_columns(pl.col("at").cast(pl.UInt32))
+    where = parts.get_column("at")
+    cut = parts.with_columns(
+        pl.max_horizontal("start", begins.gather(where).alias("begin")).alias("start_ns"),
+        pl.min_horizontal("end", ends.gather(where).alias("stop")).alias("end_ns"),
+    )
+    line = steps.select(at="start_ns", until="end_ns", step="index").sort("at")
+    told = cut.sort("start_ns").join_asof(line, left_on="start_ns", right_on="at", strategy="backward")
+    inside = pl.when(pl.col("start_ns") < pl.col("until")).then("step")
+    return told.select("member", "number", inside.alias("step"), "start_ns", "end_ns").sort("number", "start_ns")
+
+
+def _before(one: _Member, found: pl.DataFrame) -> pl.DataFrame:
+    """The ledger from the end of the group's previous collective on the rank to the start of each."""
+    group = ["group", "size", "ranks", "stream"]
+    since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over(group)
+    spans = found.select("member", "number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
+    if spans.is_empty():
+        return BEFORE.empty()
+    sums = window_ledgers(one.report, spans.select("start", "end")).filter(pl.col("device") == one.device)
+    keys = spans.with_row_index("window").drop("start", "end")
+    return BEFORE.select(_long(keys.join(sums, on="window", how="left", maintain_order="left"), ["member", "number"]))
+
+
+def _long(wide: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The rows of buckets with any time: `keys`, bucket, ns."""
+    columns = [f"{bucket}_ns" for bucket in BUCKETS]
+    long = wide.unpivot(columns, index=keys, variable_name="bucket", value_name="ns").filter(pl.col("ns") > 0)
+    return long.with_columns(pl.col("bucket").str.strip_suffix("_ns")).sort(keys, maintain_order=True)
+
+
+def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
+    """The steps of a rank in the report's time, by when the GPU did their work: :data:`kanalyze.reduction.STEPS`."""
+    if steady is None:
+        return STEPS.empty()
+    rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
+    work = launched_work(one.report)
+    ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
+    number = pl.col("window").str.extract(_NUMBERED).cast(pl.Int64)
+    told = rows.select(
+        pl.lit(one.number, dtype=pl.Int64).alias("member"),
+        pl.coalesce(number, "index").alias("step"),
+        number.is_not_null().alias("numbered"),
+        "name",
+        "kind",
+        done_before(work, rows.get_column("start_ns")).alias("start_ns"),
+        done_before(work, ends).alias("end_ns"),
+    )
+    told = told.filter(pl.col("end_ns") > pl.col("start_ns"))
+    return STEPS.select(told.with_columns(index=pl.int_range(pl.len(), dtype=pl.Int64)))
+
+
+def _ledgers(one: _Member, steps: pl.DataFrame) -> pl.DataFrame:
+    if steps.is_empty():
+        return LEDGERS.empty()
+    sums = window_ledgers(one.report, steps.select(start="start_ns", end="end_ns"))
+    sums = sums.filter(pl.col("device") == one.device)
+    keys = steps.select("member", "index").with_row_index("window")
+    return LEDGERS.select(_long(keys.join(sums, on="window", how="inner", maintain_order="left"), ["member", "index"]))
+
+
+def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
+    """The names of kernels that took longest in the steady part, or in all of the recording."""
+    report = one.report if steady is None else one.report.narrow(window=steady.window)
+    work = exclusive_operations(report).filter(pl.col("kind").cast(pl.String).is_in(["kernel", "graph"]))
+    sums = work.group_by("name").agg(count=pl.len(), ns=(pl.col("end") - pl.col("start")).sum())
+    best = sums.with_columns(pl.col("name").cast(pl.String)).sort("ns", "name", descending=[True, False])
+    return KERNELS.select(best.head(_KERNELS).with_columns(member=pl.lit(one.number, dtype=pl.Int64)))
+
+
+def _findings(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
+    report = one.report if steady is None else one.report.narrow(window=steady.window)
+    rows = [
+        (one.number, found.rule, found.brief.headline.format(*found.names), found.at_stake_ns)
+        for found in ranked(report)
+        if found.device == one.device
+    ]
+    return pl.DataFrame(rows[:_FINDINGS], schema=FINDINGS.schema, orient="row")

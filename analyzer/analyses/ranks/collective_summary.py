@@ -1,0 +1,71 @@
+"""Collectives by kind, group and size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.ranks._job import Job
+
+TABLE: Final = Table(
+    "collective_summary",
+    "The collectives of one kind, group and size, over all ranks and steps.",
+    (
+        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, …"),
+        Column("group", pl.String, "Name of the process group or communicator.", nullable=True),
+        Column("size", pl.Int64, "Ranks of the group.", nullable=True),
+        Column("bytes", pl.Int64, "Size of each, as nccl-tests counts it.", nullable=True),
+        Column("count", pl.Int64, "Collectives, each counted once."),
+        Column("rank_ns", pl.Int64, "Durations, summed over ranks."),
+        Column("wait_ns", pl.Int64, "Waiting, summed over ranks."),
+        Column("transfer_ns", pl.Int64, "Transferring, summed over ranks."),
+        Column("exposed_wait_ns", pl.Int64, "Waiting in which a GPU ran nothing else, summed over ranks."),
+        Column("exposed_transfer_ns", pl.Int64, "Transferring in which a GPU ran nothing else, summed over ranks."),
+        Column("busbw_bytes_per_s", pl.Int64, "Median bus bandwidth.", nullable=True),
+        Column("best_share", pl.Float64, "That as a share of the best that this group reached.", nullable=True),
+        Column("skew_bound", pl.Int64, "Collectives that are skew-bound."),
+        Column("transfer_bound", pl.Int64, "Collectives that are transfer-bound."),
+        Column("mixed", pl.Int64, "Collectives that are neither."),
+        Column("cannot_tell", pl.Int64, "Collectives of which clocks or missing ranks do not let it be told."),
+    ),
+    purpose="collectives by kind, group and size",
+    telling=("kind", "bytes", "count", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "best_share", "group", "size"),
+    job=True,
+)
+
+_CLASSES: Final = ("skew-bound", "transfer-bound", "mixed", "cannot tell")
+
+
+def collective_summary(job: Job) -> pl.DataFrame:
+    """Sums over collectives of one kind, group and size, and their bandwidth.
+
+    Definition: docs/definitions.md, section 11.
+
+    Returns:
+        :data:`TABLE`, the ones that take most of all ranks' time first.
+
+    Columns:
+        kind, group, size, bytes, count, rank_ns, wait_ns, transfer_ns, exposed_wait_ns, exposed_transfer_ns,
+        busbw_bytes_per_s, best_share, skew_bound, transfer_bound, mixed, cannot_tell.
+    """
+    keys = ["kind", "group", "size", "bytes"]
+    rows = job.rows.with_columns(one=pl.coalesce(pl.col("match"), -1 - pl.int_range(pl.len())))
+    whole = rows.unique("one", keep="first", maintain_order=True)
+    names = {name: name.replace("-", "_").replace(" ", "_") for name in _CLASSES}
+    counts = whole.group_by(keys).agg(
+        count=pl.len(),
+        busbw_bytes_per_s=pl.col("busbw_bytes_per_s").median().cast(pl.Int64),
+        **{column: (pl.col("class") == name).sum() for name, column in names.items()},
+    )
+    sums = rows.group_by(keys).agg(
+        pl.col("dur_ns").sum().alias("rank_ns"),
+        pl.col("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
+    )
+    told = sums.join(counts, on=keys, how="left", nulls_equal=True)
+    best = pl.col("busbw_bytes_per_s").max().over("group", "size")
+    told = told.with_columns(best_share=pl.col("busbw_bytes_per_s") / best)
+    return TABLE.select(told.sort("rank_ns", *keys, descending=[True, False, False, False, False]))

@@ -1,0 +1,243 @@
+"""Builds the page of a job: its step, who waits for whom and why, and what collectives reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import units
+from kanalyze.analyses.ranks._late_ranks import late_ranks, notable_causes
+from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.outlets import command
+from kanalyze.renderers.page.time import Page
+from kanalyze.renderers.text.grid import Grid, Head, Section, of
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.ranks._late_ranks import Late
+
+#: Width of a rank's bar, and what its parts look like.
+_BAR: Final = 20
+_PARTS: Final = {"kernel": "█", "transfer": "▓", "waiting": "░", "rest": "·"}
+
+#: Ranks that are shown one by one; of more, the extremes and quartiles by waiting.
+_FEW: Final = 8
+_QUARTILES: Final = {0.0: "least waiting", 0.25: "a quarter", 0.5: "half", 0.75: "three quarters", 1.0: "most waiting"}
+
+#: A straggler is named in the answer where others wait for it for this part of all ranks' time.
+_WORTH_SAYING: Final = 0.005
+
+
+def job_page(job: Job, top: int) -> Page:
+    """Builds the page of a job, at most `top` rows per table."""
+    sections = [make(job, top) for make in (_ranks, _late, _collectives, _steps, _clocks)]
+    return Page(
+        heading=_heading(job),
+        health=_health(job),
+        answer=answer(job),
+        ledgers=[],
+        sections=[one for one in sections if one is not None],
+        topics=[],
+        cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],
+        more=_more(job),
+    )
+
+
+def answer(job: Job) -> str:
+    """The job in two sentences: its step, what of it is waiting, for whom and why."""
+    ranks, late = job.table("ranks"), late_ranks(job)
+    rows = common_steps(job.table("rank_steps"))
+    if ranks.height == 1:
+        return "Only one rank was read: nobody is there to wait for. Give the reports of all ranks."
+    if rows.is_empty():
+        return _of_collectives(job)
+    slowest = rows.group_by("step").agg(pl.col("ns").max()).get_column("ns")
+    whole, waiting = (int(ranks.get_column(name).sum()) for name in ("ns", "wait_ns"))
+    unsteady = "" if (rows.get_column("kind") == "steady").all() else ", not all of them steady"
+    step = units.time(int(slowest.sum()) / len(slowest))
+    first = (
+        f"A step takes {step} on the slowest of {units.plural(ranks.height, 'rank')} "
+        f"({units.plural(len(slowest), 'step')}{unsteady}), "
+        f"and a rank waits for others in {units.percent(waiting / max(whole, 1))} of it"
+    )
+    named = [one for one in late if one.cost_ns >= _WORTH_SAYING * whole]
+    if not named:
+        return f"{first}: none is late for long."
+    return f"{first}, most for rank {named[0].rank}. {_sentence(named[0])}."
+
+
+def _sentence(one: Late) -> str:
+    """``Rank 2 is 4.1 ms late in steps 3 to 5: kernel +4.0 ms``."""
+    steps = f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.last}"
+    return f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps}: {_causes(one)}"
+
+
+def _causes(one: Late) -> str:
+    named = [f"{bucket} {_signed(ns)}" for bucket, ns in notable_causes(one)]
+    return ", ".join(named) or "many small parts"
+
+
+def _of_collectives(job: Job) -> str:
+    """What can be said where nothing repeats."""
+    rows = job.rows.drop_nulls("match")
+    if rows.is_empty():
+        return "No collective of one rank could be found on another one."
+    waits, whole = (int(rows.get_column(name).sum()) for name in ("wait_ns", "dur_ns"))
+    number = rows.get_column("match").n_unique()
+    return (
+        f"{units.plural(job.ranks.height, 'rank')} run {units.plural(number, 'collective')}; "
+        f"{units.percent(waits / max(whole, 1))} of their time is waiting for the last rank. No steps were found."
+    )
+
+
+def _heading(job: Job) -> list[str]:
+    read, size = job.ranks.height, job.world_size
+    hosts = job.ranks.get_column("host").drop_nulls().n_unique()
+    tools = job.ranks.get_column("tool").unique().sort().to_list()
+    gpus = job.ranks.get_column("gpu").drop_nulls().unique().sort().to_list()
+    number = units.plural(read, "rank") if read == size else f"{read:,} of {units.plural(size, 'rank')}"
+    return ["kanalyze ranks", number, *([units.plural(hosts, "host")] if hosts else []), *tools, *gpus]
+
+
+def _health(job: Job) -> str:
+    missing = job.missing
+    if not missing:
+        return ""
+    named = ", ".join(map(str, missing[:_FEW])) + (", …" if len(missing) > _FEW else "")
+    return f"missing: {'rank' if len(missing) == 1 else 'ranks'} {named}"
+
+
+def _ranks(job: Job, top: int) -> Section | None:
+    """The ledger of a step of each rank, as a bar; of many ranks the quartiles by waiting."""
+    table = job.table("ranks").filter(pl.col("ns") > 0)
+    if table.is_empty():
+        return None
+    shown, names = _chosen(table, max(top, _FEW))
+    cells = []
+    longest = int(shown.select((pl.col("ns") / pl.col("steps")).max()).item())
+    for row, name in zip(shown.iter_rows(named=True), names, strict=True):
+        per = max(row["steps"], 1)
+        parts = {
+            "kernel": row["kernel_ns"],
+            "waiting": row["wait_ns"],
+            "transfer": row["transfer_ns"] + row["unmatched_ns"],
+        }
+        parts["rest"] = row["ns"] - sum(parts.values())
+        times = [units.time(ns / per) for ns in (row["ns"], *parts.values(), row["hidden_ns"])]
+        cells.append((name, times[0], _bar(parts, longest * per), *times[1:]))
+    heads = (
+        Head("rank"), Head("step"), Head("", left=True), Head("kernels"), Head("waiting"), Head("transfer", spare=True),
+        Head("rest", spare=True), Head("hidden", wide=True),
+    )  # fmt: skip
+    legend = "█ kernels ░ waiting ▓ transfer · rest; hidden: communication beside kernels"
+    return Section("RANKS, A STEP OF EACH", of(shown.height, table.height), Grid(heads, cells), legend)
+
+
+def _chosen(table: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[str]]:
+    """The rows that are shown, and what they are called."""
+    if table.height <= most:
+        return table, [str(rank) for rank in table.get_column("rank")]
+    order = table.with_columns(share=pl.col("wait_ns") / pl.col("ns")).sort("share", "rank")
+    at = {round(part * (table.height - 1)): name for part, name in _QUARTILES.items()}
+    rows = order[list(at)]
+    names = [f"{rank} ({name})" for rank, name in zip(rows.get_column("rank"), at.values(), strict=True)]
+    return rows.drop("share"), names
+
+
+def _bar(parts: dict[str, int], whole: int) -> str:
+    """A bar of the parts; each ends where their sum so far does."""
+    text, total = "", 0
+    for name, ns in parts.items():
+        total += ns
+        text += _PARTS[name] * (round(total / max(whole, 1) * _BAR) - len(text))
+    return text
+
+
+def _late(job: Job, top: int) -> Section | None:
+    found = late_ranks(job)
+    if not found or not top:
+        return None
+    cells = [
+        (
+            str(one.rank),
+            str(one.first) if one.steps == 1 else f"{one.first} to {one.last}",
+            units.time(one.late_ns),
+            units.time(one.cost_ns / one.steps),
+            _causes(one),
+        )
+        for one in found[:top]
+    ]
+    heads = (Head("rank"), Head("steps"), Head("late by"), Head("others wait"), Head("cause", left=True))
+    return Section("LATE RANKS", of(len(cells), len(found), "per step"), Grid(heads, cells, cut=True))
+
+
+def _collectives(job: Job, top: int) -> Section | None:
+    table = job.table("collective_summary")
+    if table.is_empty() or not top:
+        return None
+    whole = table.get_column("rank_ns").sum()
+    cells = []
+    for row in table.head(top).iter_rows(named=True):
+        known = row["wait_ns"] + row["transfer_ns"]
+        bandwidth = row["busbw_bytes_per_s"]
+        cells.append(
+            (
+                f"{row['count']:,}",
+                "?" if row["bytes"] is None else units.size(row["bytes"]),
+                "?" if row["size"] is None else f"{row['size']:,}",
+                units.percent(row["rank_ns"] / max(whole, 1)),
+                units.percent(row["wait_ns"] / known) if known else "?",
+                "?" if bandwidth is None else units.rate(bandwidth),
+                "?" if row["best_share"] is None else units.percent(row["best_share"]),
+                row["kind"] + (f" in {row['group']}" if row["group"] else ""),
+            )
+        )
+    heads = (
+        Head("count"), Head("size"), Head("ranks", wide=True), Head("of all"), Head("waiting"), Head("bus"),
+        Head("of best", spare=True), Head("collective", left=True),
+    )  # fmt: skip
+    return Section("COLLECTIVES", of(len(cells), table.height), Grid(heads, cells, cut=True))
+
+
+def _steps(job: Job, top: int) -> Section | None:
+    """How steps vary, and how unevenly ranks are loaded."""
+    rows = common_steps(job.table("rank_steps"))
+    if rows.is_empty() or not top:
+        return None
+    by_step = rows.group_by("step").agg(
+        pl.col("ns").max(), most=pl.col("compute_ns").max(), mean=pl.col("compute_ns").mean()
+    )
+    ns = by_step.get_column("ns")
+    imbalance = by_step.select((pl.col("most") / pl.col("mean") - 1).fill_nan(0)).to_series()
+    times = [units.time(one or 0) for one in (ns.min(), ns.median(), ns.max())]  # type: ignore[arg-type]
+    cells = [(*times, units.percent(imbalance.mean() or 0), units.percent(imbalance.max() or 0))]  # type: ignore[arg-type]
+    heads = (Head("shortest"), Head("median"), Head("longest"), Head("imbalance"), Head("at most"))
+    foot = "imbalance: computing of the busiest rank against the mean of all"
+    return Section("STEPS, THE SLOWEST RANK OF EACH", units.plural(len(ns), "step"), Grid(heads, cells), foot)
+
+
+def _clocks(job: Job, top: int) -> Section | None:
+    """The offsets of clocks, the widest of each, where there are several."""
+    table = job.table("clocks").drop_nulls("offset_ns")
+    others = table.filter((pl.col("low_ns") != 0) | (pl.col("high_ns") != 0))
+    if others.is_empty() or not top:
+        return None
+    sums = others.group_by("rank", maintain_order=True).agg(
+        pl.col("host").first(), pl.col("offset_ns").median(), pl.col("low_ns").min(), pl.col("high_ns").max()
+    )
+    cells = [
+        (str(rank), _signed(offset), f"{_signed(low)} to {_signed(high)}", host or "?")
+        for rank, host, offset, low, high in sums.head(top).iter_rows()
+    ]
+    heads = (Head("rank"), Head("offset"), Head("at least, at most"), Head("host", left=True))
+    return Section("CLOCKS", of(len(cells), sums.height, "against the first rank"), Grid(heads, cells, cut=True))
+
+
+def _signed(ns: float) -> str:
+    return f"{'−' if ns < 0 else '+' if ns else ''}{units.time(abs(ns))}"
+
+
+def _more(job: Job) -> str:
+    lines = [["show", name, *job.paths] for name in ("collectives", "rank_steps")]
+    return "\n".join(command("kanalyze", *words) for words in lines)
