@@ -8,9 +8,15 @@ a model that walks instant by instant.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 import polars as pl
+
+from kanalyze.columns.lookup import count_up_to
+
+#: Longer span sets are cut to what is asked for before their lengths are summed up.
+_LONG: Final = 1 << 12
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL: Final = -(1 << 62)
@@ -21,13 +27,22 @@ SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:
     """The union of `intervals` (columns start, end; unsorted), as a span set."""
-    if intervals.is_empty():
+    real = _real(intervals.select("start", "end"))
+    if real.is_empty():
         return pl.DataFrame(schema=SPANS)
-    real = intervals.select("start", "end").filter(pl.col("end") > pl.col("start"))
     real = real if real.get_column("start").is_sorted() else real.sort("start")
     start, reached = real.get_column("start"), _reached(real.get_column("end"))
-    first = (start > reached.shift(1)).fill_null(value=True)
-    return pl.DataFrame([start.filter(first), reached.filter(first.shift(-1, fill_value=True))])
+    apart = start.slice(1) > reached.slice(0, len(reached) - 1)
+    if apart.all():
+        return pl.DataFrame([start, reached])
+    first, last = pl.Series([True]).extend(apart), apart.extend(pl.Series([True]))
+    return pl.DataFrame([start.filter(first), reached.filter(last)])
+
+
+def _real(intervals: pl.DataFrame) -> pl.DataFrame:
+    """`intervals` without those that cover nothing; `intervals` itself where there are none."""
+    real = intervals.get_column("end") > intervals.get_column("start")
+    return intervals if real.sum() == len(real) else intervals.filter(real)
 
 
 def _reached(ends: pl.Series) -> pl.Series:
@@ -42,11 +57,9 @@ def length(spans: pl.DataFrame) -> int:
 
 def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     """Clips each interval to ``[start, end)``; drops those outside, other columns stay."""
-    outside = (pl.col("start").min() < start) | (pl.col("end").max() > end)
-    inside = not intervals.select(outside.fill_null(value=False)).item()
-    sides = pl.col("start", "end")
-    clipped = intervals if inside else intervals.with_columns(sides.clip(start, end))
-    return clipped.filter(pl.col("end") > pl.col("start"))
+    low, high = intervals.get_column("start").min(), intervals.get_column("end").max()
+    outside = (isinstance(low, int) and low < start) or (isinstance(high, int) and high > end)
+    return _real(intervals.with_columns(pl.col("start", "end").clip(start, end)) if outside else intervals)
 
 
 def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -69,29 +82,45 @@ def cut(intervals: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     """The complement of `spans`, a span set, within ``[start, end)``."""
     inside = clip(spans, start, end)
-    edge = [pl.DataFrame({"at": [value]}, schema={"at": pl.Int64}) for value in (start, end)]
-    begins = pl.concat([edge[0], inside.select(at="end")]).get_column("at").alias("start")
-    stops = pl.concat([inside.select(at="start"), edge[1]]).get_column("at").alias("end")
-    return pl.DataFrame({"start": begins, "end": stops}).filter(pl.col("end") > pl.col("start"))
+    begins, stops = (pl.Series([value], dtype=pl.Int64) for value in (start, end))
+    begins, stops = begins.extend(inside.get_column("end")), inside.get_column("start").clone().extend(stops)
+    return _real(pl.DataFrame([begins.alias("start"), stops.alias("end")]))
 
 
 def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """The length of a span set before each of `points`, in ns."""
     if spans.is_empty() or points.is_empty():
         return pl.zeros(len(points), dtype=pl.Int64, eager=True)
+    return _covered(_running(spans), points)
+
+
+def _running(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
+    """Starts of a span set; and the length before each and its last end, with a row for before the first one."""
     start, end = spans.get_column("start"), spans.get_column("end")
-    begun = start.search_sorted(points, side="right")
-    whole = pl.Series([0], dtype=pl.Int64).append((end - start).cum_sum())
-    last_end = pl.Series([BEFORE_ALL], dtype=pl.Int64).append(end)
-    return whole.gather(begun) - (last_end.gather(begun) - points).clip(lower_bound=0)
+    lengths = pl.Series([0], dtype=pl.Int64).extend((end - start).cum_sum())
+    return start, pl.DataFrame([lengths.alias("ns"), pl.Series("end", [BEFORE_ALL], dtype=pl.Int64).extend(end)])
+
+
+def _covered(running: tuple[pl.Series, pl.DataFrame], points: pl.Series) -> pl.Series:
+    start, ends = running
+    reached = ends[count_up_to(start, points, equal=True)].with_columns(points.alias("at"))
+    return reached.select(pl.col("ns") - (pl.col("end") - pl.col("at")).clip(lower_bound=0)).to_series()
 
 
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """The length of each ``[start, end)`` covered by a span set, in ns; 0 for empty or reversed intervals."""
     if spans.is_empty() or start.is_empty():
         return pl.zeros(len(start), dtype=pl.Int64, eager=True)
-    both = covered_before(pl.concat([start, end]), spans)
-    return (both.slice(len(start)) - both.slice(0, len(start))).clip(lower_bound=0)
+    running = _running(_near(spans, start.min(), end.max()) if spans.height > _LONG else spans)
+    return (_covered(running, end) - _covered(running, start)).clip(lower_bound=0)
+
+
+def _near(spans: pl.DataFrame, low: object, high: object) -> pl.DataFrame:
+    """The part of a span set that may overlap what lies between `low` and `high`, None for nothing."""
+    if not isinstance(low, int) or not isinstance(high, int):
+        return spans
+    first = bisect_right(spans.get_column("end"), low)
+    return spans.slice(first, max(bisect_left(spans.get_column("start"), high) - first, 0))
 
 
 def exclusive(intervals: pl.DataFrame) -> pl.Series:
@@ -148,7 +177,7 @@ def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 def alone(intervals: pl.DataFrame) -> pl.DataFrame:
     """The span set covered by exactly one of `intervals`."""
-    return _covered_times(intervals, 1)
+    return union(_covered_times(intervals, 1))
 
 
 def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
@@ -158,9 +187,9 @@ def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
 
 def _covered_times(intervals: pl.DataFrame, times: int) -> pl.DataFrame:
     """The span set covered by exactly `times` of `intervals`."""
-    real = intervals.filter(pl.col("end") > pl.col("start"))
+    real = _real(intervals)
     # encodes each edge as one integer, so that one column is sorted: twice the time, plus one at a start
-    edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end").alias("start") * 2]).sort()
-    line = edges.alias("edge").to_frame().select(at=pl.col("edge") // 2, depth=(pl.col("edge") % 2 * 2 - 1).cum_sum())
-    pieces = line.select(start="at", end=pl.col("at").shift(-1), depth="depth")
-    return union(pieces.filter((pl.col("depth") == times) & (pl.col("end") > pl.col("start"))))
+    edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end") * 2]).sort()
+    deep = edges.to_frame("edge").select((pl.col("edge") % 2 * 2 - 1).cum_sum() == times).to_series()
+    at, deep = edges // 2, deep.head(max(len(deep) - 1, 0))
+    return _real(pl.DataFrame([at.head(len(deep)).filter(deep).alias("start"), at.slice(1).filter(deep).alias("end")]))

@@ -79,10 +79,15 @@ def exclusive_operations(report: Report) -> pl.DataFrame:
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in parts])
 
 
-@once_per_report
 def used_devices(report: Report) -> pl.DataFrame:
     """Distinct pairs of device in scope and process with operations on it: device, process_id."""
-    return grouped(device_operations(report), ["device", "process_id"], [])
+    used, device = _used_devices(report), report.scope.device
+    return used if device is None else used.filter(pl.col("device") == device)
+
+
+@once_per_process
+def _used_devices(report: Report) -> pl.DataFrame:
+    return grouped(operations(report), ["device", "process_id"], [])
 
 
 def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:

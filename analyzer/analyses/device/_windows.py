@@ -40,7 +40,9 @@ def windows(report: Report) -> pl.DataFrame:
     return spans.select("device", low.alias("start"), pl.max_horizontal(low, high).alias("end"))
 
 
+@once_per_process
 def _process_spans(report: Report) -> pl.DataFrame:
+    """First start and last end of the CUDA calls and operations of each process."""
     end = pl.col("start_ns") + pl.col("dur_ns")
     calls = in_time(report, report.kind("api").select("process_id", start="start_ns", end=end))
     return _spans(pl.concat([_spans(calls), _spans(operations(report))]))

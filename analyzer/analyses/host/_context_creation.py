@@ -300,10 +300,13 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     warm = begun_before(report).get_column("process_id")
     began = ~launches.get_column("process_id").is_in(warm.implode(), nulls_equal=True)
     numbered = launches.select(*THREAD, "call_start", "call_end").with_row_index("at")
-    calls = report.kind("api").select(*THREAD, before="start_ns")[launching_rows(report)].sort("before")
     seen = loading_seen(report).select(*THREAD, "start", loaded="start")
     asof = partial(pl.DataFrame.join_asof, by=list(THREAD), check_sortedness=False, coalesce=False)
-    found = asof(numbered.sort("call_start"), calls, left_on="call_start", right_on="before", allow_exact_matches=False)
-    found = asof(found.sort("call_end"), seen, left_on="call_end", right_on="start").sort("at")
-    loads = pl.col("loaded").is_not_null() & (pl.col("before").is_null() | (pl.col("loaded") >= pl.col("before")))
-    return began | found.select(loads).to_series()
+    late = asof(numbered.sort("call_end"), seen, left_on="call_end", right_on="start").drop_nulls("loaded")
+    late = late.filter(~began[late.get_column("at")])
+    if late.is_empty():
+        return began
+    calls = report.kind("api").select(*THREAD, before="start_ns")[launching_rows(report)].sort("before")
+    found = asof(late.sort("call_start"), calls, left_on="call_start", right_on="before", allow_exact_matches=False)
+    loads = found.filter(pl.col("before").is_null() | (pl.col("loaded") >= pl.col("before")))
+    return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it

@@ -85,6 +85,7 @@ def launching_rows(report: Report) -> pl.Series:
     return launch_rows(report).drop_nulls().unique().sort()
 
 
+@once_per_process
 def launching_calls(report: Report) -> dict[int, pl.DataFrame]:
     """Launch calls by process: thread_id and call_start, both without nulls; sorted by call_start."""
     rows, calls = launching_rows(report), report.kind("api").select(*THREAD, call_start="start_ns")

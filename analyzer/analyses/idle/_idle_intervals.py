@@ -135,13 +135,29 @@ def idle_devices(
 
 def _idle_devices(report: Report) -> Iterator[IdleDevice]:
     whole, known, launching = activity(report), threads(report), launching_calls(report)
-    work = operations(report).select("device", "start", "end", "rank", "row", "process_id")
+    work, windowed = (
+        operations(report).select("device", "start", "end", "rank", "row", "process_id"),
+        report.scope.window,
+    )
     for device, low, high in windows(report).iter_rows():
         _, first, last = whole.row(by_predicate=pl.col("device") == device)
         begun, ended = _recorded(report, low, high, first, last)
-        idle = idle_intervals(of_device(work, device), min(begun, first), max(ended, last))
-        idle = idle.filter((pl.col("end") > begun) & (pl.col("start") < ended)) if report.scope.window else idle
+        own = of_device(work, device)
+        own = _around(own, begun, ended) if windowed else own
+        idle = idle_intervals(own, min(begun, first), max(ended, last))
+        idle = idle.filter((pl.col("end") > begun) & (pl.col("start") < ended)) if windowed else idle
         yield IdleDevice(report, known, launching, device, low, high, begun, ended, idle)
+
+
+def _around(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """The operations that tell of idle time in ``[low, high)``: those in it, the last before and the first after it."""
+    start, end = work.get_column("start"), work.get_column("end")
+    real, before, after = end > start, end <= low, start >= high
+    ended, starts = (times.filter(real & side) for times, side in ((end, before), (start, after)))
+    near = real & ~before & ~after
+    near |= (real & (end == ended.max())) if len(ended) else False
+    near |= (real & (start == starts.min())) if len(starts) else False
+    return work.filter(near)
 
 
 def _recorded(report: Report, low: int, high: int, first: int, last: int) -> tuple[int, int]:

@@ -51,10 +51,11 @@ class _Attributed(NamedTuple):
     def times(self, device: int, spans: pl.DataFrame) -> dict[str, pl.Series]:
         """The time of a device in each of `spans` (start, end), by busy bucket and part of idle time."""
         start, end = spans.get_column("start"), spans.get_column("end")
-        sums, before = {}, pl.zeros(spans.height, dtype=pl.Int64, eager=True)
+        before = until = pl.zeros(spans.height, dtype=pl.Int64, eager=True)
+        sums, known = {}, None
         for bucket, covered in zip(BUSY_BUCKETS, self.busy[device], strict=True):
-            until = intervals.overlap(start, end, covered)
-            sums[bucket], before = until - before, until
+            until = until if covered is known else intervals.overlap(start, end, covered)
+            sums[bucket], before, known = until - before, until, covered
         return sums | {part: intervals.overlap(start, end, own) for part, own in self.idle[device].items()}
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.idle._idle_sums import launch_waits, queued_waits
-from kanalyze.analyses.launches._graph_launches import graph_launches
+from kanalyze.analyses.launches._graph_launches import graph_launches, has_graphs
 from kanalyze.analyses.launches._periods import periodic
 from kanalyze.analyses.launches._series import launch_series
 from kanalyze.analyses.shared.cached import once_per_report
@@ -241,5 +241,7 @@ def _words(line: pl.DataFrame) -> pl.DataFrame:
 
 def _graph_costs(report: Report) -> pl.DataFrame:
     """The median duration of graph launch calls by device: device, cost."""
+    if not has_graphs(report):
+        return pl.DataFrame(schema={"device": pl.Int64, "cost": pl.Float64})
     launches = graph_launches(report).filter("charged")
     return launches.group_by("device").agg(cost=pl.col("call_ns").median())

@@ -50,7 +50,7 @@ def has_graphs(report: Report) -> bool:
     return not _with_graph_ids(report).is_empty()
 
 
-@once_per_report
+@once_per_process
 def graph_operations(report: Report) -> pl.DataFrame:
     """The operations of CUDA graphs on any device and at any time.
 
@@ -90,7 +90,7 @@ def _of_conditional_bodies(orphans: pl.DataFrame, launches: pl.DataFrame) -> pl.
     return found.with_columns(mark=pl.lit(None, dtype=pl.Int64))
 
 
-@once_per_report
+@once_per_process
 def _with_graph_ids(report: Report) -> pl.DataFrame:
     """The operations of graphs, with graph_exec_id, graph_id and correlation_id."""
     work, told = operations(report).select(_OPERATION), told_graphs(report)

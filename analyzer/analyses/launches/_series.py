@@ -16,8 +16,8 @@ from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.analyses.shared.workers import in_threads
 from kanalyze.analyses.streams._streams import stream_numbers, used_streams
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.grouping import mixed, of_parts, slices
-from kanalyze.columns.lookup import beside, count_up_to, positions, taken
+from kanalyze.columns.grouping import grouped, mixed, of_parts, slices
+from kanalyze.columns.lookup import beside, count_up_to, positions, rows_at, taken
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")
+
+#: What tells a kernel on a device from others.
+_KERNEL: Final = ("process_id", "device", "name")
 
 #: More than the number of splits in any series.
 _MORE_THAN_SPLITS: Final = 1 << 32
@@ -62,15 +65,30 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     Columns: row, series, code, first, apart (from the thread's previous launch), call_start, and those of
     :data:`THREAD` and of :func:`_implicit_order`.
     """
-    line = in_order(_coded(report), "call_start")
+    line = in_order(_coded(report), "call_start")  # in a window, of what it takes to tell of its launches
     cuts = _cut_times(report, line.filter("cut").select(*THREAD, start_ns="call_start"))
     line = _with_apart(report, line).drop("call_end")
+    windowed = report.scope.window is not None
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
+    first = pl.col("row").is_in(_first_launches(report, line).implode()) if windowed else first
     line = line.with_columns(first=first).drop("kernel")  # before filtering, which would hold both in memory
     line = (line.filter(~pl.col("cut")) if line.get_column("cut").any() else line).drop("cut")
-    if report.scope.window is not None:
+    if windowed:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
+
+
+def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
+    """The rows of the first launch in the recording of each kernel in `line` that a capture allows."""
+    names = rows_at(operations(report).select(_KERNEL), line.drop_nulls("kernel").get_column("row")).unique()
+    work = device_operations(report).select("row", *_KERNEL, "kind")
+    work = work.filter(
+        (pl.col("kind") == "kernel") & pl.col("name").is_in(names.get_column("name").implode(), nulls_equal=True)
+    )
+    calls = calls_of(report, work.get_column("row"), "call_start", "call_name")
+    barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
+    allowed = work.with_columns(calls.get_columns()).filter(pl.col("call_start").is_not_null() & ~barred)
+    return grouped(allowed, _KERNEL, [pl.col("row").get(pl.col("call_start").arg_min())]).get_column("row")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
@@ -104,20 +122,42 @@ def _apart(line: pl.DataFrame) -> pl.Series:
 
 
 def _coded(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope that have a launching call, in their order.
+    """The operations on the devices in scope that have a launching call, in their order; in a window, those it takes.
 
     Columns: row, series, code and kernel (hashes; kernel is null except for kernels that a capture allows), cut (not
     allowed in a capture), call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Processed
     in slices, since the hashed columns take more memory than the hashes.
     """
     work = device_operations(report).select("row", "event_id", "kind", "name", "device", "process_id")
-    work = work.with_columns(_implicit_order(report))
+    work = _near_window(report, work.with_columns(_implicit_order(report)))
     barred = names_that(report, _splits_series)
     line = pl.concat(in_threads(partial(_coded_slice, report, barred), list(slices(work))), rechunk=True)
     keys = line.get_column("series")
     known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
     return line.with_columns(numbers.alias("series"))
+
+
+def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Of operations those launched from the first launch of the window to its last, and on each thread the one before.
+
+    `work` itself without a window: these are all.
+    """
+    if report.scope.window is None:
+        return work
+    own = calls_of(report, exclusive_operations(report).get_column("row"), "call_start")
+    low, high = own.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
+    if low is None:
+        return work.clear()
+    calls = calls_of(report, work.get_column("row"), "thread_id", "call_start")
+    begun = calls.get_column("call_start")
+    before = (
+        pl.DataFrame([work.get_column("process_id"), *calls.get_columns()]).with_row_index("at").filter(begun < low)
+    )
+    last = before.group_by(THREAD).agg(pl.col("call_start").max())
+    before = before.join(last, on=[*THREAD, "call_start"], how="semi", nulls_equal=True)
+    rows = pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()
+    return work[rows]
 
 
 def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.analyses.device._launch_shapes import kernel_shapes, shape_numbers
+from kanalyze.analyses.host._launching_call import launching_calls
 from kanalyze.analyses.host._thread_names import forget_names
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle._window_ledgers import attributed
@@ -71,12 +72,13 @@ def _settle_shapes(report: Report) -> None:
 
 def forget_threads(report: Report) -> None:
     """Drops the answers that only culprits need, which take as much memory as the calls."""
-    for forget in (forget_names, threads.forget, ended_last.forget):
+    for forget in (forget_names, threads.forget, ended_last.forget, launching_calls.forget):
         forget(report)
 
 
 def forget_iterations(report: Report) -> None:
     """Drops the answers that only iterations and their parts need, which take 0.5 of 3.7 GB at 1 GB."""
     launched_work.forget(report)
+    launching_calls.forget(report)
     attributed.forget(report.whole)
     give_back()

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations, recorded
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import gathered
+from kanalyze.columns.lookup import taken
 from kanalyze.columns.ordering import in_order
 from kanalyze.decoder.decode import decode
 
@@ -120,8 +121,9 @@ def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
     """The operations in scope of some devices, stream by stream, in order of their start."""
     columns = ("event_id", "row", "kind", "name", "start", "exclusive_ns", "device", "process_id")
     work = exclusive_operations(report).select(columns)
-    streams = gathered(recorded(report, "stream").get_column("stream"), work.get_column("row"))
-    placed = work.with_columns(streams).filter(pl.col("device").is_in(devices))
+    placed = work.with_columns(taken(streams(report), "stream", work.get_column("row"))).filter(
+        pl.col("device").is_in(devices)
+    )
     for key in ("start", "stream", "process_id", "device"):  # most are in order, and all at once takes longer
         placed = in_order(placed, key)
     return placed

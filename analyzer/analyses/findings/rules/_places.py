@@ -15,6 +15,7 @@ from kanalyze.analyses.operators._events import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns.lookup import gathered, rows_at
+from kanalyze.intervals import BEFORE_ALL
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -52,7 +53,15 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
     """The end of the last launch that a process began before each point (process_id, at); null for none."""
     returned = (pl.col("start_ns") + pl.col("dur_ns").fill_null(0)).alias("returned")
-    launches = rows_at(report.kind("api").select("process_id", "start_ns", "dur_ns"), launching_rows(report))
+    calls, rows = report.kind("api").select("process_id", "start_ns", "dur_ns"), launching_rows(report)
+    first, last = points.select(pl.col("at").min(), last=pl.col("at").max()).row(0)
+    if last is None:
+        return pl.Series("returned", [None], dtype=pl.Int64).new_from_index(0, points.height)
+    launches = rows_at(calls, rows).filter(pl.col("start_ns") < last)
+    # of those before all points only the last of each process, and what began with it, may be one that is asked for
+    latest = launches.filter(pl.col("start_ns") < first).group_by("process_id").agg(least=pl.col("start_ns").max())
+    launches = launches.join(latest, on="process_id", how="left", nulls_equal=True, maintain_order="left")
+    launches = launches.filter(pl.col("start_ns") >= pl.col("least").fill_null(BEFORE_ALL))
     every = launches.select("process_id", returned, before="start_ns").sort("before")
     asked = points.select("process_id", before=pl.col("at") - 1).with_row_index("point").sort("before")
     found = asked.join_asof(every, on="before", by="process_id", check_sortedness=False).sort("point")

@@ -94,7 +94,7 @@ def serial_copies(report: Report) -> pl.DataFrame:
     copies = _pinned_copies(report)
     if copies.is_empty():
         return pl.DataFrame(schema=_SERIAL)
-    line = _neighbours(report, copies.get_column("number").unique())
+    line = _neighbours(report, copies)
     found = copies.join(line, on="row", maintain_order="left")
     to_device = found.filter(
         (pl.col("detail") == _TO_DEVICE) & (pl.col("before_end") > pl.col("call_end") + LATENCY_NS)
@@ -168,8 +168,8 @@ _NEAREST: Final[dict[str, dict[str, pl.Expr]]] = {
 }
 
 
-def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
-    """The nearest kernels before and after each copy in its stream, for the streams `numbers`.
+def _neighbours(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """The nearest kernels before and after each of `copies` (row, number) in its stream.
 
     Columns: row, start, end (of the copy), before_start, before_end and before_call (the previous kernel and its call),
     after_ready, after_end and after_call (the next one; ready: when it was certainly submitted).
@@ -177,9 +177,13 @@ def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
     columns = ("row", "rank", "start", "end")
     work = pl.concat(
         [device_operations(report).select(columns), stream_numbers(report).select("number")], how="horizontal"
-    ).filter(pl.col("number").is_in(numbers.implode()) & (pl.col("end") > pl.col("start")))
+    ).filter(pl.col("number").is_in(copies.get_column("number").unique().implode()) & (pl.col("end") > pl.col("start")))
     calls = calls_of(report, work.get_column("row"), "call_start", "call_end")
-    line = in_order(in_order(pl.concat([work, calls], how="horizontal"), "start"), "number")
+    line = pl.concat([work, calls], how="horizontal")
+    line = (
+        line if report.scope.window is None else _around(line, pl.col("row").is_in(copies.get_column("row").implode()))
+    )
+    line = in_order(in_order(line, "start"), "number")
     place, kernel = pl.int_range(pl.len(), dtype=pl.UInt32), pl.col("rank") <= _KERNELS
     some, called = pl.when(kernel).then(place), pl.when(kernel & pl.col("call_start").is_not_null()).then(place)
     nearest = line.select(
@@ -195,6 +199,17 @@ def _neighbours(report: Report, numbers: pl.Series) -> pl.DataFrame:
         told = line.select(**_NEAREST[at.name])[at.set(~own.fill_null(value=False), None)]
         copies = copies.with_columns(told.get_columns())
     return copies.select("row", "start", "end", *(name for names in _NEAREST.values() for name in names))
+
+
+def _around(line: pl.DataFrame, copies: pl.Expr) -> pl.DataFrame:
+    """The part of `line` from the nearest kernels before some `copies` to the nearest after them, in all streams."""
+    start, kernel = pl.col("start"), pl.col("rank") <= _KERNELS
+    low, high = line.select(start.filter(copies).min(), last=start.filter(copies).max()).row(0)
+    called = start.filter(pl.col("call_start").is_not_null())
+    before, after = (line.filter(kernel & side).group_by("number") for side in (start < low, start > high))
+    since = before.agg(at=pl.coalesce(called.max(), start.max())).get_column("at").min()
+    until = after.agg(at=pl.coalesce(called.min(), start.min())).get_column("at").max()
+    return line.filter(start.is_between(low if since is None else since, high if until is None else until))
 
 
 _UNBLOCK: Final = (
