@@ -7,7 +7,7 @@ import json
 import math
 import zipfile
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Final, get_type_hints
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_type_hints
 
 import polars as pl
 
@@ -24,6 +24,12 @@ VERSION: Final = 1
 #: The scope of a run whose steady iterations are compared, and of one that is compared as a whole.
 STEADY: Final = "steady"
 WHOLE: Final = "whole"
+
+#: What told the iterations of a program without marks.
+LAUNCHES: Final = "launches"
+
+#: The part of a recording that a digest is of: its steady part, all of it, or the steady part as launches tell it.
+Part: TypeAlias = Literal["steady", "whole", "launches"]
 
 #: How the name of a baseline ends.
 SUFFIX: Final = ".kz"

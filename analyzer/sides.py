@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits
-from kanalyze.analyses.comparing._sides import steps_in_common
-from kanalyze.digest import STEADY, SUFFIX, WHOLE, loaded
+from kanalyze.analyses.comparing._sides import found_otherwise, same_launches, steps_in_common
+from kanalyze.digest import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
 from kanalyze.errors import IncomparableError, UnreadableReportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kanalyze.digest import Digest
+    from kanalyze.digest import Digest, Part
     from kanalyze.readers import Progress
     from kanalyze.report import Report, Where
 
@@ -92,34 +92,65 @@ def _of_tool(
 ) -> Comparison:
     """The comparison of what one tool recorded: of iterations where both sides have the same, else of the whole."""
     base, new = (side[tool] for side in sides)
-    reason = ""
-    if any(one.about.scope in (STEADY, WHOLE) for one in (*base, *new)):
-        reason = steps_in_common(base, new)
+    reason, note = "", ""
+    if asked.where.get("window") is None and any(one.about.scope in (STEADY, WHOLE) for one in (*base, *new)):
+        (base, new), note = _found_alike(tool, (base, new), given, asked)
+        reason = "" if note else steps_in_common(base, new)
     if reason:
         base, new = (_whole(tool, side[tool], paths, reason, asked) for side, paths in zip(sides, given, strict=True))
     ranks = [sorted({one.about.rank for one in side}) for side in (base, new)]
     if not {*ranks[0]} & {*ranks[1]}:
         raise IncomparableError.ranks(*ranks)
-    return compared(base, new, names, reason, asked.limits)
+    return replace(compared(base, new, names, reason, asked.limits), note=note)
+
+
+def _found_alike(
+    tool: str,
+    sides: tuple[list[Digest], list[Digest]],
+    given: tuple[Sequence[Report | Path], ...],
+    asked: Asked,
+) -> tuple[tuple[list[Digest], list[Digest]], str]:
+    """Sides whose iterations were found in different ways, with what makes them comparable; else the sides alone.
+
+    Launches tell the iterations of both where they can; else those that were found have the same launches.
+    """
+    otherwise = found_otherwise(*sides)
+    if not otherwise or any(one.about.scope != STEADY for side in sides for one in side):
+        return sides, ""
+    base, new = (_by_launches(tool, side, paths, asked) for side, paths in zip(sides, given, strict=True))
+    if base and new and not steps_in_common(base, new):
+        return (base, new), f"{otherwise}; here by launches in both"
+    return sides, f"{otherwise}, of mostly the same launches" if same_launches(*sides) else ""
+
+
+def _by_launches(tool: str, found: list[Digest], given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
+    """The runs of a side with the iterations that launches tell; empty where that needs the reports of a baseline."""
+    if all(one.about.found_by == LAUNCHES for one in found):
+        return found
+    return [] if _has_baseline(given) else digests(given, asked, LAUNCHES)[tool]
+
+
+def _has_baseline(given: Sequence[Report | Path]) -> bool:
+    return any(isinstance(path, Path) and path.suffix == SUFFIX for path in given)
 
 
 def _whole(tool: str, found: list[Digest], given: Sequence[Report | Path], reason: str, asked: Asked) -> list[Digest]:
     """The runs of a side as wholes; those of a baseline are what they are."""
     if all(one.about.scope == WHOLE for one in found):
         return found
-    if any(isinstance(path, Path) and path.suffix == SUFFIX for path in given):
+    if _has_baseline(given):
         raise IncomparableError.steps(reason)
-    return digests(given, asked, whole=True)[tool]
+    return digests(given, asked, WHOLE)[tool]
 
 
-def digests(given: Sequence[Report | Path], asked: Asked, *, whole: bool = False) -> dict[str, list[Digest]]:
+def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
     """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened."""
     found: dict[str, list[Digest]] = {}
     for one in given:
         if isinstance(one, Path) and one.suffix == SUFFIX:
             every = loaded(_bytes(one), one)
         else:
-            every = [digest for report in _opened(one, asked) for digest in _of_report(report, asked, whole=whole)]
+            every = [digest for report in _opened(one, asked) for digest in _of_report(report, asked, part)]
         for digest in every:
             found.setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
     return found
@@ -133,17 +164,17 @@ def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Diges
         raise IncomparableError.empty("base")
     runs = [one for one in found[tool] if one.about.rank == found[tool][0].about.rank]
     if len({one.about.scope for one in runs}) > 1:
-        runs = digests(given, asked, whole=True)[tool]
+        runs = digests(given, asked, WHOLE)[tool]
     return runs
 
 
-def _of_report(report: Report, asked: Asked, *, whole: bool) -> list[Digest]:
+def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
     from kanalyze.analyses.comparing._digesting import digests_of  # noqa: PLC0415 - baselines are digests
 
     where = asked.where
     if report.meta.timeless:
         return digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
-    return digests_of(report.narrow(**where), whole=whole)
+    return digests_of(report.narrow(**where), part)
 
 
 def _opened(one: Report | Path, asked: Asked) -> Iterator[Report]:

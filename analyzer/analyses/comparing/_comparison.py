@@ -82,6 +82,7 @@ class Comparison:
         pairs: The sides, rank by rank; the first is the one that the page is about.
         names: What the sides are called.
         reason: Why the whole is compared and not its iterations, where that is so.
+        note: How iterations that were found in different ways on the two sides come to be compared.
         paths: What was given as base and as new.
         job: All ranks together, where they do the same iterations: in each run the one that takes longest.
         gate: The outcome of a gate, where one was asked for.
@@ -93,6 +94,7 @@ class Comparison:
     pairs: tuple[Pair, ...]
     names: tuple[str, str]
     reason: str = ""
+    note: str = ""
     paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     job: Pair | None = None
     gate: Gate | None = None

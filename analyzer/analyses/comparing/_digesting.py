@@ -21,7 +21,7 @@ from kanalyze.analyses.idle._blocking_calls import scope_of
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._marks import NUMBER, of_process
 from kanalyze.analyses.iterations._parts_of_step import parts_of_step
-from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns
+from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part, lengths_ns, steady_part_by_launches
 from kanalyze.analyses.iterations.iterations import all_iterations
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._events import host_tree
@@ -35,6 +35,7 @@ from kanalyze.digest import (
     CALLS,
     COUNTERS,
     FINDINGS,
+    LAUNCHES,
     MEMORY,
     OPS,
     RANGES,
@@ -44,6 +45,7 @@ from kanalyze.digest import (
     WHOLE,
     About,
     Digest,
+    Part,
 )
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -79,12 +81,12 @@ class _View(NamedTuple):
     steady: SteadyPart | None
 
 
-def digests_of(report: Report, *, whole: bool = False) -> list[Digest]:
+def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
     """One digest for each process of a report that used a GPU: of its steady part, or of the window in scope.
 
     Args:
         report: The report; where its scope has a window, the digests are of that.
-        whole: Of the whole recording, whatever repeats in it.
+        part: The part of it, where its scope has no window.
 
     Raises:
         CannotTellError: The report records no device operations.
@@ -101,16 +103,15 @@ def digests_of(report: Report, *, whole: bool = False) -> list[Digest]:
     found = []
     for rank, (process, device) in enumerate(main.sort("device", "process_id").select("process_id", "device").rows()):
         own = report.narrow(process=process) if several and process is not None else report
-        view = _view(own, device, whole=whole)
+        view = _view(own, device, part)
         known = report.meta.rank if report.meta.rank is not None and not several else rank
         found.append(_digest(own, view, known))
     return found
 
 
-def _view(report: Report, device: int, *, whole: bool) -> _View:
+def _view(report: Report, device: int, part: Part) -> _View:
     """The steady part of a process on its main device, the window in scope, or all of it."""
-    window = report.scope.window
-    steady = None if whole or (window is not None and window.name != STEADY) else known_steady_part(report)
+    steady = _steady(report, part)
     if steady is None:
         own = report.narrow(device=device)
         return _View(own, own, device, None)
@@ -119,6 +120,13 @@ def _view(report: Report, device: int, *, whole: bool) -> _View:
     window = _host_window(steady)
     host = view if window == steady.window else report.narrow(window=window, device=device)
     return _View(view, host, device, steady)
+
+
+def _steady(report: Report, part: Part) -> SteadyPart | None:
+    window = report.scope.window
+    if part == WHOLE or (window is not None and window.name != STEADY):
+        return None
+    return steady_part_by_launches(report) if part == LAUNCHES else known_steady_part(report)
 
 
 def _host_window(steady: SteadyPart) -> Window:

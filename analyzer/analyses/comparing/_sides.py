@@ -6,7 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.analyses.comparing._statistics import cold_runs
-from kanalyze.digest import STEADY
+from kanalyze.digest import LAUNCHES, STEADY
 from kanalyze.turns import Turn, interleaved, pairs
 from kanalyze.units import count, plural, time
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 #: Numbers of iterations that differ by more than this part are no longer the same work.
 _OTHER_NUMBER: Final = 0.1
+
+#: The part of the launches of an iteration that both sides have, where they were found in different ways.
+_SAME_LAUNCHES: Final = 0.75
 
 #: From here on one side's iteration may be another thing than the other's.
 _OTHER_UNIT: Final = 1.5
@@ -101,6 +104,34 @@ def _loading_ns(digest: Digest) -> int:
     return sum(ns for bucket, ns in digest.buckets.select("bucket", "ns").rows() if bucket in cold)
 
 
+def found_otherwise(base: Sequence[Digest], new: Sequence[Digest]) -> str:
+    """The ways in which the steady iterations of both sides were found, where these differ; else empty."""
+    ways = [sorted({one.about.found_by.partition(" ")[0] for one in runs} - {""}) for runs in (base, new)]
+    if ways[0] == ways[1] or not all(ways):
+        return ""
+    return f"iterations were found by {' and '.join(ways[0])} in base, by {' and '.join(ways[1])} in new"
+
+
+def same_launches(base: Sequence[Digest], new: Sequence[Digest]) -> bool:
+    """Whether iterations that were found in different ways are the same thing: most of their launches are the same.
+
+    Of an iteration that is two of the other side's, half of the launches at most are.
+    """
+    sides = [_launches(runs) for runs in (base, new)]
+    both = sum(min(number, sides[1].get(launch, 0.0)) for launch, number in sides[0].items())
+    return both >= _SAME_LAUNCHES * max(sum(side.values()) for side in sides)
+
+
+def _launches(runs: Sequence[Digest]) -> dict[tuple[object, ...], float]:
+    """How often a mean iteration launches what has one kind, name and shape."""
+    found: dict[tuple[object, ...], float] = {}
+    for one in runs:
+        for *launch, number in one.slots.select("kind", "name", "shape", "count").iter_rows():
+            key = tuple(launch)
+            found[key] = found.get(key, 0.0) + number / one.about.iterations / len(runs)
+    return found
+
+
 def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
     """The reason why the iterations of both sides cannot be compared; empty where they can."""
     for name, runs in (("base", base), ("new", new)):
@@ -108,10 +139,9 @@ def steps_in_common(base: Sequence[Digest], new: Sequence[Digest]) -> str:
         if missing:
             return f"nothing repeats steadily in {plural(len(missing), 'run')} of {name}"
     numbers = [median(one.about.recorded_iterations for one in runs) for runs in (base, new)]
-    ways = [sorted({one.about.found_by.partition(" ")[0] for one in runs}) for runs in (base, new)]
-    if ways[0] != ways[1]:
-        return f"iterations were found by {' and '.join(ways[0])} in base, by {' and '.join(ways[1])} in new"
-    if max(numbers) > _OTHER_UNIT * min(numbers) and ways[0] == ["launches"]:
+    if otherwise := found_otherwise(base, new):
+        return otherwise
+    if max(numbers) > _OTHER_UNIT * min(numbers) and base[0].about.found_by == LAUNCHES:
         return (
             f"an iteration may be another thing on each side ({count(int(numbers[0]))} {base[0].about.each} in base, "
             f"{count(int(numbers[1]))} {new[0].about.each} in new)"

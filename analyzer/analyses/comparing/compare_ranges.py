@@ -33,14 +33,14 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
     """The ranges inside of an iteration of both sides, by name.
 
     Returns:
-        :data:`TABLE`, the largest difference first; empty where the iterations hold no ranges.
+        :data:`TABLE`, the largest difference first; empty where the iterations of a side hold no ranges.
 
     Columns:
         range, base_count, new_count, base_ns, new_ns, delta_ns, base_busy_ns, new_busy_ns, ratio, ratio_low,
         ratio_high, changed.
     """
     keys, values = pair.per_iteration(lambda one: one.ranges, ("range",), ("count", "ns", "busy_ns"))
-    if keys.is_empty():
+    if not all(any(one.ranges.height for one in side.digests) for side in (pair.base, pair.new)):
         return TABLE.empty()
     busy = whole_means("busy_ns", values["busy_ns"])
     frame = pl.DataFrame([*keys, *counts(*values["count"]), *compared(pair, *values["ns"]), *busy])

@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.iterations._marks import launched_work, of_process
-from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers
+from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iteration_ledgers, iterations_by_launches
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
@@ -86,7 +86,15 @@ def steady_part(report: Report) -> SteadyPart | None:
     Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
     with most of them; of equal ones the first.
     """
-    rows = all_iterations(report)
+    return _steady_part_of(report, all_iterations(report))
+
+
+def steady_part_by_launches(report: Report) -> SteadyPart | None:
+    """The :func:`steady_part` of the iterations that launches tell, where the program has marks, too."""
+    return _steady_part_of(report, iterations_by_launches(report))
+
+
+def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     ran = device_operations(report).group_by("process_id").agg(ns=(pl.col("end") - pl.col("start")).sum())
     found = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
     if found.is_empty():

@@ -125,6 +125,19 @@ def iteration_ledgers(report: Report) -> pl.DataFrame:
     if silent.height:
         periods = launch_periods(report).join(silent, on="process_id", how="semi", nulls_equal=True)
         spans = pl.concat([spans, _as_spans(periods)])
+    return _with_ledgers(report, spans)
+
+
+@once_per_process
+def iterations_by_launches(report: Report) -> pl.DataFrame:
+    """The iterations of all processes as their launches tell them, whatever marks they have: :data:`TABLE`."""
+    if not {*DEVICE_KINDS}.intersection(report.kinds):
+        return TABLE.empty()
+    return TABLE.select(_with_ledgers(report, _as_spans(launch_periods(report))))
+
+
+def _with_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The iterations judged, with the ledger of each: the columns of :data:`TABLE`, and ``<bucket>_ns``."""
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
     if spans.is_empty():
         return TABLE.empty()

@@ -232,6 +232,7 @@ def _comparison(found: Comparison) -> dict[str, Any]:
             "base_iterations": [one.about.iterations for one in found.base.digests],
             "new_iterations": [one.about.iterations for one in found.new.digests],
             "reason": found.reason or None,
+            "note": found.note or None,
             "ranks": len(found.pairs),
             "rank": found.base.about.rank,
         },

@@ -77,7 +77,8 @@ def answer(found: Comparison) -> str:
     verdict = found.verdict
     doubts = [f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}."] if found.doubts else []
     whole = [f"The whole recordings are compared, since {found.reason}."] if found.reason else []
-    return " ".join([*doubts, *whole, f"{_told(found, verdict)}{_where(found)}.", *_sure(found), *_quick(found)])
+    note = [f"{found.note[0].upper()}{found.note[1:]}."] if found.note else []
+    return " ".join([*doubts, *whole, *note, f"{_told(found, verdict)}{_where(found)}.", *_sure(found), *_quick(found)])
 
 
 def _told(found: Comparison, verdict: Verdict) -> str:

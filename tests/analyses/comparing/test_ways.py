@@ -1,0 +1,93 @@
+"""Sides whose iterations were found in different ways: by ranges in one, by launches in the other."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kanalyze
+from analyses.comparing.test_matching import digest, plain, slots
+from kanalyze.analyses.comparing._digesting import digests_of
+from kanalyze.analyses.comparing._sides import found_otherwise, same_launches
+from kanalyze.digest import LAUNCHES, dumped
+from kanalyze.errors import IncomparableError
+from kanalyze.renderers.page.comparison import answer
+from kanalyze.sides import Asked, comparison, digests
+
+MARKED = Path(__file__).parents[3] / "tests" / "reports" / "findings_clean.sqlite"
+
+
+@pytest.fixture(scope="module")
+def unmarked(tmp_path_factory):
+    """The same recording without its ranges."""
+    copy = tmp_path_factory.mktemp("ways") / "unmarked.sqlite"
+    shutil.copy(MARKED, copy)
+    with closing(sqlite3.connect(copy)) as database, database:
+        database.execute("DELETE FROM NVTX_EVENTS")
+    return copy
+
+
+def test_launches_tell_the_iterations_of_a_program_with_ranges():
+    with kanalyze.read(MARKED) as report:
+        (ranges,), (launches,) = digests_of(report), digests_of(report, LAUNCHES)
+    assert (ranges.about.found_by, launches.about.found_by) == ("ranges", "launches")
+    assert launches.about.iteration_ns == pytest.approx(ranges.about.iteration_ns, rel=0.05)
+    assert launches.buckets.get_column("ns").sum() == launches.about.ns
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_launches_are_what_both_sides_have(unmarked, swapped):
+    sides = [MARKED, unmarked][:: -1 if swapped else 1]
+    found = comparison(sides[:1], sides[1:], Asked({}))
+    assert {one.about.found_by for one in (found.base.digests[0], found.new.digests[0])} == {"launches"}
+    assert found.verdict.base_ns == found.verdict.new_ns
+    assert not found.reason
+    assert "; here by launches in both. " in answer(found)
+    assert found.table("compare_ranges").is_empty()  # which one side alone has
+
+
+def test_a_baseline_by_ranges_is_compared_where_the_launches_are_the_same(unmarked, tmp_path):
+    saved = tmp_path / "base.kz"
+    saved.write_bytes(dumped(digests([MARKED], Asked({}))["nsys"]))
+    found = comparison([saved], [unmarked], Asked({}))
+    assert [side.about.found_by for side in (found.base, found.new)] == ["ranges", "launches"]
+    assert "of mostly the same launches" in found.note
+    assert found.verdict.new_ns == pytest.approx(found.verdict.base_ns, rel=0.05)
+
+
+def test_a_baseline_by_ranges_of_another_iteration_is_refused(unmarked, tmp_path):
+    (run,) = digests([MARKED], Asked({}))["nsys"]
+    twice = replace(run, slots=run.slots.with_columns(count=2 * run.slots.get_column("count")))
+    saved = tmp_path / "base.kz"
+    saved.write_bytes(dumped([twice]))
+    with pytest.raises(IncomparableError, match="found by ranges in base, by launches in new"):
+        comparison([saved], [unmarked], Asked({}))
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "same"),
+    [
+        ("a b c d", "a b c d", True),
+        ("a b c d", "a b c e", True),
+        ("a b c d", "a b e f", False),
+        ("a b", "a b a b", False),
+    ],
+)
+def test_iterations_of_mostly_the_same_launches_are_the_same_thing(base, new, same):
+    sides = [[digest(slots(plain(names), 100))] for names in (base, new)]
+    assert same_launches(*sides) is same
+    assert same_launches(*sides[::-1]) is same
+
+
+def test_ways_differ_only_where_both_sides_have_some():
+    def run(found_by):
+        one = digest(slots(plain("a"), 100))
+        return replace(one, about=replace(one.about, found_by=found_by))
+
+    assert not found_otherwise([run("launches")], [run("launches")])
+    assert not found_otherwise([run("ranges forward to optimizer")], [run("ranges")])
+    assert not found_otherwise([run("")], [run("ranges")])
+    assert "by ranges in base, by profiler" in found_otherwise([run("ranges")], [run("profiler steps")])
