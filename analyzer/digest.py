@@ -89,7 +89,7 @@ OPS = Table(
         Column("path", pl.String, "The operators around it, outermost first, and itself."),
         Column("count", pl.Int64, "Calls."),
         Column("self_host_ns", pl.Int64, "Host time without what it called."),
-        Column("device_ns", pl.Int64, "Device time of what it launched itself, each instant counted once."),
+        Column("device_ns", pl.Int64, "Device time of what it launched itself, in the window of the buckets."),
     ),
 )
 

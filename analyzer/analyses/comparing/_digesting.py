@@ -154,7 +154,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         steps=steps,
         slots=_slots(view),
         ranges=ranges,
-        ops=_ops(view.host),
+        ops=_ops(view),
         calls=_calls(view.host),
         memory=_memory(view),
         findings=_findings(view),
@@ -352,13 +352,26 @@ def _with_bytes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     return work.join(sizes, on="event_id", how="left", maintain_order="left").with_columns(pl.col("bytes").fill_null(0))
 
 
-def _ops(report: Report) -> pl.DataFrame:
-    """The operators and annotations in scope by their path in the call tree: :data:`kanalyze.digest.OPS`.
+def _ops(view: _View) -> pl.DataFrame:
+    """The operators and annotations by their path in the call tree: :data:`kanalyze.digest.OPS`.
 
-    Python functions are told with the operator or annotation that called them.
+    Calls and host time are of the host's part, device time is of the device's, as the buckets are. Python functions are
+    told with the operator or annotation that called them.
     """
-    if "op" not in report.kinds:
+    if "op" not in view.report.kinds:
         return OPS.empty()
+    found = _by_path(view.host)
+    if view.host is not view.report:
+        nothing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in ("count", "self_host_ns")]
+        on_device = _by_path(view.report).with_columns(nothing)
+        both = pl.concat([found.with_columns(device_ns=pl.lit(0, dtype=pl.Int64)), on_device])
+        sums = both.group_by("path").agg(pl.col("count", "self_host_ns", "device_ns").sum())
+        found = OPS.select(sums.filter(pl.any_horizontal(pl.exclude("path") != 0)).sort("path"))
+    return found
+
+
+def _by_path(report: Report) -> pl.DataFrame:
+    """The operators and annotations in scope: :data:`kanalyze.digest.OPS`."""
     every = nodes(report)
     texts = _paths(every)
     host = every.get_column("kind").cast(pl.String).is_in(["op", "range"])

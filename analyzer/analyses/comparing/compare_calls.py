@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = Table(
     "compare_calls",
-    "One CUDA call, in an iteration of base and of new; time of calls inside calls counts in both.",
+    "One CUDA call, in an iteration of base and of new, by the host's time; calls inside calls count in both.",
     (
         Column("name", pl.String, "The call.", nullable=True),
         Column("blocking", pl.Boolean, "Whether it waits for the GPU: synchronisations, copies, frees."),

@@ -38,7 +38,8 @@ _NAMED: Final = 3
 
 TABLE: Final = Table(
     "compare_ops",
-    "One operator of the call tree in base and in new, or those under it that one side alone has; time is exclusive.",
+    "One operator of the call tree in base and in new, or those under it that one side alone has; device time is "
+    "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched.",
     (
         Column(
             "path",
@@ -52,7 +53,11 @@ TABLE: Final = Table(
         Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
         *COUNTS,
         *TIMES,
-        Column("base_self_host_ns", pl.Int64, "Host time without what they called, in base."),
+        Column(
+            "base_self_host_ns",
+            pl.Int64,
+            "Host time without what they called, in base; of the host's part of the iterations, which is earlier.",
+        ),
         Column("new_self_host_ns", pl.Int64, "The same in new."),
         *CERTAINTY,
     ),
@@ -85,8 +90,8 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     they called: the lowest common ancestor, as in TraceLens' TraceDiff.
 
     Returns:
-        :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of what operators
-        launched.
+        :data:`TABLE`, the largest difference first; `base_ns` and `new_ns` sum to the busy time of `compare`, without
+        that of what no operator in the recording launched.
 
     Columns:
         path, change, base_ops, new_ops, base_count, new_count, base_ns, new_ns, delta_ns, base_self_host_ns,

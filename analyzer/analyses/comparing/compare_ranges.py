@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = Table(
     "compare_ranges",
-    "One of the program's ranges directly inside of the iterations, in base and in new; the rows sum to an iteration.",
+    "One of the program's ranges directly inside of the iterations, in base and in new, by the host's time; the "
+    "rows sum to an iteration of the host, which is not that of `compare` where the host runs ahead.",
     (
         Column("range", pl.String, "Its name; (between them) is the time in none of them."),
         *COUNTS,

@@ -43,6 +43,26 @@ def test_deltas_sum_to_that_of_an_iteration():
     assert (kernels.get_column("count_ns") + kernels.get_column("time_ns")).equals(kernels.get_column("delta_ns"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tests/reports/torch/fsdp.json.gz",  # in these three the host runs ahead
+        "tests/reports/torch/cuda_graph.json.gz",
+        "sample_reports/launch_bound_graph/torch.json.gz",
+        "sample_reports/mlp_train/torch.json.gz",
+    ],
+)
+def test_operators_and_buckets_are_of_one_window(name):
+    for runs in digests([ROOT / name], Asked({})).values():
+        for one in runs:
+            busy = one.buckets.filter(pl.col("bucket").is_in(["kernel", "communication", "memcpy", "memset"]))
+            unknown = one.slots.filter(pl.col("op").is_null()).get_column("exclusive_ns").sum()
+            launched = one.ops.get_column("device_ns").sum()
+            assert busy.get_column("ns").sum() - unknown <= launched <= busy.get_column("ns").sum()
+            assert one.ops.get_column("count").sum() > 0
+            assert one.ops.get_column("path").is_unique().all()
+
+
 def test_a_baseline_is_its_runs():
     for runs in digests([ROOT / "sample_reports/gelu"], Asked({})).values():
         again = loaded(dumped(runs), Path("base.kz"))
