@@ -303,6 +303,27 @@ COLLECTIVE_DETAIL = Table(
     tools=("torch",),
 )
 
+COMMUNICATOR_CALLS = Table(
+    "communicator_calls",
+    "What one call of NCCL says of itself; keyed by the event_id of its NVTX range.",
+    (
+        Column("event_id", pl.Int64, "The range in `events`, named for the call."),
+        Column("communicator", pl.String, "The communicator: the same number on all its ranks."),
+        Column(
+            "message_bytes",
+            pl.Int64,
+            "Bytes given (ncclReduceScatter: got; ncclAlltoAll: given to each).",
+            nullable=True,
+        ),
+        Column("peer_rank", pl.Int64, "Who is sent to, or received from: a rank of the communicator.", nullable=True),
+        Column("root_rank", pl.Int64, "Root of a broadcast or reduction: a rank of the communicator.", nullable=True),
+        Column("size", pl.Int64, "Ranks of the communicator, where it is made or destroyed.", nullable=True),
+        Column("rank", pl.Int64, "The rank in the communicator, where it is made or destroyed.", nullable=True),
+    ),
+    purpose="communicators and sizes of calls of NCCL",
+    tools=("nsys",),
+)
+
 GRAPH_DETAIL = Table(
     "graph_detail",
     "Which CUDA graph one whole-graph row is; keyed by its event_id.",
@@ -414,6 +435,7 @@ READER_TABLES: Final = {
         MEMORY_DETAIL,
         OP_DETAIL,
         COLLECTIVE_DETAIL,
+        COMMUNICATOR_CALLS,
         GRAPH_DETAIL,
         GRAPH_NODES,
         EVENT_RECORDS,

@@ -115,7 +115,7 @@ def _seconds(value: float) -> str:
 
 def export(nsys: str, report: Path) -> tuple[str, ...]:
     """The command that exports ``report.nsys-rep`` to ``report.sqlite``."""
-    return (nsys, "export", "--type=sqlite", f"--output={report}.sqlite", f"{report}.nsys-rep")
+    return (nsys, "export", "--type=sqlite", "--include-blobs=true", f"--output={report}.sqlite", f"{report}.nsys-rep")
 
 
 def launches(nsys: str, report: Path) -> tuple[str, ...]:

@@ -126,8 +126,16 @@ def job_of(reductions: Sequence[Reduction], *, one_host: bool = False) -> Job:
         kernels=kept["kernels"],
         findings=kept["findings"],
         clocks=clocks,
-        doubts=tuple(doubts),
+        doubts=_summed(doubts),
     )
+
+
+def _summed(doubts: list[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...]:
+    """The doubts, those of one check as one."""
+    sums: dict[tuple[str, str], int] = {}
+    for check, count, effect in doubts:
+        sums[check, effect] = sums.get((check, effect), 0) + count
+    return tuple((check, count, effect) for (check, effect), count in sums.items())
 
 
 def _joined(rows: pl.DataFrame, others: pl.DataFrame, *keys: str) -> pl.DataFrame:

@@ -27,6 +27,9 @@ POINT_TO_POINT: Final = ("send", "recv")
 #: Kinds that no rank can leave before all have entered.
 _TOGETHER: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier")
 
+#: Kinds whose sizes may differ between ranks.
+_UNEVEN: Final = ("all_to_all", "send_recv", "gather", "scatter", "coalesced")
+
 #: How far the clock of one host may drift from that of another, and the error of a time stamp.
 DRIFT: Final = 1e-4
 STAMP_ERROR_NS: Final = 1_000
@@ -138,6 +141,7 @@ class _Sequence(NamedTuple):
         enters: Whether none that leaves can leave before they have entered.
         leaves: Whether they cannot leave before such ones have entered.
         clock: The clock of the rank.
+        pair: Whether they are sends to one rank, or what that receives.
     """
 
     at: Ints
@@ -147,6 +151,7 @@ class _Sequence(NamedTuple):
     enters: Bools
     leaves: Bools
     clock: int
+    pair: bool
 
 
 def _sequences(part: pl.DataFrame) -> dict[int, _Sequence]:
@@ -154,7 +159,9 @@ def _sequences(part: pl.DataFrame) -> dict[int, _Sequence]:
     pair = pl.col("kind").is_in(POINT_TO_POINT)
     kind = pl.when(pair).then(pl.lit("send or recv")).otherwise("kind")
     size = pl.max_horizontal("in_bytes", "out_bytes")
-    text = pl.when(size.is_not_null()).then(pl.format("{} {}", kind, size))
+    text = (
+        pl.when(pl.col("kind").is_in(_UNEVEN)).then(kind).when(size.is_not_null()).then(pl.format("{} {}", kind, size))
+    )
     told = part.with_columns(text=text)
     numbers = {one: at for at, one in enumerate(told.get_column("text").drop_nulls().unique().sort())}
     found = {}
@@ -168,6 +175,7 @@ def _sequences(part: pl.DataFrame) -> dict[int, _Sequence]:
             start + own.get_column("dur_ns").to_numpy(),
             *shows(own)[:2],
             own.item(0, "clock"),
+            own.item(0, "kind") in POINT_TO_POINT,
         )
     return found
 
@@ -218,7 +226,24 @@ def _shift(base: _Sequence, other: _Sequence) -> int | None:
     least = max(1, min(_FEWEST, *lengths), int(_COMMON * min(lengths)))
     shifts = sorted(range(least - lengths[1], lengths[0] - least + 1), key=lambda one: (abs(one), one))
     found = [shift for shift in shifts if _fits(base, other, shift, _TRIED) and _fits(base, other, shift, None)]
+    if base.pair and base.clock == other.clock and found:
+        return _latest_sends(base, other, found)
     return found[0] if len(found) == 1 else None
+
+
+def _latest_sends(base: _Sequence, other: _Sequence, shifts: list[int]) -> int | None:
+    """Of the shifts that let no receive end before its send began, the one that pairs receives with the latest sends.
+
+    Sends may end long before they are received, so that earlier ones would do as well; but a receive that waited
+    ended with its own send, and one must have, or nothing is told.
+    """
+    sends = bool(base.enters.all())
+    shift = max(shifts) if sends else min(shifts)
+    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
+    mine, theirs = slice(low, high), slice(low - shift, high - shift)
+    begun, sent = (base.start[mine], base.end[mine]) if sends else (other.start[theirs], other.end[theirs])
+    received = other.end[theirs] if sends else base.end[mine]
+    return shift if (np.abs(received - sent) <= sent - begun).any() else None
 
 
 def _fits(base: _Sequence, other: _Sequence, shift: int, most: int | None) -> bool:
@@ -231,6 +256,8 @@ def _fits(base: _Sequence, other: _Sequence, shift: int, most: int | None) -> bo
     if not ((left == right) | (left == _UNKNOWN) | (right == _UNKNOWN)).all():
         return False
     after, before = base.leaves[mine] & other.enters[theirs], other.leaves[theirs] & base.enters[mine]
+    if (base.pair and base.clock != other.clock) or not (after | before).any():  # as if nothing could be buffered
+        after, before = np.ones_like(after), np.ones_like(before)
     least = int((other.start[theirs] - base.end[mine]).max(where=after, initial=-_FAR))
     greatest = int((other.end[theirs] - base.start[mine]).min(where=before, initial=_FAR))
     if base.clock == other.clock:

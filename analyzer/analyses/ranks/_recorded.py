@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.analyses.device._kernel_families import decoded
+from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.reduction import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -51,19 +52,24 @@ _FIELDS: Final = (
 _OF_GROUP: Final = ("group", "size", "ranks", "own")
 
 
-def collectives_of(report: Report, event_ids: pl.Series) -> pl.DataFrame:
-    """What is recorded of the communication kernels `event_ids`, in their order.
+def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """What is recorded of communication kernels, rows (row, event_id) of the operations, in their order.
 
     Columns: event_id, stream, and those of :data:`kanalyze.reduction.COLLECTIVES` that a tool records. A kernel whose
     launch was not recorded has the group of the others on its stream, where these have one.
     """
-    wanted = event_ids.to_frame("event_id")
-    kernels = wanted.join(
+    kernels = work.select("row", "event_id").join(
         report.kind("kernel").select("event_id", "name", "stream", "parent_id"),
         on="event_id",
         how="left",
         maintain_order="left",
     )
+    told = _told_by_nccl(report, kernels) if report.meta.tool == "nsys" else _told_by_trace(report, kernels)
+    return _with_group_of_stream(told).cast({name: COLLECTIVES.schema[name] for name in told.columns[2:]})
+
+
+def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
+    """What a trace says: arguments of the kernel, else of the operator that launched it."""
     told = report.table("collective_detail").select("event_id", *_FIELDS)
     told = told.with_columns(pl.col(pl.Categorical).cast(pl.String))
     of_op = {name: f"{name}_of_op" for name in _FIELDS}
@@ -76,16 +82,20 @@ def collectives_of(report: Report, event_ids: pl.Series) -> pl.DataFrame:
     names = named.select(called).to_series().drop_nulls().unique()
     kind = called.replace_strict({text: kind_of(text) for text in names}, default=None, return_dtype=pl.String)
     bytes_of = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
-    made = named.with_columns(kind=kind.fill_null("other"), each=bytes_of).select(
+    ranks = named.with_columns(kind=kind.fill_null("other"), each=bytes_of, ranks=_members())
+    own = pl.struct("ranks", "kind", "rank").map_elements(
+        lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64
+    )
+    return ranks.with_columns(own=own).select(
         "event_id",
         "stream",
         "kind",
         "group",
         pl.col("group_size").alias("size"),
-        _members().alias("ranks"),
-        pl.col("rank").alias("own"),
-        pl.col("source_rank").alias("source"),
-        pl.col("target_rank").alias("target"),
+        "ranks",
+        "own",
+        pl.when(pl.col("kind") == "send").then("own").otherwise("source_rank").alias("source"),
+        pl.when(pl.col("kind") == "recv").then("own").otherwise("target_rank").alias("target"),
         pl.col("sequence_number").alias("sequence"),
         pl.col("comms_id").alias("id"),
         "type",
@@ -93,7 +103,107 @@ def collectives_of(report: Report, event_ids: pl.Series) -> pl.DataFrame:
         (pl.col("out_elements") * pl.col("each")).alias("out_bytes"),
         _largest().alias("largest_bytes"),
     )
-    return _with_group_of_stream(made).cast({name: COLLECTIVES.schema[name] for name in made.columns[2:]})
+
+
+#: Kinds of which the trace records the root or the peer as the rank.
+_OF_ONE: Final = ("broadcast", "reduce", "gather", "scatter", "send", "recv")
+
+
+def _place(row: dict[str, Any], rank: int | None) -> int | None:
+    """The place of the report's rank in the group; as recorded where the trace does not say which rank it is of."""
+    if rank is not None and row["ranks"]:
+        members = ranks_in(row["ranks"])
+        return members.index(rank) if rank in members else None
+    return None if row["kind"] in _OF_ONE else row["rank"]
+
+
+def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
+    """What the payloads of NCCL's own ranges say of each kernel, by the calls that it was launched for."""
+    named = decoded(report, kernels, "operation")
+    names = named.get_column("operation").cast(pl.String).drop_nulls().unique()
+    kind = pl.col("operation").cast(pl.String)
+    kind = kind.replace_strict({text: kind_of(text) for text in names}, default="other", return_dtype=pl.String)
+    launched = named.with_columns(kind=kind).with_columns(
+        calls_of(report, kernels.get_column("row"), "thread_id", "call_start")
+    )
+    calls = _calls(report)
+    # each call belongs to the next kernel that its thread launched: at once, or where the group of calls ends
+    order = launched.drop_nulls("call_start").select("event_id", "thread_id", "call_start", "kind").sort("call_start")
+    joined = calls.sort("start_ns").join_asof(
+        order, left_on="start_ns", right_on="call_start", by="thread_id", strategy="forward", check_sortedness=False,
+        suffix="_of_kernel",
+    )  # fmt: skip
+    fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
+        pl.col("kind").is_in(_BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
+    )
+    sums = joined.drop_nulls("event_id").filter(fits).group_by("event_id").agg(_of_calls())
+    told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
+    return told.select(
+        "event_id",
+        "stream",
+        pl.coalesce("kind_told", "kind").alias("kind"),
+        "group",
+        "size",
+        pl.lit(None, dtype=pl.String).alias("ranks"),
+        "own",
+        "source",
+        "target",
+        pl.lit(None, dtype=pl.Int64).alias("sequence"),
+        pl.lit(None, dtype=pl.String).alias("id"),
+        pl.lit(None, dtype=pl.String).alias("type"),
+        "in_bytes",
+        "out_bytes",
+        pl.lit(None, dtype=pl.Int64).alias("largest_bytes"),
+    )
+
+
+#: Kinds that run as a kernel of sends and receives.
+_BY_PAIRS: Final = ("send", "recv", "all_to_all", "gather", "scatter")
+
+
+def _calls(report: Report) -> pl.DataFrame:
+    """The calls of NCCL that move data: thread_id, start_ns, kind, group, size, own, peer, root, bytes."""
+    calls = report.table("communicator_calls")
+    ranges = report.kind("range").select("event_id", "name", "start_ns", "process_id", "thread_id")
+    known = calls.join(ranges, on="event_id", how="inner")
+    made = known.drop_nulls(["size", "rank"]).unique(["process_id", "communicator"], keep="first", maintain_order=True)
+    moved = known.drop_nulls("message_bytes").drop("size", "rank").join(
+        made.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
+    )  # fmt: skip
+    texts = {text: kind_of(text) for text in moved.get_column("name").cast(pl.String).drop_nulls().unique()}
+    kind = pl.col("name").cast(pl.String).replace_strict(texts, default="other", return_dtype=pl.String)
+    return moved.select(
+        "thread_id",
+        "start_ns",
+        kind.alias("kind"),
+        "size",
+        group="communicator",
+        own="rank",
+        peer="peer_rank",
+        root="root_rank",
+        bytes="message_bytes",
+    )
+
+
+def _of_calls() -> list[pl.Expr]:
+    """What the calls of one kernel say together."""
+    kind, bytes_ = pl.col("kind"), pl.col("bytes")
+    sends, receives = kind == "send", kind == "recv"
+    single = pl.len() == 1
+    alike = (kind.n_unique() == 1) & (single | ~(sends | receives).any())
+    gives, gets = ~receives & (kind != "reduce_scatter"), ~sends & ~kind.is_in(["all_gather", "all_to_all"])
+    times = pl.when((kind == "all_to_all").first()).then(pl.col("size").first()).otherwise(1)
+    own, peer, root = (pl.col(name).first() for name in ("own", "peer", "root"))
+    source = pl.when(single & sends.first()).then(own).when(single & receives.first()).then(peer).otherwise(root)
+    target = pl.when(single & receives.first()).then(own).when(single & sends.first()).then(peer).otherwise(root)
+    return [
+        pl.when(alike).then(kind.first()).otherwise(pl.lit("send_recv")).alias("kind"),
+        pl.col("group", "size", "own").first(),
+        source.alias("source"),
+        target.alias("target"),
+        pl.when(gives.any()).then(bytes_.filter(gives).sum() * times).alias("in_bytes"),
+        pl.when(gets.any()).then(bytes_.filter(gets).sum()).alias("out_bytes"),
+    ]
 
 
 def kind_of(text: str) -> str:

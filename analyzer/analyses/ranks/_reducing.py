@@ -129,7 +129,7 @@ def _collectives(one: _Member) -> pl.DataFrame:
     """The collectives of a rank in the report's time: :data:`kanalyze.reduction.COLLECTIVES`, with own_start."""
     work = exclusive_operations(one.report).filter(pl.col("bucket") == "communication")
     line = intervals.first_come(work.sort("began", "event_id"))
-    told = collectives_of(one.report, line.get_column("event_id"))
+    told = collectives_of(one.report, line)
     return line.with_columns(told.drop("event_id")).select(
         pl.lit(one.number, dtype=pl.Int64).alias("member"),
         pl.int_range(pl.len()).cast(pl.Int64).alias("number"),

@@ -123,11 +123,11 @@ def with_bandwidth(rows: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
     )
     told = rows.with_columns(per_rank=pl.col("in_bytes").is_null() | pl.col("out_bytes").is_null())
-    told = told.with_columns(bytes=bytes_).with_columns(bytes=pl.col("bytes").max().over("match"))
+    told = told.with_columns(bytes=bytes_).with_columns(bytes=_over_match("bytes"))
     seconds = pl.col("moved_ns") / _NS_PER_S
     real = (pl.col("moved_ns") > 0) & pl.col("match").is_not_null() & (pl.col("present") >= size)
     algorithm = pl.when(real).then(pl.col("bytes") / seconds)
-    uneven = pl.col("largest_bytes").max().over("match")
+    uneven = _over_match("largest_bytes")
     bus = (
         pl.when((pl.col("kind") == "all_to_all") & uneven.is_not_null())
         .then(uneven / seconds)
@@ -138,6 +138,11 @@ def with_bandwidth(rows: pl.DataFrame) -> pl.DataFrame:
         pl.when(real).then(bus).cast(pl.Int64).alias("busbw_bytes_per_s"),
     ]
     return told.with_columns(whole).drop("per_rank")
+
+
+def _over_match(name: str) -> pl.Expr:
+    """The most of a column over the rows of a collective; of what has no match its own."""
+    return pl.when(pl.col("match").is_not_null()).then(pl.col(name).max().over("match")).otherwise(name)
 
 
 def _factor(size: pl.Expr) -> pl.Expr:

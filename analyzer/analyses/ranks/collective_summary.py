@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.ranks._matching import POINT_TO_POINT
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ TABLE: Final = Table(
     "collective_summary",
     "The collectives of one kind, group and size, over all ranks and steps.",
     (
-        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, …"),
+        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and recv, …"),
         Column("group", pl.String, "Name of the process group or communicator.", nullable=True),
         Column("size", pl.Int64, "Ranks of the group.", nullable=True),
         Column("bytes", pl.Int64, "Size of each, as nccl-tests counts it.", nullable=True),
@@ -53,7 +54,9 @@ def collective_summary(job: Job) -> pl.DataFrame:
         busbw_bytes_per_s, best_share, skew_bound, transfer_bound, mixed, cannot_tell.
     """
     keys = ["kind", "group", "size", "bytes"]
-    rows = job.rows.with_columns(one=pl.coalesce(pl.col("match"), -1 - pl.int_range(pl.len())))
+    kind = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
+    rows = job.rows.with_columns(one=pl.coalesce(pl.col("match"), -1 - pl.int_range(pl.len())), kind=kind)
+    rows = rows.with_columns(pl.col(keys).first().over("one"))
     whole = rows.unique("one", keep="first", maintain_order=True)
     names = {name: name.replace("-", "_").replace(" ", "_") for name in _CLASSES}
     counts = whole.group_by(keys).agg(

@@ -112,7 +112,8 @@ def _export(path: Path, name: str, program: Path, progress: Progress, starter: S
         made = folder / "export.sqlite"
         what = f"exporting {path.name} with {program}"
         progress(what, 0.0)
-        command = [str(program), "export", "--type=sqlite", f"--output={made}", str(path.absolute())]
+        flags = ("--type=sqlite", "--include-blobs=true", f"--output={made}")
+        command = [str(program), "export", *flags, str(path.absolute())]
         log = folder / "said"
         try:
             status, said = nsys_program.run(command, log, lambda share: progress(what, share), starter)

@@ -26,6 +26,7 @@ from kanalyze.model import (
 from kanalyze.readers.nsys import events as nsys
 from kanalyze.readers.nsys.events import DETAILS, Labels, graph_of_node, known_id, lookup
 from kanalyze.readers.nsys.machine import Machine, notes, streams
+from kanalyze.readers.nsys.payloads import communicator_calls
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class NsysTables:
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             **{side: partial(self._side_table, READER_TABLES[side]) for side in DETAILS},
             "range_detail": self._range_detail,
+            "communicator_calls": self._communicator_calls,
             "event_records": self._event_records,
             "graph_nodes": self._graph_nodes,
             "streams": partial(streams, self._database),
@@ -236,6 +238,10 @@ class NsysTables:
             "open_until_ns",
         )
         return self._as_declared(RANGE_DETAIL, source, detail)
+
+    def _communicator_calls(self) -> pl.DataFrame:
+        source = next(spec.table for spec in nsys.EVENT_TABLES if spec.kind == "range")
+        return communicator_calls(self._database, self._first_ids[source])
 
     def _event_records(self) -> pl.DataFrame:
         source = nsys.EVENT_RECORDS
