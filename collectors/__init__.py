@@ -6,7 +6,7 @@ flags and messages, and nothing else does. torch and triton are imported when th
 >>> from kanalyze.collectors import dry_run
 >>> commands = dry_run("add", output="add-capture", passes=("nsys",))
 >>> commands[-1]
-'nsys export --type=sqlite --output=add-capture/nsys.sqlite add-capture/nsys.nsys-rep'
+'nsys export --type=sqlite --include-blobs=true --output=add-capture/nsys.sqlite add-capture/nsys.nsys-rep'
 """
 
 from __future__ import annotations

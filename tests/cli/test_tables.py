@@ -55,7 +55,7 @@ def test_a_room_without_a_place_is_a_subject_of_its_own(monkeypatch):
 #: Reports that have, of each tool, what it can record.
 RICH = {
     "nsys": [f"{name}.sqlite" for name in ("add_um", "nvtx", "libraries", "graph_node", "graph_graph", "two_gpus")]
-    + ["memory.sqlite"],
+    + ["memory.sqlite", "communicators.sqlite"],
     "torch": [f"torch/{name}.json.gz" for name in ("with_modules", "ddp", "cuda_graph", "sync_events", "memory")]
     + [f"../../sample_reports/{name}/torch.json.gz" for name in ("mlp_train", "gelu")],
     "ncu": ["ncu/add.details.csv"],

@@ -25,8 +25,8 @@ _PARTS: Final = {"kernel": "█", "transfer": "▓", "waiting": "░", "rest": "
 _FEW: Final = 8
 _QUARTILES: Final = {0.0: "least waiting", 0.25: "a quarter", 0.5: "half", 0.75: "three quarters", 1.0: "most waiting"}
 
-#: A straggler is named in the answer where others wait for it for this part of all ranks' time.
-_WORTH_SAYING: Final = 0.005
+#: A late rank is named in the answer where another rank waits for it for this part of the steps in which it is late.
+_WORTH_SAYING: Final = 0.01
 
 
 def job_page(job: Job, top: int) -> Page:
@@ -61,7 +61,9 @@ def answer(job: Job) -> str:
         f"({units.plural(len(slowest), 'step')}{unsteady}), "
         f"and a rank waits for others in {units.percent(waiting / max(whole, 1))} of it"
     )
-    named = [one for one in late if one.cost_ns >= _WORTH_SAYING * whole]
+    others = max(ranks.height - 1, 1)
+    per_step = whole / max(int(ranks.get_column("steps").sum()), 1)
+    named = [one for one in late if one.cost_ns >= _WORTH_SAYING * per_step * one.steps * others]
     if not named:
         return f"{first}: none is late for long."
     return f"{first}, most for rank {named[0].rank}. {_sentence(named[0])}."

@@ -216,10 +216,10 @@ def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
         "nvcc -lineinfo -o /b/add /w/add.cu",
         "# nsys, 1 of 2",
         f"nsys profile {trace} --output=cap/nsys {program}",
-        "nsys export --type=sqlite --output=cap/nsys.sqlite cap/nsys.nsys-rep",
+        "nsys export --type=sqlite --include-blobs=true --output=cap/nsys.sqlite cap/nsys.nsys-rep",
         "# nsys, 2 of 2",
         f"nsys profile {trace} --output=cap/nsys-2 {program}",
-        "nsys export --type=sqlite --output=cap/nsys-2.sqlite cap/nsys-2.nsys-rep",
+        "nsys export --type=sqlite --include-blobs=true --output=cap/nsys-2.sqlite cap/nsys-2.nsys-rep",
         "# ncu",
         "nsys stats --report=cuda_gpu_trace:mangled --format=csv --output=- cap/nsys.sqlite > cap/logs/launches.csv",
         *(
