@@ -239,7 +239,7 @@ def print_runs(draws: int) -> None:
     rows = [[kind, *(percent(coverage_of_pairs(kind, pairs, draws)) for pairs in PAIRS)] for kind in NOISES]
     table("Coverage, pairs", ["runs vary", *(f"{pairs} pairs" for pairs in PAIRS)], rows)
     rows = []
-    for spread in (0.002, 0.005, 0.01, 0.02, 0.05):
+    for spread in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1):
         shares = [verdicts(spread, runs, draws=draws) for runs in PAIRS]
         rows.append([percent(spread)] + [f"{percent(s['faster'] + s['slower'])}, {percent(s['same'])}" for s in shares])
     table("The same program: false alarms, same", ["runs vary by", *(f"{runs} v {runs}" for runs in PAIRS)], rows)
