@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from kanalyze import read
+
 from kanalyze.jobs import Asked, job
 from kanalyze.readers.nsys.payloads import communicator_calls
 
