@@ -24,7 +24,7 @@ from kanalyze.cli._options import (
     top,
 )
 from kanalyze.cli._output import drop_registered, emit, refuse_overwriting, width
-from kanalyze.errors import BadThresholdError, CannotTellError, OutputError
+from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
     shell_complete=_complete.sorted_columns,
     help="Sort by a column; -COLUMN is descending. Missing values come last.",
 )
+@click.option("--one", type=click.IntRange(min=0), metavar="ID", help="A collective as a timeline of its ranks.")
 @top(None, "Only the first N rows.")
 @click.option("--format", "form", type=click.Choice(["terminal", "csv", "json", "parquet"]), default="terminal")
 @no_formulas
@@ -88,6 +89,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     form: str,
     output: Path | None,
     threshold: str | None,
+    one: int | None,
     **options: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
     """TABLE of REPORTS, all rows. `kanalyze tables` lists the tables.
@@ -113,6 +115,9 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
     rows = _rows(reports, declared, where, keywords)
+    if one is not None:
+        _emit_one(rows, one, output)
+        return
     first = catalog.telling(table, rows.columns)
     rows = rendered.chosen(rendered.arranged(rows, sort, top), columns)
     if form == "terminal":
@@ -121,6 +126,18 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
+    """Prints a collective as a timeline of its ranks."""
+    from kanalyze.renderers.tables.timeline import timeline  # noqa: PLC0415 - as above
+
+    if "last_rank" not in rows.columns:
+        raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
+    found = rows.filter(rows.get_column("id") == one)
+    if found.is_empty():
+        raise UnknownNameError.of("collective", one, [f"0 to {rows.get_column('id').max()}"])
+    emit(timeline(found, width()).encode(), output)
 
 
 def _rows(reports: Sequence[Path], declared: Table, where: Where, keywords: dict[str, Any]) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from kanalyze.analyses.idle._window_ledgers import window_ledgers
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations._steady import SteadyPart, done_before, known_steady_part
-from kanalyze.analyses.ranks._recorded import collectives_of
+from kanalyze.analyses.ranks._recorded import collectives_of, collectives_on_cpu
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction import (
@@ -65,7 +65,7 @@ class _Member(NamedTuple):
 def reduced(report: Report) -> Reduction:
     """The reduction of all ranks of a report; empty where it records no work on a GPU."""
     if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
-        return Reduction()
+        return _without_gpu(report)
     used = operations(report).group_by("process_id", "device").agg(
         talks=(pl.col("bucket") == "communication").any(), ns=pl.col("dur_ns").sum()
     )  # fmt: skip
@@ -83,6 +83,65 @@ def reduced(report: Report) -> Reduction:
     tables = {name: pl.concat([dict(part.tables())[name] for part in parts]) for name, _ in Reduction().tables()}
     doubts = HEALTH.select(health(report).select("check", "effect"))
     return Reduction(**(tables | {"health": doubts}))
+
+
+def _without_gpu(report: Report) -> Reduction:
+    """The reduction of a report of collectives on the CPU, such as those of gloo; empty without any."""
+    meta, origin = report.meta, report.meta.origin_unix_ns or 0
+    told = collectives_on_cpu(report).sort("start_ns")
+    if told.is_empty():
+        return Reduction()
+    end = told.get_column("start_ns") + told.get_column("dur_ns")
+    row = {
+        **dict.fromkeys(RANKS.schema),
+        "rank": meta.rank,
+        "world_size": meta.world_size,
+        "report": str(meta.path),
+        "tool": meta.tool,
+        "process_id": told.item(0, "process_id"),
+        "origin_ns": origin,
+        "start_ns": told.item(0, "start_ns") + origin,
+        "end_ns": int(end.max()) + origin,  # type: ignore[arg-type]
+        "communication_ns": 0,
+    }
+    zero = pl.lit(0, dtype=pl.Int64)
+    steps = STEPS.select(
+        report.steps().select(
+            zero.alias("member"),
+            pl.int_range(pl.len()).cast(pl.Int64).alias("index"),
+            "step",
+            pl.lit(value=True).alias("numbered"),
+            pl.lit("step").alias("name"),
+            pl.lit("steady").alias("kind"),
+            pl.col("start").alias("start_ns"),
+            pl.col("end").alias("end_ns"),
+        )
+    )
+    none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
+    line = told.with_columns(*none).with_columns(zero.alias("member"), pl.int_range(pl.len()).alias("number"))
+    line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
+    line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(meta.world_size))
+    own = line.select("member", "number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
+    pieces = _cut_at(own.cast({"number": pl.Int64}), steps)
+    shifted = pl.col("start_ns", "end_ns") + origin
+    return Reduction(
+        ranks=pl.DataFrame([row], schema=RANKS.schema, orient="row"),
+        collectives=COLLECTIVES.select(line.with_columns(pl.col("start_ns") + origin)),
+        pieces=PIECES.select(pieces.with_columns(shifted)),
+        steps=steps.with_columns(shifted),
+        ledgers=_ledgers_without_gpu(steps, pieces),
+        health=HEALTH.select(health(report).select("check", "effect")),
+    )
+
+
+def _ledgers_without_gpu(steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """The ledger of each step of a rank without a GPU: communication, and the rest as the host's."""
+    inside = pieces.drop_nulls("step").group_by("member", index="step")
+    moved = inside.agg(communication=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    told = steps.join(moved, on=["member", "index"], how="left").with_columns(pl.col("communication").fill_null(0))
+    told = told.with_columns(host=pl.col("end_ns") - pl.col("start_ns") - pl.col("communication"))
+    long = told.unpivot(["communication", "host"], index=["member", "index"], variable_name="bucket", value_name="ns")
+    return LEDGERS.select(long.filter(pl.col("ns") > 0).sort("member", "index", "bucket"))
 
 
 def _of_member(one: _Member) -> Reduction:

@@ -66,13 +66,18 @@ def answer(job: Job) -> str:
     named = [one for one in late if one.cost_ns >= _WORTH_SAYING * per_step * one.steps * others]
     if not named:
         return f"{first}: none is late for long."
-    return f"{first}, most for rank {named[0].rank}. {_sentence(named[0])}."
+    return f"{first}. {_sentence(named[0])}; another rank waits {_waited(named[0], others)} for it."
 
 
 def _sentence(one: Late) -> str:
     """``Rank 2 is 4.1 ms late in steps 3 to 5: kernel +4.0 ms``."""
     steps = f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.last}"
     return f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps}: {_causes(one)}"
+
+
+def _waited(one: Late, others: int) -> str:
+    """What another rank waits in each of these steps, the mean."""
+    return units.time(one.cost_ns / one.steps / others)
 
 
 def _causes(one: Late) -> str:

@@ -1,0 +1,58 @@
+"""A job in which one rank sleeps for a known time in a known step."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.jobs import Asked, job
+from kanalyze.renderers.page.job import answer
+from kanalyze.renderers.tables.timeline import timeline
+
+SAMPLE = Path(__file__).parents[3] / "sample_reports" / "ddp_late"
+
+#: What rank 1 slept in step 11, by its own clock.
+SLEPT_NS = 30_330_000
+
+
+@pytest.fixture(scope="module")
+def found():
+    return job([SAMPLE], Asked())
+
+
+def test_the_late_rank_its_step_its_cause_and_the_size_are_told(found):
+    late = late_ranks(found)[0]
+    assert (late.rank, late.first, late.last) == (1, 11, 11)
+    assert late.late_ns == pytest.approx(SLEPT_NS, rel=0.05)
+    cause, ns = late.causes[0]
+    assert cause == "host"
+    assert ns == pytest.approx(SLEPT_NS, rel=0.05)
+    assert sum(ns for _, ns in late.causes) == late.late_ns
+
+
+def test_the_answer_names_them(found):
+    assert "Rank 1 is 29.23 ms late in step 11: host +29.61 ms" in answer(found)
+
+
+def test_matching_is_told_and_complete(found):
+    rows = found.table("collectives")
+    assert rows.get_column("match").unique().to_list() == ["ordinal"]
+    assert rows.get_column("id").null_count() == 0
+    assert rows.group_by("id").len().get_column("len").unique().to_list() == [2]
+
+
+def test_clocks_of_one_host_are_told_to_be_one_within_their_bounds(found):
+    row = found.table("clocks").filter(pl.col("rank") == 1).row(0, named=True)
+    assert row["low_ns"] <= 0 <= row["high_ns"]
+    assert abs(row["offset_ns"]) < 10_000
+
+
+@pytest.mark.parametrize("width", [70, 80, 200])
+def test_a_timeline_has_a_bar_per_rank_within_the_width(found, width):
+    lines = timeline(found.table("collectives").filter(pl.col("id") == 14), width).splitlines()
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= width
+    assert lines[2].endswith("░▓")
+    assert lines[3].endswith(" ▓")
+    assert lines[4].endswith("rank 1 came last, by 29.23 ms")
