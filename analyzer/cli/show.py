@@ -136,7 +136,8 @@ def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
         raise UnknownNameError.of("option", "--one", ["kanalyze show collectives REPORT… --one ID"])
     found = rows.filter(rows.get_column("id") == one)
     if found.is_empty():
-        raise UnknownNameError.of("collective", one, [f"0 to {rows.get_column('id').max()}"])
+        known = rows.get_column("id").drop_nulls().unique().sort().to_list()
+        raise UnknownNameError.of("collective", one, [f"{known[0]} to {known[-1]}"] if known else [])
     emit(timeline(found, width()).encode(), output)
 
 
