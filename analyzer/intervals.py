@@ -27,7 +27,7 @@ SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:
     """The union of `intervals` (columns start, end; unsorted), as a span set."""
-    real = _real(intervals.select("start", "end"))
+    real = _real(pl.DataFrame([intervals.get_column("start"), intervals.get_column("end")]))
     if real.is_empty():
         return pl.DataFrame(schema=SPANS)
     real = real if real.get_column("start").is_sorted() else real.sort("start")
@@ -94,17 +94,17 @@ def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
     return _covered(_running(spans), points)
 
 
-def _running(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
-    """Starts of a span set; and the length before each and its last end, with a row for before the first one."""
+def _running(spans: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """Starts of a span set; the length up to each end, and the ends, with one more for before the first start."""
     start, end = spans.get_column("start"), spans.get_column("end")
     lengths = pl.Series([0], dtype=pl.Int64).extend((end - start).cum_sum())
-    return start, pl.DataFrame([lengths.alias("ns"), pl.Series("end", [BEFORE_ALL], dtype=pl.Int64).extend(end)])
+    return start, lengths, pl.Series([BEFORE_ALL], dtype=pl.Int64).extend(end)
 
 
-def _covered(running: tuple[pl.Series, pl.DataFrame], points: pl.Series) -> pl.Series:
-    start, ends = running
-    reached = ends[count_up_to(start, points, equal=True)].with_columns(points.alias("at"))
-    return reached.select(pl.col("ns") - (pl.col("end") - pl.col("at")).clip(lower_bound=0)).to_series()
+def _covered(running: tuple[pl.Series, pl.Series, pl.Series], points: pl.Series) -> pl.Series:
+    start, lengths, ends = running
+    begun = count_up_to(start, points, equal=True)
+    return lengths[begun] - (ends[begun] - points).clip(lower_bound=0)
 
 
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
@@ -112,7 +112,10 @@ def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
     if spans.is_empty() or start.is_empty():
         return pl.zeros(len(start), dtype=pl.Int64, eager=True)
     running = _running(_near(spans, start.min(), end.max()) if spans.height > _LONG else spans)
-    return (_covered(running, end) - _covered(running, start)).clip(lower_bound=0)
+    if len(start) > _LONG:
+        return (_covered(running, end) - _covered(running, start)).clip(lower_bound=0)
+    both = _covered(running, pl.concat([start, end]))
+    return (both.slice(len(start)) - both.slice(0, len(start))).clip(lower_bound=0)
 
 
 def _near(spans: pl.DataFrame, low: object, high: object) -> pl.DataFrame:
@@ -177,17 +180,18 @@ def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 def alone(intervals: pl.DataFrame) -> pl.DataFrame:
     """The span set covered by exactly one of `intervals`."""
-    return union(_covered_times(intervals, 1))
+    return union(_covered_times(intervals.get_column("start"), intervals.get_column("end"), 1))
 
 
 def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     """The intersection of two span sets."""
-    return _covered_times(pl.concat([left.select("start", "end"), right.select("start", "end")]), 2)
+    start, end = (pl.concat([left.get_column(side), right.get_column(side)]) for side in ("start", "end"))
+    return _covered_times(start, end, 2)
 
 
-def _covered_times(intervals: pl.DataFrame, times: int) -> pl.DataFrame:
-    """The span set covered by exactly `times` of `intervals`."""
-    real = _real(intervals)
+def _covered_times(start: pl.Series, end: pl.Series, times: int) -> pl.DataFrame:
+    """The times that exactly so many of some intervals cover, sorted and disjoint."""
+    real = _real(pl.DataFrame([start, end]))
     # encodes each edge as one integer, so that one column is sorted: twice the time, plus one at a start
     edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end") * 2]).sort()
     deep = edges.to_frame("edge").select((pl.col("edge") % 2 * 2 - 1).cum_sum() == times).to_series()

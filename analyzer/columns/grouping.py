@@ -57,9 +57,9 @@ def rows_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], p
 
 def _different(frame: pl.DataFrame, column: str) -> pl.Series:
     """The different values of a column, sorted; without a table of them where there is one, as is usual."""
-    one = (pl.col(column).min() == pl.col(column).max()) & (pl.col(column).null_count() == 0)
-    alone = frame.select(one).item()
-    return frame.select(pl.col(column).first() if alone else pl.col(column).unique().sort()).to_series()
+    values = frame.get_column(column)
+    alone = not values.has_nulls() and values.min() == values.max()
+    return values.head(1) if alone else values.unique().sort()
 
 
 def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.DataFrame]:
@@ -113,7 +113,9 @@ def numbered(frame: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.Expr, int]:
         code.cast(pl.Int64) if frame.schema[key].is_signed_integer() else code
         for key, code in zip(keys, codes, strict=True)
     ]
-    least, most = (frame.select(side(code) for code in codes).row(0) for side in (pl.Expr.min, pl.Expr.max))
+    values = [frame.get_column(key).to_physical() for key in keys]
+    least: list[Any] = [one.min() for one in values]
+    most: list[Any] = [one.max() for one in values]
     counts = [1 if low is None else high - low + 2 for low, high in zip(least, most, strict=True)]
     size = prod(counts)
     kind = pl.UInt32 if size < _LARGEST_SHORT else pl.Int64

@@ -142,7 +142,8 @@ def of_rows(table: pl.DataFrame, column: str, rows: pl.Series) -> pl.Series:
 
 def matches(left: pl.Series, right: pl.Series) -> pl.Series:
     """Element-wise equality; false where either is null."""
-    return (left == right).fill_null(value=False)
+    same = left == right
+    return same.fill_null(value=False) if same.has_nulls() else same
 
 
 def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFrame:

@@ -44,4 +44,7 @@ def repeated(values: pl.Series) -> pl.Series:
     """
     if values.has_nulls() or not values.is_sorted():
         return values.is_duplicated()
-    return (values == values.shift(1)).fill_null(value=False) | (values == values.shift(-1)).fill_null(value=False)
+    if len(values) <= 1:
+        return pl.Series([False]).head(len(values))
+    same, edge = values.slice(1) == values.head(-1), pl.Series([False])
+    return same.clone().extend(edge) | edge.extend(same)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -15,6 +15,18 @@ from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
+
+
+#: Columns of :func:`calls_of`, with those of the api events that they are.
+_CALL: Final = {
+    "call_row": "",
+    "thread_id": "thread_id",
+    "call_id": "event_id",
+    "call_start": "start_ns",
+    "call_end": "",
+    "call_ns": "dur_ns",
+    "call_name": "name",
+}
 
 
 @once_per_process
@@ -63,20 +75,16 @@ def calls_of(report: Report, rows: pl.Series, *wanted: str) -> pl.DataFrame:
     Columns (`wanted` selects some): call_row (in the api events), thread_id, call_id, call_start, call_end, call_ns,
     call_name.
     """
-    called = gathered(launch_rows(report), rows)
-    columns: dict[str, pl.Series | pl.Expr] = {
-        "call_row": called,
-        "thread_id": pl.col("thread_id"),
-        "call_id": pl.col("event_id"),
-        "call_start": pl.col("start_ns"),
-        "call_end": pl.col("start_ns") + pl.col("dur_ns"),
-        "call_ns": pl.col("dur_ns"),
-        "call_name": pl.col("name"),
-    }
-    chosen = {column: columns[column] for column in wanted or columns}
-    needed = {name for one in chosen.values() if isinstance(one, pl.Expr) for name in one.meta.root_names()}
-    found = rows_at(report.kind("api").select(sorted(needed)), called)
-    return found.select(column.alias(name) for name, column in chosen.items())
+    called, calls = gathered(launch_rows(report), rows), report.kind("api")
+
+    def told(name: str) -> pl.Series:
+        if name == "call_row":
+            return called
+        if name == "call_end":
+            return gathered(calls.get_column("start_ns"), called) + gathered(calls.get_column("dur_ns"), called)
+        return gathered(calls.get_column(_CALL[name]), called)
+
+    return pl.DataFrame([told(name).alias(name) for name in wanted or _CALL])
 
 
 @once_per_process

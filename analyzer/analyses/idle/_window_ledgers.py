@@ -159,7 +159,13 @@ def _idle(device: IdleDevice) -> dict[str, pl.DataFrame]:
     for found in device.of_batches(_pieces, device.idle):
         pieces += found
     every = pl.concat(pieces, rechunk=True)
-    return {part: every.filter(pl.col("part") == part).select("start", "end").sort("start") for part in _PARTS}
+    known = every.get_column("part").unique().to_list()  # most reports have few
+    none = pl.DataFrame(schema=intervals.SPANS)
+    return {part: _sides(every.filter(pl.col("part") == part)) if part in known else none for part in _PARTS}
+
+
+def _sides(pieces: pl.DataFrame) -> pl.DataFrame:
+    return pieces.drop("part").sort("start")
 
 
 def _pieces(batch: IdleBatch) -> list[pl.DataFrame]:

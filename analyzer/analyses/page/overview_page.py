@@ -30,8 +30,8 @@ from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.operators.ops import TABLE as OPS
 from kanalyze.analyses.operators.ops import ops
+from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
-from kanalyze.analyses.page.time_page import page_answer, process_count, windows_of
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.analyses.shared.workers import many_events, side_by_side
 from kanalyze.errors import CannotTellError

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
-from kanalyze.renderers.page.comparison import comparison_page
-from kanalyze.renderers.page.counters import counters_page
-from kanalyze.renderers.page.instances import instances_page
-from kanalyze.renderers.page.job import job_page
-from kanalyze.renderers.page.joint import joint_page
-from kanalyze.renderers.page.noise import noise_page
-from kanalyze.renderers.page.overview import ROWS, overview_page
-from kanalyze.renderers.page.time import Block, page_of
+from kanalyze.renderers.page.overview import ROWS
+from kanalyze.renderers.page.time import Block
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from kanalyze.analyses.comparing._comparison import Comparison
@@ -34,6 +30,19 @@ if TYPE_CHECKING:
 #: Rows in each table of a page, unless told.
 USUAL_ROWS: Final = 8
 
+#: What builds the page of a kind of summary: the module of this package, its function, and the rows unless told. A
+#: command makes pages of one kind, and does not wait for the modules of the others.
+_BUILDERS: Final = {
+    "comparison": ("comparison", "comparison_page", ROWS),
+    "counters": ("counters", "counters_page", USUAL_ROWS),
+    "instances": ("instances", "instances_page", USUAL_ROWS),
+    "job": ("job", "job_page", ROWS),
+    "joint": ("joint", "joint_page", USUAL_ROWS),
+    "noise": ("noise", "noise_page", ROWS),
+    "overview": ("overview", "overview_page", ROWS),
+    "time": ("time", "page_of", USUAL_ROWS),
+}
+
 
 def page_of_any(shown: Shown, top: int | None) -> Page:
     """Builds the page of any summary, at most `top` rows per table, or as many as suit it; texts are printable."""
@@ -41,18 +50,9 @@ def page_of_any(shown: Shown, top: int | None) -> Page:
 
 
 def _page_of_any(shown: Shown, top: int | None) -> Page:
-    if shown.kind == "counters":
-        return counters_page(shown, top or USUAL_ROWS)
-    if shown.kind == "noise":
-        return noise_page(shown, top or ROWS)
-    if shown.kind == "joint":
-        return joint_page(shown, top or USUAL_ROWS)
-    rows = ROWS if top is None else top
-    if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
-        return comparison_page(shown, rows) if shown.kind == "comparison" else job_page(shown, rows)
-    if shown.kind == "overview":
-        return overview_page(shown, rows)
-    return page_of(shown, top or USUAL_ROWS) if shown.kind == "time" else instances_page(shown, top or USUAL_ROWS)
+    module, name, rows = _BUILDERS[shown.kind]
+    build: Callable[[Shown, int], Page] = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
+    return build(shown, rows if top is None else top)
 
 
 def _plain(page: Page) -> Page:

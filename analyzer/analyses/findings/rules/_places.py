@@ -38,7 +38,8 @@ def place_of(report: Report, chosen: pl.Expr) -> str:
     """
     if "api" not in report.kinds:
         return ""
-    every = exclusive_operations(report).lazy().filter(chosen).select("row", "exclusive_ns").collect()
+    work = exclusive_operations(report)
+    every = work.select("row", "exclusive_ns").filter(work.select(chosen).to_series())
     work = every.gather_every(every.height // _ENOUGH + 1)
     calls = calls_of(report, work.get_column("row"), "thread_id", "call_start").rename({"call_start": "at"})
     processes = gathered(operations(report).get_column("process_id"), work.get_column("row"))

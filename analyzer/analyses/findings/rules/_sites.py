@@ -45,15 +45,14 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     Python function), range (the innermost one; null for steps of the framework's profiler).
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
-    found = numbered.select("point")
+    ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
+    found = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges == ALL_STEPS, None)])
     for kind, name, inside in (("op", "operator", _operators), ("python", "function", _functions)):
         if kind in report.kinds:
             found = found.join(inside(report, numbered), on="point", how="left", maintain_order="left")
         else:
-            found = found.with_columns(pl.lit(None, dtype=pl.String).alias(name))
-    ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
-    named = pl.when(pl.col("range") != ALL_STEPS).then("range").alias("range")
-    return found.with_columns(ranges).select("operator", "function", named)
+            found.insert_column(0, pl.Series(name, [None], dtype=pl.String).new_from_index(0, found.height))
+    return found.select("operator", "function", "range")
 
 
 def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
