@@ -18,7 +18,7 @@ from kanalyze.errors import NoJobError
 from kanalyze.reduction import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kanalyze.reduction import Reduction
 
@@ -89,7 +89,7 @@ class Job:
         return int(self.ranks.item(0, "origin_ns"))
 
 
-def job_of(reductions: Sequence[Reduction], *, one_host: bool = False) -> Job:
+def job_of(reductions: Iterable[Reduction], *, one_host: bool = False) -> Job:
     """Puts the reductions of a job together.
 
     With `one_host` all ranks have one clock, also where the reports do not tell their host.
@@ -98,6 +98,7 @@ def job_of(reductions: Sequence[Reduction], *, one_host: bool = False) -> Job:
         NoJobError: There is no rank.
     """
     doubts: list[tuple[str, int, str]] = []
+    reductions = list(reductions)
     if not reductions:
         raise NoJobError.empty()
     tables = _stacked(reductions)

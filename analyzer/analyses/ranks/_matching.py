@@ -11,10 +11,13 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
+    Keys = npt.NDArray[np.uint64]
 
 #: How a match is known, the surest first.
 BY_ID: Final = "id"
@@ -37,15 +40,26 @@ STAMP_ERROR_NS: Final = 1_000
 #: How far the time stamps of two processes of one host may be apart.
 _ONE_HOST_NS: Final = 50_000
 
-#: Rows at the beginning that a shift is tried on before it is tried on all.
-_TRIED: Final = 64
+#: Where a shift is tried before it is tried on all rows, as parts of what two ranks have in common.
+_TRIED: Final = (8, 64)
+_GOLDEN: Final = 0.618034
 
-#: The least part of the shorter sequence that two ranks must have in common, and the fewest collectives.
+#: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives.
 _COMMON: Final = 0.5
 _FEWEST: Final = 2
 
+#: Shifts with as small a part in common may be the true one as well, where clocks are no farther apart than this.
+_POSSIBLE: Final = 0.1
+_APART_NS: Final = 100_000_000
+
+#: How many other ranks a rank that does not fit the first is held against.
+_OTHERS: Final = 3
+
 #: Beyond all differences of times.
 _FAR: Final = 1 << 60
+
+#: Bits of a size in bytes.
+_SIZE_BITS: Final = 48
 
 #: What stands for a kind or size that is not recorded.
 _UNKNOWN: Final = -1
@@ -55,7 +69,8 @@ class Matches(NamedTuple):
     """What was matched.
 
     Attributes:
-        rows: The collectives with `match` (dense, by first start; null for what has no partner) and `how`.
+        rows: The collectives with `match` (dense, by first start; null for what has no partner) and `how`, by match and
+            rank, those without a partner last.
         doubts: Sentences on what could not be matched, with the number of collectives.
     """
 
@@ -66,83 +81,237 @@ class Matches(NamedTuple):
 def matched(collectives: pl.DataFrame) -> Matches:
     """Matches the collectives of all ranks.
 
-    `collectives` has the columns of :data:`kanalyze.reduction.COLLECTIVES`, with `clock`, the number of the clock that
-    its rank is timed by.
+    `collectives` has the columns of :data:`kanalyze.reduction.COLLECTIVES`, with `rank` and `clock`, the number of the
+    clock that the rank is timed by. All is done with numbers and by sorting: it is linear but for that.
     """
     doubts: list[tuple[str, int, str]] = []
-    rows = collectives.sort("member", "start_ns", "number").with_row_index("at").with_columns(lane=_lane())
-    rows = rows.with_columns(key=_by_id(), how=pl.lit(None, dtype=pl.String))
-    own_id = pl.col("id").is_not_null() & (pl.len().over("member", "id") == 1).all().over("id")
-    rows = rows.with_columns(
-        key=pl.when(own_id).then(pl.format("id {}", "id")),
-        how=pl.when(own_id).then(pl.lit(BY_ID)),
-    )
-    by_sequence = pl.col("key").is_null() & pl.col("sequence").is_not_null() & ~pl.col("kind").is_in(POINT_TO_POINT)
-    rows = rows.with_columns(nth=pl.int_range(pl.len()).over("member", "lane", "sequence", "kind"))
-    rows = rows.with_columns(
-        key=pl.when(by_sequence).then(pl.format("seq {} {} {} {}", "lane", "sequence", "kind", "nth")).otherwise("key"),
-        how=pl.when(by_sequence).then(pl.lit(BY_SEQUENCE)).otherwise("how"),
-    )
-    left = rows.filter(pl.col("key").is_null())
-    if left.height:
-        rows = _with_ordinals(rows, left, doubts)
-    return Matches(_numbered(_agreeing(rows, doubts)), doubts)
+    rows = _in_order(collectives)
+    if rows.is_empty():
+        return Matches(rows.with_columns(match=_NO_MATCH, how=pl.lit(None, dtype=pl.String)), doubts)
+    told = _told(rows)
+    key, how = np.zeros(rows.height, dtype=np.uint64), np.zeros(rows.height, dtype=np.int8)
+    for level, found in ((_ID, _by_id(rows)), (_SEQUENCE, _by_sequence(rows, told, doubts))):
+        own = (key == 0) & (found != 0)
+        key[own], how[own] = found[own], level
+    left = np.flatnonzero(key == 0)
+    found = _by_order(told, left, doubts)
+    key[left] = found
+    how[left[found != 0]] = _ORDINAL
+    wrong = _disagreeing(told, key)
+    if wrong.any():
+        doubts.append(("collectives that ranks call by different kinds", int(wrong.sum()), _DIFFERENT))
+    key[wrong] = 0
+    match = _numbered(key, told)
+    unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed).sum())
+    if unnamed and told.ranks > 2:  # noqa: PLR2004 - two ranks have one group
+        doubts.append(("collectives whose group is not recorded", unnamed, _UNNAMED))
+    return Matches(_ordered(rows, match, how), doubts)
 
 
-def _by_id() -> pl.Expr:
-    return pl.lit(None, dtype=pl.String)
-
-
-def _lane() -> pl.Expr:
-    """What a collective is counted in: the group, with its ranks; between two ranks, those; else the stream's order."""
-    group = pl.format("{}|{}|{}", "group", pl.col("size").fill_null(0), pl.col("ranks").fill_null(""))
-    pair = pl.format("{}>{}", "source", "target")
-    both = pl.col("kind").is_in(POINT_TO_POINT) & pl.col("source").is_not_null() & pl.col("target").is_not_null()
-    order = pl.col("stream").rank("dense").over("member")
-    unnamed = pl.format("stream {}", order.fill_null(0))
-    return pl.when(both).then(pl.format("{} {}", group.fill_null(""), pair)).otherwise(pl.coalesce(group, unnamed))
-
-
-def _with_ordinals(rows: pl.DataFrame, left: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
-    """Adds keys to the rows that only their order tells."""
-    keys = np.full(rows.height, None, dtype=object)
-    for (lane,), part in left.partition_by("lane", as_dict=True, maintain_order=True).items():
-        members = _sequences(part)
-        places = _aligned(members)
-        for member, shift in places.items():
-            sequence = members[member]
-            for at, place in zip(sequence.at.tolist(), range(shift, shift + len(sequence.at)), strict=True):
-                keys[at] = f"nth {lane} {place}"
-        lost = [one for one in members if one not in places]
-        if lost:
-            count = sum(len(members[one].at) for one in lost)
-            doubts.append(("collectives without a match", count, _NO_SHIFT))
-    found = pl.Series("ordinal", keys.tolist(), dtype=pl.String)
-    told = rows.with_columns(found)
-    return told.with_columns(
-        how=pl.when(pl.col("key").is_null() & pl.col("ordinal").is_not_null())
-        .then(pl.lit(BY_ORDINAL))
-        .otherwise("how"),
-        key=pl.coalesce("key", "ordinal"),
-    ).drop("ordinal")
-
-
+_NO_MATCH: Final = pl.lit(None, dtype=pl.Int64)
+_ID, _SEQUENCE, _ORDINAL = 1, 2, 3
+_NAMES: Final = {_ID: BY_ID, _SEQUENCE: BY_SEQUENCE, _ORDINAL: BY_ORDINAL}
 _NO_SHIFT: Final = "no shift, or more than one, lets order, kinds, sizes and clocks of ranks agree: no waits are told"
+_DIFFERENT: Final = "what one rank calls a collective is another kind or size on another rank, or occurs twice"
+_UNNAMED: Final = "all ranks are taken for one group, by the order on their streams; ranks of several may be mixed up"
+_SOME_LOST: Final = "several have one number, and ranks have recorded different numbers of them: which is which is open"
 
 
-class _Sequence(NamedTuple):
-    """The collectives of one rank in one lane, in their order.
+class _Told(NamedTuple):
+    """What rows tell, as numbers.
 
     Attributes:
-        at: Their rows.
-        what: What they are, as a number; -1 where that is not recorded.
-        start: Start.
+        rank: The rank.
+        lane: What a collective is counted in: the group, with its ranks; between two ranks, those; else the stream.
+        unnamed: Whether the lane is only that of the stream.
+        kind: The kind; of send and recv the same.
+        what: Kind and size; -1 where the size is not recorded.
+        pair: Whether it is sent from one rank to another.
+        even: Whether all ranks have the same size.
+        size: Ranks of the group; 0 where that is not recorded.
+        start: Start, after the first of all.
         end: End.
         enters: Whether none that leaves can leave before they have entered.
         leaves: Whether they cannot leave before such ones have entered.
         clock: The clock of the rank.
-        pair: Whether they are sends to one rank, or what that receives.
+        ranks: How many ranks there are.
     """
+
+    rank: Ints
+    lane: Ints
+    unnamed: Bools
+    kind: Ints
+    what: Ints
+    pair: Bools
+    even: Bools
+    size: Ints
+    start: Ints
+    end: Ints
+    enters: Bools
+    leaves: Bools
+    clock: Ints
+    ranks: int
+
+
+def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows by rank and start."""
+    rank, start = rows.get_column("rank").to_numpy(), rows.get_column("start_ns").to_numpy()
+    later = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (start[1:] > start[:-1]))
+    return rows if later.all() else rows.sort("rank", "start_ns", "number")
+
+
+def _told(rows: pl.DataFrame) -> _Told:
+    pair = pl.col("kind").is_in(POINT_TO_POINT)
+    known = pl.col("source").is_not_null() & pl.col("target").is_not_null()
+    unnamed = pl.col("group").is_null()
+    # what is sent between ranks that are not told is in a lane of its own, that of its rank
+    stray = pair & ~known & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
+    streams = rows.select("rank", "stream").unique().with_columns(
+        order=pl.col("stream").rank("dense").over("rank").fill_null(0).cast(pl.Int64)
+    )  # fmt: skip
+    told = rows.select("rank", "kind", "group", "size", "ranks", "source", "target", "stream", "in_bytes", "out_bytes")
+    order = told.select("rank", "stream").join(
+        streams, on=["rank", "stream"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    parts = told.select(
+        group="group",
+        size=pl.col("size").fill_null(0),
+        ranks="ranks",
+        source=pl.when(pair & known).then("source"),
+        target=pl.when(pair & known).then("target"),
+        order=pl.when(unnamed).then(order.get_column("order")),
+        stray=pl.when(stray).then("rank"),
+    )
+    lanes = parts.unique(maintain_order=True).with_row_index("lane")
+    lane = parts.join(lanes, on=parts.columns, how="left", nulls_equal=True, maintain_order="left").get_column("lane")
+    names = told.get_column("kind").unique().sort().to_list()
+    codes = {name: names.index(name) if name not in POINT_TO_POINT else len(names) for name in names}
+    kind = told.get_column("kind").replace_strict(codes, return_dtype=pl.Int64).to_numpy()
+    bytes_ = told.select(pl.max_horizontal("in_bytes", "out_bytes").fill_null(_UNKNOWN)).to_series().to_numpy()
+    start = rows.get_column("start_ns").to_numpy()
+    start = start - start.min()
+    enters, leaves, _ = shows(rows)
+    sized = np.where(bytes_ < 0, _UNKNOWN, (kind << _SIZE_BITS) | bytes_)
+    uneven = told.select(pl.col("kind").is_in(_UNEVEN)).to_series().to_numpy()
+    return _Told(
+        rank=rows.get_column("rank").to_numpy(),
+        lane=lane.cast(pl.Int64).to_numpy(),
+        unnamed=told.select(unnamed).to_series().to_numpy(),
+        kind=kind,
+        what=np.where(uneven, kind << _SIZE_BITS, sized),
+        pair=kind == len(names),
+        even=told.select(pl.col("kind").is_in(_EVEN)).to_series().to_numpy(),
+        size=parts.get_column("size").to_numpy(),
+        start=start,
+        end=start + rows.get_column("dur_ns").to_numpy(),
+        enters=enters,
+        leaves=leaves,
+        clock=rows.get_column("clock").to_numpy(),
+        ranks=rows.get_column("rank").n_unique(),
+    )
+
+
+def _key(level: int, *parts: Ints | Keys) -> Keys:
+    """A number for what is told by some numbers; different ones get the same by no more than chance, and never 0."""
+    key = np.full(len(parts[0]), level * 0x1F83D9ABFB41BD6B, dtype=np.uint64)
+    for part in parts:
+        key = key * np.uint64(0x2545F4914F6CDD1D) + part.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in _MIXING:
+            key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
+    return np.maximum(key, np.uint64(1))
+
+
+#: The steps of splitmix64.
+_MIXING: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+
+
+class _Runs(NamedTuple):
+    """Rows sorted by key, those of a rank together.
+
+    Attributes:
+        order: The rows in this order.
+        first: Where each key begins.
+        run: Where each rank begins in a key.
+    """
+
+    order: Ints
+    first: Ints
+    run: Ints
+
+
+def _sorted(key: Keys, rank: Ints) -> _Runs:
+    order = np.argsort(key, kind="stable")
+    keys, ranks = key[order], rank[order]
+    new = np.r_[True, keys[1:] != keys[:-1]]
+    return _Runs(order, np.flatnonzero(new), np.flatnonzero(new | np.r_[True, ranks[1:] != ranks[:-1]]))
+
+
+def _by_id(rows: pl.DataFrame) -> Keys:
+    """Keys by the name that the tool has for a collective on all ranks; none where it has one name for several."""
+    text = rows.get_column("id")
+    found = np.zeros(rows.height, dtype=np.uint64)
+    known = np.flatnonzero(text.is_not_null().to_numpy())
+    if not len(known):
+        return found
+    key = _key(_ID, text.drop_nulls().hash().to_numpy())
+    runs = _sorted(key, rows.get_column("rank").to_numpy()[known])
+    several = np.maximum.reduceat(_lengths(runs.run, len(key)).repeat(_lengths(runs.run, len(key))), runs.first) > 1
+    key[runs.order[several.repeat(_lengths(runs.first, len(key)))]] = 0
+    found[known] = key
+    return found
+
+
+def _lengths(first: Ints, total: int) -> Ints:
+    return np.diff(first, append=total)
+
+
+def _by_sequence(rows: pl.DataFrame, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
+    """Keys by the number in the group, and the place among those of one number."""
+    number = rows.get_column("sequence")
+    found = np.zeros(rows.height, dtype=np.uint64)
+    pair = rows.get_column("kind").is_in(POINT_TO_POINT)
+    known = np.flatnonzero((number.is_not_null() & ~pair).to_numpy())
+    if not len(known):
+        return found
+    numbers = number.fill_null(0).to_numpy()[known]
+    key = _key(_SEQUENCE, told.lane[known], numbers, told.kind[known])
+    runs = _sorted(key, told.rank[known])
+    lengths = _lengths(runs.run, len(key))
+    nth = np.arange(len(key)) - runs.run.repeat(lengths)
+    each = lengths.repeat(lengths)
+    uneven = np.minimum.reduceat(each, runs.first) != np.maximum.reduceat(each, runs.first)
+    lost = runs.order[uneven.repeat(_lengths(runs.first, len(key)))]
+    again = runs.order[nth > 0]
+    key[again] = _key(_SEQUENCE, key[again], nth[nth > 0])
+    key[lost] = 0
+    if len(lost):
+        doubts.append(("collectives of which a rank lost some", len(lost), _SOME_LOST))
+    found[known] = key
+    found[known[lost]] = _LOST
+    return found
+
+
+#: The key of what must not be matched by order either.
+_LOST: Final = np.uint64(1)
+
+
+def _by_order(told: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
+    """Keys of the rows `left` by their place in the order of their lane."""
+    key = np.zeros(len(left), dtype=np.uint64)
+    lost = 0
+    for lane, members in _lanes(told, left):
+        places = _aligned(members)
+        for rank, place in places.items():
+            at = members[rank].at
+            key[at] = _key(_ORDINAL, np.full(len(at), lane), place + np.arange(len(at)))
+        lost += sum(len(one.at) for rank, one in members.items() if rank not in places)
+    if lost:
+        doubts.append(("collectives without a match", lost, _NO_SHIFT))
+    return key
+
+
+class _Sequence(NamedTuple):
+    """The collectives of one rank in one lane, in their order; the arrays are those of :class:`_Told`."""
 
     at: Ints
     what: Ints
@@ -154,30 +323,30 @@ class _Sequence(NamedTuple):
     pair: bool
 
 
-def _sequences(part: pl.DataFrame) -> dict[int, _Sequence]:
-    """The sequence of each member of a lane."""
-    pair = pl.col("kind").is_in(POINT_TO_POINT)
-    kind = pl.when(pair).then(pl.lit("send or recv")).otherwise("kind")
-    size = pl.max_horizontal("in_bytes", "out_bytes")
-    text = (
-        pl.when(pl.col("kind").is_in(_UNEVEN)).then(kind).when(size.is_not_null()).then(pl.format("{} {}", kind, size))
-    )
-    told = part.with_columns(text=text)
-    numbers = {one: at for at, one in enumerate(told.get_column("text").drop_nulls().unique().sort())}
-    found = {}
-    for (member,), own in told.partition_by("member", as_dict=True, maintain_order=True).items():
-        what = own.get_column("text").replace_strict(numbers, default=_UNKNOWN, return_dtype=pl.Int64)
-        start = own.get_column("start_ns").to_numpy()
-        found[int(str(member))] = _Sequence(
-            own.get_column("at").cast(pl.Int64).to_numpy(),
-            what.to_numpy(),
-            start,
-            start + own.get_column("dur_ns").to_numpy(),
-            *shows(own)[:2],
-            own.item(0, "clock"),
-            own.item(0, "kind") in POINT_TO_POINT,
+def _lanes(told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, _Sequence]]]:
+    """The sequences of each lane by rank."""
+    if not len(left):
+        return
+    order = np.argsort(told.lane[left], kind="stable")
+    rows = left[order]
+    lane, rank = told.lane[rows], told.rank[rows]
+    new = np.flatnonzero(np.r_[True, (lane[1:] != lane[:-1]) | (rank[1:] != rank[:-1])])
+    members: dict[int, _Sequence] = {}
+    for low, high in zip(new.tolist(), [*new[1:].tolist(), len(rows)], strict=True):
+        own = rows[low:high]
+        members[int(rank[low])] = _Sequence(
+            order[low:high],
+            told.what[own],
+            told.start[own],
+            told.end[own],
+            told.enters[own],
+            told.leaves[own],
+            int(told.clock[own[0]]),
+            bool(told.pair[own].all()),
         )
-    return found
+        if high == len(rows) or lane[high] != lane[low]:
+            yield int(lane[low]), members
+            members = {}
 
 
 def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
@@ -200,45 +369,64 @@ def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
 def _aligned(members: dict[int, _Sequence]) -> dict[int, int]:
     """The place of the first collective of each rank in the order of the lane; a rank that fits no other has none.
 
-    Each rank is held against the longest sequence; one that does not fit it, against those that do.
+    Each rank is held against the longest sequence of its clock, and those against the longest of all; what does not fit
+    it, against some others.
     """
     order = sorted(members, key=lambda one: (-len(members[one].at), one))
-    first = order[0]
-    places = {first: 0}
-    left = order[1:]
-    for base in order[:1] + order[1:4]:
-        if base not in places:
+    heads: dict[int, int] = {}
+    for one in order:
+        heads.setdefault(members[one].clock, one)
+    places = {order[0]: 0}
+    for one in [*heads.values(), *order]:
+        if one in places:
             continue
-        still = []
-        for one in left:
+        head = heads[members[one].clock]
+        bases = dict.fromkeys([*([head] if head in places else []), order[0], *list(places)[1 : 1 + _OTHERS]])
+        for base in bases:
             shift = _shift(members[base], members[one])
-            if shift is None:
-                still.append(one)
-            else:
+            if shift is not None:
                 places[one] = places[base] + shift
-        left = still
+                break
     return places
 
 
 def _shift(base: _Sequence, other: _Sequence) -> int | None:
     """By how many collectives `other` begins later than `base`; None if no shift fits, or several do."""
     lengths = len(base.at), len(other.at)
-    least = max(1, min(_FEWEST, *lengths), int(_COMMON * min(lengths)))
-    shifts = sorted(range(least - lengths[1], lengths[0] - least + 1), key=lambda one: (abs(one), one))
-    found = [shift for shift in shifts if _fits(base, other, shift, _TRIED) and _fits(base, other, shift, None)]
-    if base.pair and base.clock == other.clock and found:
-        return _latest_sends(base, other, found)
-    return found[0] if len(found) == 1 else None
+    one_clock = base.clock == other.clock
+    least = 1 if one_clock else max(1, int(_POSSIBLE * min(lengths)))
+    shifts = np.arange(least - lengths[1], lengths[0] - least + 1)
+    if not one_clock:
+        low = np.maximum(0, shifts)
+        much = np.minimum(lengths[0], lengths[1] + shifts) - low >= _COMMON * min(lengths)
+        shifts = shifts[much | (np.abs(other.start[low - shifts] - base.start[low]) < _APART_NS)]
+    for number in _TRIED:
+        shifts = shifts[_may_fit(base, other, shifts, number)]
+    if base.pair and one_clock:
+        return _latest_sends(base, other, shifts)
+    found = []
+    for shift in shifts.tolist():
+        if _fits(base, other, shift):
+            found.append(shift)
+            if len(found) > 1:
+                return None
+    if not found:
+        return None
+    common = min(lengths[0], lengths[1] + found[0]) - max(0, found[0])
+    enough = one_clock or common >= max(_FEWEST, _COMMON * min(lengths))
+    return found[0] if enough else None
 
 
-def _latest_sends(base: _Sequence, other: _Sequence, shifts: list[int]) -> int | None:
+def _latest_sends(base: _Sequence, other: _Sequence, shifts: Ints) -> int | None:
     """Of the shifts that let no receive end before its send began, the one that pairs receives with the latest sends.
 
     Sends may end long before they are received, so that earlier ones would do as well; but a receive that waited
     ended with its own send, and one must have, or nothing is told.
     """
     sends = bool(base.enters.all())
-    shift = max(shifts) if sends else min(shifts)
+    shift = next((one for one in (shifts[::-1] if sends else shifts).tolist() if _fits(base, other, one)), None)
+    if shift is None:
+        return None
     low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
     mine, theirs = slice(low, high), slice(low - shift, high - shift)
     begun, sent = (base.start[mine], base.end[mine]) if sends else (other.start[theirs], other.end[theirs])
@@ -246,45 +434,82 @@ def _latest_sends(base: _Sequence, other: _Sequence, shifts: list[int]) -> int |
     return shift if (np.abs(received - sent) <= sent - begun).any() else None
 
 
-def _fits(base: _Sequence, other: _Sequence, shift: int, most: int | None) -> bool:
+def _may_fit(base: _Sequence, other: _Sequence, shifts: Ints, number: int) -> Bools:
+    """Whether each shift fits at so many places of what the two have in common."""
+    parts = np.arange(number) * _GOLDEN % 1
+    low = np.maximum(0, shifts)
+    common = np.minimum(len(base.at), len(other.at) + shifts) - low
+    mine = low[:, None] + (parts[None, :] * common[:, None]).astype(np.int64)
+    return _agree(base, other, mine, mine - shifts[:, None])
+
+
+def _fits(base: _Sequence, other: _Sequence, shift: int) -> bool:
     """Whether kinds and sizes agree, and some offset of the clocks lets each rank leave after the other entered."""
     low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
-    if most is not None:
-        high = min(high, low + most)
-    mine, theirs = slice(low, high), slice(low - shift, high - shift)
+    mine = np.arange(low, high)[None, :]
+    return bool(_agree(base, other, mine, mine - shift)[0])
+
+
+def _agree(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools:
+    """Row by row of places in both: whether kinds and sizes agree, and clocks can be right."""
     left, right = base.what[mine], other.what[theirs]
-    if not ((left == right) | (left == _UNKNOWN) | (right == _UNKNOWN)).all():
-        return False
+    same = ((left == right) | (left == _UNKNOWN) | (right == _UNKNOWN)).all(axis=1)
     after, before = base.leaves[mine] & other.enters[theirs], other.leaves[theirs] & base.enters[mine]
-    if (base.pair and base.clock != other.clock) or not (after | before).any():  # as if nothing could be buffered
-        after, before = np.ones_like(after), np.ones_like(before)
-    least = int((other.start[theirs] - base.end[mine]).max(where=after, initial=-_FAR))
-    greatest = int((other.end[theirs] - base.start[mine]).min(where=before, initial=_FAR))
+    # as if nothing could be buffered
+    nothing = ~np.any(after | before, axis=1, keepdims=True) | (base.pair and base.clock != other.clock)
+    after, before = after | nothing, before | nothing
+    least = (other.start[theirs] - base.end[mine]).max(axis=1, where=after, initial=-_FAR)
+    greatest = (other.end[theirs] - base.start[mine]).min(axis=1, where=before, initial=_FAR)
     if base.clock == other.clock:
-        return least <= _ONE_HOST_NS and greatest >= -_ONE_HOST_NS
-    span = int(base.end[mine].max() - base.start[mine].min())
-    return least <= greatest + 2 * STAMP_ERROR_NS + int(DRIFT * span)
+        return np.asarray(same & (least <= _ONE_HOST_NS) & (greatest >= -_ONE_HOST_NS))
+    span = base.end[mine].max(axis=1) - base.start[mine].min(axis=1)
+    return np.asarray(same & (least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64)))
 
 
-def _agreeing(rows: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
-    """Takes the key from rows that are no one collective: of several kinds, twice on a rank, or of a rank alone."""
-    pair = pl.col("kind").is_in(POINT_TO_POINT)
-    kind = pl.when(pair).then(pl.lit("send or recv")).otherwise("kind")
-    bad = (kind.n_unique().over("key") > 1) | (pl.len().over("key", "member") > 1).any().over("key")
-    known = pl.col("key").is_not_null()
-    wrong = rows.select(bad.fill_null(value=False) & known).to_series()
-    if wrong.any():
-        doubts.append(("collectives that ranks call by different kinds", int(wrong.sum()), _DIFFERENT))
-    told = rows.with_columns(key=pl.when(~wrong).then("key"), how=pl.when(~wrong).then("how"))
-    alone = (pl.len().over("key") == 1) & pl.col("key").is_not_null() & (pl.col("size").fill_null(2) > 1)
-    return told.with_columns(key=pl.when(~alone).then("key"), how=pl.when(~alone).then("how"))
+def _disagreeing(told: _Told, key: Keys) -> Bools:
+    """The rows that are no one collective: of several kinds or sizes, twice on a rank, or more than their group has."""
+    wrong = np.zeros(len(key), dtype=np.bool_)
+    runs = _sorted(key, told.rank)
+    counts = _lengths(runs.first, len(key))
+
+    def differ(values: Ints) -> Bools:
+        own = values[runs.order]
+        return np.asarray(np.minimum.reduceat(own, runs.first) != np.maximum.reduceat(own, runs.first))
+
+    ranks = np.add.reduceat(np.isin(np.arange(len(key)), runs.run).astype(np.int64), runs.first)
+    size = np.maximum.reduceat(told.size[runs.order], runs.first)
+    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind)
+    known = told.even & (told.what != _UNKNOWN)
+    some = np.maximum.reduceat(np.where(known, told.what, _UNKNOWN)[runs.order], runs.first)
+    bad |= differ(np.where(known, told.what, some.repeat(counts)[np.argsort(runs.order)])) & (some != _UNKNOWN)
+    wrong[runs.order] = bad.repeat(counts)
+    return wrong & (key > _LOST)
 
 
-_DIFFERENT: Final = "what one rank calls a collective is another kind on another rank, or occurs twice: not matched"
+#: Kinds of which all ranks give as much.
+_EVEN: Final = ("all_reduce", "reduce", "broadcast")
 
 
-def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `match`, dense from 0 on by first start, in place of the key."""
-    firsts = rows.drop_nulls("key").group_by("key").agg(pl.col("start_ns").min()).sort("start_ns", "key")
-    numbers = firsts.select("key", match=pl.int_range(pl.len(), dtype=pl.Int64))
-    return rows.join(numbers, on="key", how="left", maintain_order="left").drop("key", "lane", "nth", "at")
+def _numbered(key: Keys, told: _Told) -> Ints:
+    """The number of the collective of each row, dense from 0 on by first start; -1 for what has no partner."""
+    runs = _sorted(key, told.rank)
+    counts = _lengths(runs.first, len(key))
+    size = np.maximum.reduceat(told.size[runs.order], runs.first)
+    real = (key[runs.order[runs.first]] > _LOST) & ((counts > 1) | (size == 1))
+    begun = np.minimum.reduceat(told.start[runs.order], runs.first)
+    by_start = np.lexsort((runs.order[runs.first], begun))
+    by_start = by_start[real[by_start]]
+    number = np.full(len(counts), -1)
+    number[by_start] = np.arange(len(by_start))
+    match = np.empty(len(key), dtype=np.int64)
+    match[runs.order] = number.repeat(counts)
+    return match
+
+
+def _ordered(rows: pl.DataFrame, match: Ints, how: npt.NDArray[np.int8]) -> pl.DataFrame:
+    """The rows by match and rank, what has no partner last."""
+    order = np.argsort(np.where(match < 0, _FAR, match), kind="stable")
+    told = rows[order].with_columns(match=pl.Series(match[order]), how=pl.Series(how[order]))
+    known = pl.col("match") >= 0
+    names = pl.col("how").replace_strict(_NAMES, default=None, return_dtype=pl.Enum([*_NAMES.values()]))
+    return told.with_columns(match=pl.when(known).then("match"), how=pl.when(known).then(names).cast(pl.String))

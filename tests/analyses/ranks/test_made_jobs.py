@@ -1,0 +1,228 @@
+"""What the analysis of a job says of jobs that are made up, held against what is true of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.ranks._job import job_of
+from kanalyze.analyses.ranks._lateness import causes, lateness
+from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
+
+#: A step in which some leave before others have come.
+ROOTED_OPS = (
+    Op("broadcast", "tp", 100_000, eager=True),
+    Op("reduce", "dp", 100_000, eager=True),
+    Op(PAIR, "pp", 400_000, eager=True),
+    Op("all_to_all", "world", 2_000_000, 50_000, overlapped=True),
+    Op("barrier", "world", 1),
+)
+
+SHAPES = st.sampled_from([(2, 2, 2), (4, 1, 2), (4, 2, 2), (8, 4, 2), (8, 2, 4), (12, 3, 2)])
+DELAYS = st.builds(
+    Straggler,
+    st.integers(0, 1),
+    st.integers(0, 4),
+    st.integers(3, 8),
+    st.integers(50_000, 8_000_000),
+    st.sampled_from(["kernel", "host", "memcpy"]),
+)
+
+
+@st.composite
+def plans(draw, hosts=None, recorded=("id", "seq", "coalesced", "order"), jitters=(0.0, 0.001, 0.05, 0.5)):
+    ranks, some, tp = draw(SHAPES)
+    return Plan(
+        ranks=ranks,
+        hosts=hosts or some,
+        tp=tp,
+        steps=draw(st.integers(1, 24)),
+        ops=draw(st.sampled_from([MIXED_OPS, DATA_PARALLEL_OPS, ROOTED_OPS])),
+        stragglers=tuple(draw(st.lists(DELAYS, max_size=2))),
+        jitter=draw(st.sampled_from(jitters)),
+        recorded=draw(st.sampled_from(recorded)),
+        numbered=draw(st.booleans()),
+        seed=draw(st.integers(0, 10_000)),
+    )
+
+
+@st.composite
+def losses(draw, plan):
+    """Lost heads and tails: whole steps, or any number of collectives."""
+    each = len(plan.ops)
+    lost = st.integers(0, 3).map(lambda steps: steps * each) | st.integers(0, 2 * each)
+    ranks = st.integers(0, plan.ranks - 1)
+    return draw(st.dictionaries(ranks, lost, max_size=3)), draw(st.dictionaries(ranks, lost, max_size=3))
+
+
+@st.composite
+def damaged(draw, **which):
+    plan = draw(plans(**which))
+    heads, tails = draw(losses(plan))
+    return replace(plan, heads=heads, tails=tails)
+
+
+def known(made, job):
+    """The rows of the job with what is true of them."""
+    rows = job.rows.select(
+        "rank", "number", "match", "wait_ns", "offset_ns", "doubt_ns", "last_rank", "lateness_ns", "present", "class"
+    )
+    return rows.join(
+        made.truth().drop_nulls("number").rename({"wait_ns": "true_wait_ns"}), on=["rank", "number"], how="left"
+    )
+
+
+def assert_only_true_matches(made, job):
+    """Each match is one true collective, and all of it that was recorded and matched at all."""
+    rows = known(made, job).drop_nulls("match")
+    wrong = rows.filter(pl.col("true").n_unique().over("match") > 1)
+    assert wrong.is_empty(), wrong
+    split = rows.filter(pl.col("match").n_unique().over("true") > 1)
+    assert split.is_empty(), split
+
+
+@given(damaged())
+def test_a_match_is_one_true_collective(plan):
+    made = play(plan)
+    job = job_of([*made.reductions()])
+    assert_only_true_matches(made, job)
+    unmatched = job.rows.get_column("match").null_count()
+    told = sum(count for check, count, _ in job.doubts if check == "collectives without a partner")
+    assert told == unmatched
+
+
+@given(damaged(hosts=1, jitters=(0.001, 0.05, 0.5)))
+def test_all_that_was_recorded_is_matched_on_one_host(plan):
+    made = play(plan)
+    rows = known(made, job_of([*made.reductions()]))
+    least = len(made.played.start) * 3 // 4
+    assume(all(len(made.kept(rank)) >= least for rank in range(plan.ranks)))
+    assume(plan.recorded != "coalesced" or not (plan.heads or plan.tails))
+    shared = rows.filter(pl.len().over("true") > 1)
+    # receives that never waited do not tell which sends they are of
+    shared = shared.filter(plan_kinds(plan, shared) != PAIR)
+    if plan.steps > 4:
+        assert shared.get_column("match").null_count() == 0
+
+
+@given(damaged(recorded=("id", "seq")))
+def test_what_is_told_by_name_is_matched(plan):
+    made = play(plan)
+    rows = known(made, job_of([*made.reductions()])).filter(pl.len().over("true") > 1)
+    by_name = rows if plan.recorded == "id" else rows.filter(plan_kinds(plan, rows) != PAIR)
+    assert by_name.get_column("match").null_count() == 0
+
+
+def plan_kinds(plan, rows):
+    return pl.Series([plan.ops[at % len(plan.ops)].kind for at in rows.get_column("op")], dtype=pl.String)
+
+
+@given(damaged())
+def test_the_true_offset_is_within_its_bounds(plan):
+    made = play(plan)
+    job = job_of([*made.reductions()])
+    table = job.table("clocks").drop_nulls("low_ns")
+    assert not job.clocks.broken
+    first = made.host(0)
+    origin = int(made.reductions().__next__().ranks.item(0, "origin_ns")) - 1_760_000_000_000_000_000
+    for rank, low, high, begin, end in table.select("rank", "low_ns", "high_ns", "start_ns", "end_ns").iter_rows():
+        at = np.array([begin, end]) + origin - made.offsets[first]
+        true = made.offset(made.host(rank), at) - made.offset(first, at)
+        assert (low <= true + 10).all()
+        assert (true - 10 <= high).all()
+
+
+@given(damaged(hosts=1))
+def test_waits_are_exact_on_one_host(plan):
+    made = play(plan)
+    rows = known(made, job_of([*made.reductions()])).filter(pl.col("present") == pl.col("members"))
+    wrong = rows.drop_nulls("match").filter((pl.col("wait_ns") - pl.col("true_wait_ns")).abs() > 1_000)
+    assert wrong.is_empty(), wrong
+
+
+@given(damaged())
+def test_waits_err_by_no_more_than_the_doubt_of_clocks(plan):
+    made = play(plan)
+    rows = known(made, job_of([*made.reductions()])).filter(pl.col("present") == pl.col("members"))
+    off = (pl.col("wait_ns") - pl.col("true_wait_ns")).abs()
+    wrong = rows.drop_nulls("match").filter(off > 2 * pl.col("doubt_ns").clip(0, 1 << 50) + 1_000)
+    assert wrong.is_empty(), wrong
+
+
+@given(damaged())
+def test_the_last_rank_is_the_one_that_came_last(plan):
+    made = play(plan)
+    rows = known(made, job_of([*made.reductions()])).drop_nulls("last_rank")
+    wrong = rows.filter((pl.col("last_rank") != pl.col("last")) & (pl.col("late_ns") > 1_000))
+    assert wrong.is_empty(), wrong
+
+
+@given(damaged())
+def test_identities(plan):
+    job = job_of([*play(plan).reductions()])
+    rows = job.rows.drop_nulls("match")
+    assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
+    assert rows.select((pl.col("exposed_wait_ns") + pl.col("exposed_transfer_ns") == pl.col("exposed_ns")).all()).item()
+    assert rows.select((pl.col("exposed_wait_ns") <= pl.col("wait_ns")).all()).item()
+    table = job.table("ranks")
+    parts = [name for name in table.columns if name.endswith("_ns") and name not in ("hidden_ns", "late_ns", "cost_ns")]
+    assert table.select((pl.col("ns") == pl.sum_horizontal(parts)).all()).item()
+    steps = job.table("rank_steps")
+    shares = pl.col("wait_ns") + pl.col("transfer_ns") + pl.col("unmatched_ns")
+    assert steps.select((shares == pl.col("busy_ns") - pl.col("compute_ns")).all()).item()
+    late = lateness(job)
+    sums = causes(job, late).group_by("match").agg(pl.col("ns").sum())
+    both = late.filter(pl.col("new_ns") > 0).join(sums, on="match", how="left")
+    assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()
+    for name in job.tables:
+        job.table(name)
+
+
+@given(damaged(), st.randoms(use_true_random=False))
+def test_the_order_of_reductions_does_not_matter(plan, random):
+    found = [*play(plan).reductions()]
+    mixed = random.sample(found, len(found))
+    one, other = job_of(found), job_of(mixed)
+    assert one.doubts == other.doubts
+    for name in one.tables:
+        assert one.table(name).equals(other.table(name)), name
+
+
+@given(
+    plans(hosts=1, jitters=(0.001,)),
+    st.integers(1, 3),
+    st.integers(2_000_000, 8_000_000),
+    st.sampled_from(["kernel", "host"]),
+)
+def test_a_straggler_is_named_with_its_delay_and_cause(plan, step, delay, bucket):
+    """In a data parallel job, where nobody else is late."""
+    late = Straggler(1, step, step + 1, delay, bucket)
+    made = play(replace(plan, ops=DATA_PARALLEL_OPS, stragglers=(late,), steps=8))
+    steps = job_of([*made.reductions()]).table("rank_steps").filter(pl.col("late_ns") > delay // 2)
+    assert set(steps.get_column("rank")) == {1}
+    assert set(steps.get_column("step")) == {step + 1, step + 2}
+    assert set(steps.get_column("cause")) == {bucket}
+    assert steps.select(((pl.col("late_ns") - delay).abs() < 0.05 * delay).all()).item()
+
+
+def test_several_collectives_of_one_number_are_not_matched_by_place_where_a_rank_lost_one():
+    made = play(Plan(ranks=2, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="coalesced", heads={1: 1}))
+    job = job_of([*made.reductions()])
+    assert_only_true_matches(made, job)
+    assert ("collectives of which a rank lost some", 3) in [(check, count) for check, count, _ in job.doubts]
+
+
+def test_a_group_that_is_not_recorded_is_a_doubt():
+    made = play(Plan(ranks=4, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="order", grouped=False))
+    job = job_of([*made.reductions()])
+    assert_only_true_matches(made, job)
+    assert "collectives whose group is not recorded" in [check for check, _, _ in job.doubts]
+
+
+def test_sends_between_ranks_that_are_not_recorded_are_not_matched():
+    made = play(Plan(ranks=4, hosts=1, steps=4, recorded="order", grouped=False, ops=(Op(PAIR, "pp"), Op())))
+    rows = job_of([*made.reductions()]).rows
+    assert rows.filter(pl.col("kind") == "all_reduce").get_column("match").null_count() == 0
+    assert rows.filter(pl.col("kind") != "all_reduce").get_column("match").drop_nulls().is_empty()

@@ -1,0 +1,520 @@
+"""Made-up jobs of many ranks, as reductions, with what is true of them.
+
+A job is played through in true time, operation by operation and all ranks at once: each computes, and enters the
+collective; none leaves before all have come (of a broadcast: before the root has, and so on), and they leave nearly
+together. What a rank records is read off the clock of its host, which is off and drifts, and some of it may be lost.
+
+    made = play(Plan(ranks=8, hosts=2, stragglers=(Straggler(2, 3, 5, 4_000_000, "kernel"),)))
+    job_of([*made.reductions()])
+    made.truth()
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from kanalyze.reduction import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, Reduction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
+
+#: Unix time of the beginning.
+ORIGIN_NS = 1_760_000_000_000_000_000
+
+#: What a link carries.
+BYTES_PER_NS = 200
+
+#: What a collective takes at the least.
+LATENCY_NS = 10_000
+
+#: How far apart ranks leave at the most.
+APART_NS = 200
+
+#: Kinds between two ranks, who is who is told by the row.
+PAIR = "send"
+
+
+class Op(NamedTuple):
+    """One collective of each step.
+
+    Attributes:
+        kind: Its kind; `send` is a send on one rank and a recv on the other.
+        group: world, tp (neighbours), dp (every tp-th rank) or pp (a rank of the first half with one of the second).
+        bytes: Its size.
+        compute_ns: What every rank computes after it, or beside it.
+        overlapped: Whether that begins together with the collective.
+        eager: Whether those that need nobody leave at once: who sends, the root of a broadcast, the others of a reduce.
+        stream: The stream.
+    """
+
+    kind: str = "all_reduce"
+    group: str = "world"
+    bytes: int = 4_000_000
+    compute_ns: int = 300_000
+    overlapped: bool = False
+    eager: bool = False
+    stream: int = 7
+
+
+class Straggler(NamedTuple):
+    """A rank that takes longer before the first collective of some steps.
+
+    Attributes:
+        rank: The rank.
+        first: The first of these steps, from 0 on.
+        last: The last of them.
+        delay_ns: How much longer.
+        bucket: What it does meanwhile, a bucket of the ledger.
+    """
+
+    rank: int
+    first: int
+    last: int
+    delay_ns: int
+    bucket: str = "kernel"
+
+
+#: A step of tensor and data parallel ranks.
+MIXED_OPS = (
+    Op("all_gather", "tp", 1_000_000),
+    Op("reduce_scatter", "tp", 1_000_000),
+    Op(PAIR, "pp", 500_000, stream=9),
+    Op("all_reduce", "dp", 20_000_000, overlapped=True, stream=8),
+    Op("all_reduce", "world", 64, stream=8),
+)
+
+#: A step of data parallel ranks: buckets beside the backward pass.
+DATA_PARALLEL_OPS = (
+    *(Op("all_reduce", "world", 1_000_000 * (1 + at % 3), overlapped=True) for at in range(6)),
+    Op("all_reduce", "world", 64),
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be played.
+
+    Attributes:
+        ranks: Ranks.
+        hosts: Hosts, each with as many neighbouring ranks.
+        steps: Steps.
+        ops: The collectives of a step; the last one is not overlapped.
+        tp: Ranks of a tensor parallel group.
+        offsets_ns: By how much the clock of each host is ahead; drawn from ±5 ms where none are given.
+        drifts: By how much each of them is fast; drawn from ±50 ppm where none are given.
+        stragglers: Ranks that are late.
+        jitter: How much computing varies, as a share.
+        heads: How many collectives at the beginning a rank has lost.
+        tails: How many at the end.
+        recorded: What tells which are the same: id, seq, seq in pairs of one number (coalesced), or order.
+        grouped: Whether a rank knows group, size and its place in it; else only kind and bytes.
+        numbered: Whether steps have the program's own numbers.
+        seed: What is drawn.
+    """
+
+    ranks: int = 4
+    hosts: int = 2
+    steps: int = 6
+    ops: tuple[Op, ...] = MIXED_OPS
+    tp: int = 2
+    offsets_ns: tuple[int, ...] | None = None
+    drifts: tuple[float, ...] | None = None
+    stragglers: tuple[Straggler, ...] = ()
+    jitter: float = 0.05
+    heads: Mapping[int, int] = field(default_factory=dict)
+    tails: Mapping[int, int] = field(default_factory=dict)
+    recorded: str = "id"
+    grouped: bool = True
+    numbered: bool = True
+    seed: int = 0
+
+
+class Played(NamedTuple):
+    """When each rank did what, in true time: operations × ranks.
+
+    Attributes:
+        start: It enters the collective.
+        end: It leaves it.
+        computed: It has computed what comes after the collective, or beside it.
+        first: It has computed what comes before the first one.
+    """
+
+    start: Ints
+    end: Ints
+    computed: Ints
+    first: Ints
+
+
+def groups(plan: Plan, name: str) -> Ints:
+    """The ranks of the groups of one kind: groups × ranks of each."""
+    every = np.arange(plan.ranks)
+    if name == "world":
+        return every[None, :]
+    if name == "pp":
+        return every.reshape(2, -1).T
+    return every.reshape(-1, plan.tp) if name == "tp" else every.reshape(-1, plan.tp).T
+
+
+def play(plan: Plan) -> Made:
+    """Plays the job."""
+    assert not plan.ops[-1].overlapped
+    assert plan.ranks % plan.tp == 0
+    random = np.random.default_rng(plan.seed)
+    count = plan.steps * len(plan.ops)
+    start, end, computed = (np.zeros((count, plan.ranks), dtype=np.int64) for _ in range(3))
+
+    def work(ns: int) -> Ints:
+        return (ns * (1 + plan.jitter * random.random(plan.ranks))).astype(np.int64)
+
+    own, idle = _delays(plan, 0)
+    first = work(plan.ops[-1].compute_ns) + own
+    ready = first + idle
+    for at in range(count):
+        step, place = divmod(at, len(plan.ops))
+        op = plan.ops[place]
+        start[at], end[at] = ready, _left(plan, op, ready, random)
+        own, idle = _delays(plan, step + 1) if place == len(plan.ops) - 1 else (0, 0)
+        computed[at] = (start[at] if op.overlapped else end[at]) + work(op.compute_ns) + own
+        ready = np.maximum(end[at], computed[at] + idle)
+    return Made(plan, Played(start, end, computed, first), *_clocks(plan, random))
+
+
+def _delays(plan: Plan, step: int) -> tuple[Ints, Ints]:
+    """What ranks compute, and wait, longer before a step."""
+    own, idle = np.zeros(plan.ranks, dtype=np.int64), np.zeros(plan.ranks, dtype=np.int64)
+    for one in plan.stragglers:
+        if one.first <= step <= one.last:
+            (own if one.bucket == "kernel" else idle)[one.rank] += one.delay_ns
+    return own, idle
+
+
+def _left(plan: Plan, op: Op, entered: Ints, random: np.random.Generator) -> Ints:
+    """When each rank leaves a collective."""
+    left = np.zeros_like(entered)
+    for members in groups(plan, op.group):
+        own = entered[members]
+        took = LATENCY_NS + int(op.bytes / BYTES_PER_NS * (1 + 0.1 * random.random()))
+        out = np.full(len(members), own.max())
+        if op.eager and op.kind in ("broadcast", PAIR):
+            out = np.maximum(own, own[0])
+        elif op.eager and op.kind == "reduce":
+            out = np.where(np.arange(len(own)) == 0, own.max(), own)
+        left[members] = out + took + random.integers(0, APART_NS, len(members))
+    return left
+
+
+def _clocks(plan: Plan, random: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float64]]:
+    offsets = plan.offsets_ns or random.integers(-5_000_000, 5_000_000, plan.hosts)
+    drifts = plan.drifts or random.uniform(-5e-5, 5e-5, plan.hosts)
+    return np.array(offsets, dtype=np.int64), np.array(drifts)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A job that was played.
+
+    Attributes:
+        plan: What was to be played.
+        played: What each rank did.
+        offsets: By how much the clock of each host is ahead.
+        drifts: By how much it is fast.
+    """
+
+    plan: Plan
+    played: Played
+    offsets: Ints
+    drifts: npt.NDArray[np.float64]
+
+    def host(self, rank: int) -> int:
+        """The host of a rank."""
+        return rank * self.plan.hosts // self.plan.ranks
+
+    def offset(self, host: int, at_ns: Ints) -> Ints:
+        """By how much the clock of a host is ahead of true time, at true times."""
+        ahead: Ints = self.offsets[host] + (self.drifts[host] * at_ns).astype(np.int64)
+        return ahead
+
+    def local(self, rank: int, at_ns: Ints) -> Ints:
+        """What the clock of a rank's host shows at true times."""
+        return ORIGIN_NS + at_ns + self.offset(self.host(rank), at_ns)
+
+    def kept(self, rank: int) -> Ints:
+        """The operations that a rank has recorded."""
+        last = len(self.played.start) - self.plan.tails.get(rank, 0)
+        return np.arange(min(self.plan.heads.get(rank, 0), last), last)
+
+    def reductions(self) -> Iterator[Reduction]:
+        """The reduction of each rank, one after the other."""
+        for rank in range(self.plan.ranks):
+            yield _Rank(self, rank).reduction()
+
+    def truth(self) -> pl.DataFrame:
+        """What is true of each collective of each rank, of all that took part, recorded or not.
+
+        Columns: rank, op, true (the collective, a number), members, wait_ns, last (who came last), late_ns (after the
+        one before), and number, that of its row in the reduction; null where it was lost.
+        """
+        parts = []
+        start, end = self.played.start, self.played.end
+        for at in range(len(start)):
+            for place, members in enumerate(groups(self.plan, self.plan.ops[at % len(self.plan.ops)].group)):
+                own, left = start[at, members], end[at, members]
+                arrival, order = own.max(), np.argsort(own)
+                parts.append(
+                    pl.DataFrame(
+                        {
+                            "rank": members,
+                            "wait_ns": np.minimum(arrival, left) - own,
+                        }
+                    ).with_columns(
+                        op=pl.lit(at),
+                        true=pl.lit(at * self.plan.ranks + place),
+                        members=pl.lit(len(members)),
+                        last=pl.lit(int(members[order[-1]])),
+                        late_ns=pl.lit(int(arrival - own[order[-2]]) if len(members) > 1 else 0),
+                    )
+                )
+        kept = [
+            pl.DataFrame({"op": self.kept(rank)}).with_columns(rank=pl.lit(rank, dtype=pl.Int64), number=pl.row_index())
+            for rank in range(self.plan.ranks)
+        ]
+        return pl.concat(parts).join(
+            pl.concat(kept).cast(pl.Int64), on=["rank", "op"], how="left", maintain_order="left"
+        )
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What one rank recorded, as tables."""
+
+    made: Made
+    rank: int
+
+    @cached_property
+    def start(self) -> Ints:
+        return self.made.local(self.rank, self.made.played.start[:, self.rank])
+
+    @cached_property
+    def end(self) -> Ints:
+        return self.made.local(self.rank, self.made.played.end[:, self.rank])
+
+    @cached_property
+    def computed(self) -> Ints:
+        return self.made.local(self.rank, self.made.played.computed[:, self.rank])
+
+    @cached_property
+    def overlapped(self) -> npt.NDArray[np.bool_]:
+        return np.tile([op.overlapped for op in self.made.plan.ops], self.made.plan.steps)
+
+    @cached_property
+    def kept(self) -> Ints:
+        return self.made.kept(self.rank)
+
+    @cached_property
+    def begins(self) -> Ints:
+        """When the time beside or after which each operation computes begins, the first from 0 on."""
+        return self.made.local(self.rank, np.zeros(1, dtype=np.int64))
+
+    def _cause(self, step: int) -> str:
+        """What the rank does instead of computing, before a step."""
+        of = [one for one in self.made.plan.stragglers if one.rank == self.rank and one.first <= step <= one.last]
+        return next((one.bucket for one in of if one.bucket != "kernel"), "host")
+
+    @cached_property
+    def sums(self) -> dict[str, tuple[Ints, Ints]]:
+        """The ledger from the beginning to the start and to the end of each operation, by bucket."""
+        count, each = len(self.start), len(self.made.plan.ops)
+        first = self.made.local(self.rank, self.made.played.first[self.rank : self.rank + 1])
+        inside = np.where(self.overlapped, np.clip(self.computed - self.start, 0, self.end - self.start), 0)
+        came = np.r_[self.begins, self.end[:-1]]
+        done = np.maximum(came, np.r_[first, self.computed[:-1]])
+        idle = self.start - done
+        causes = np.array([self._cause(step) for step in range(self.made.plan.steps)]).repeat(each)
+        causes[np.arange(count) % each != 0] = "host"
+        between = {"kernel": done - came} | {name: np.where(causes == name, idle, 0) for name in np.unique(causes)}
+        within = {"kernel": inside, "communication": self.end - self.start - inside}
+        sums = {}
+        for name in sorted({*between, *within}):
+            before, own = between.get(name, np.zeros_like(idle)), within.get(name, np.zeros_like(idle))
+            ends = np.cumsum(before + own)
+            sums[str(name)] = (ends - own, ends)
+        return sums
+
+    @cached_property
+    def whole(self) -> Ints:
+        """The steps of which all was recorded."""
+        each, steps = len(self.made.plan.ops), np.arange(self.made.plan.steps)
+        if not len(self.kept):
+            return steps[:0]
+        return steps[(steps * each >= self.kept[0]) & ((steps + 1) * each - 1 <= self.kept[-1])]
+
+    def reduction(self) -> Reduction:
+        """The tables."""
+        return Reduction(
+            ranks=self._ranks(),
+            collectives=self._collectives(),
+            pieces=self._pieces(),
+            before=self._before(),
+            steps=self._steps(),
+            ledgers=self._ledgers(),
+            kernels=KERNELS.empty(),
+        )
+
+    def _member(self, rows: dict[str, object]) -> pl.DataFrame:
+        return pl.DataFrame(rows).with_columns(member=pl.lit(0, dtype=pl.Int64))
+
+    def _ranks(self) -> pl.DataFrame:
+        plan, low = self.made.plan, self.begins
+        rows = {
+            "rank": [self.rank],
+            "world_size": [plan.ranks],
+            "host": [f"host{self.made.host(self.rank)}"],
+            "report": [f"rank{self.rank}.json"],
+            "tool": ["torch"],
+            "process_id": [100 + self.rank],
+            "device": [self.rank % max(1, plan.ranks // plan.hosts)],
+            "gpu": ["H200"],
+            "origin_ns": low,
+            "start_ns": low,
+            "end_ns": self.end[-1:],
+            "communication_ns": self._exposed[self.kept].sum(keepdims=True),
+        }
+        return RANKS.select(pl.DataFrame(rows))
+
+    @cached_property
+    def _exposed(self) -> Ints:
+        begun = np.where(self.overlapped, np.maximum(self.start, self.computed), self.start)
+        return np.maximum(self.end - begun, 0)
+
+    def _collectives(self) -> pl.DataFrame:
+        plan = self.made.plan
+        each = pl.DataFrame([self._told(at) for at in range(len(plan.ops))], schema=_TOLD, orient="row")
+        rows = pl.concat([each] * plan.steps).with_columns(
+            start_ns=pl.Series(self.start),
+            dur_ns=pl.Series(self.end - self.start),
+            exposed_ns=pl.Series(self._exposed),
+            at=pl.row_index().cast(pl.Int64),
+        )
+        nth = pl.int_range(pl.len()).over("group") // (2 if plan.recorded == "coalesced" else 1)
+        rows = rows.with_columns(
+            sequence=nth if plan.recorded in ("seq", "coalesced") else pl.lit(None),
+            id=pl.format("{}.{}", "at", "group") if plan.recorded == "id" else pl.lit(None),
+            member=pl.lit(0),
+            type=pl.lit("float"),
+            largest_bytes=pl.lit(None),
+            device=pl.lit(self.rank % max(1, plan.ranks // plan.hosts)),
+        )
+        unknown = [] if plan.grouped else ["group", "size", "ranks", "own", "source", "target"]
+        rows = rows.with_columns(pl.lit(None).alias(name) for name in unknown)
+        kept = rows.filter(pl.col("at").is_in(self.kept)).with_columns(number=pl.row_index())
+        return kept.select(list(COLLECTIVES.schema)).cast(COLLECTIVES.schema)  # type: ignore[arg-type]
+
+    def _told(self, at: int) -> tuple[object, ...]:
+        op = self.made.plan.ops[at]
+        number, own = (int(one[0]) for one in np.nonzero(groups(self.made.plan, op.group) == self.rank))
+        members = groups(self.made.plan, op.group)[number]
+        size = len(members)
+        stride = int(members[1] - members[0]) if size > 1 else 1
+        kind = op.kind if op.kind != PAIR else ("send", "recv")[own]
+        root = {"broadcast": (0, None), "reduce": (None, 0), "send": (0, 1), "recv": (0, 1)}.get(kind, (None, None))
+        given = op.bytes // size if kind == "all_gather" else op.bytes
+        got = op.bytes // size if kind == "reduce_scatter" else op.bytes
+        return (kind, f"{op.group}{number}", size, f"{members[0]}:{stride}:{size}", own, *root, given, got, op.stream)
+
+    def _step_of(self, ops: Ints) -> Ints:
+        """The row of the step that each operation is in; -1 where the step is not whole."""
+        step = ops // len(self.made.plan.ops)
+        found = np.searchsorted(self.whole, step)
+        known = np.isin(step, self.whole)
+        return np.where(known, found, -1)
+
+    def _pieces(self) -> pl.DataFrame:
+        own = self._exposed[self.kept] > 0
+        at, step = self.kept[own], self._step_of(self.kept[own])
+        rows = self._member(
+            {
+                "number": np.flatnonzero(own),
+                "step": step,
+                "start_ns": self.end[at] - self._exposed[at],
+                "end_ns": self.end[at],
+            }
+        )
+        return PIECES.select(rows.with_columns(step=pl.when(pl.col("step") >= 0).then("step")))
+
+    def _before(self) -> pl.DataFrame:
+        plan = self.made.plan
+        lanes = [(op.group, op.stream) for op in plan.ops]
+        lane = np.tile([lanes.index(one) for one in lanes], plan.steps)[self.kept]
+        order = np.argsort(lane, kind="stable")
+        follows = lane[order][1:] == lane[order][:-1]
+        number, previous = order[1:][follows], order[:-1][follows]
+        parts = [
+            self._member(
+                {
+                    "number": number,
+                    "bucket": [name] * len(number),
+                    "ns": starts[self.kept[number]] - ends[self.kept[previous]],
+                }
+            )
+            for name, (starts, ends) in self.sums.items()
+        ]
+        rows = pl.concat(parts).filter(pl.col("ns") > 0).sort("number", maintain_order=True)
+        return BEFORE.select(rows.cast({"bucket": pl.String}))
+
+    def _edges(self) -> tuple[Ints, Ints]:
+        """The operations that steps end with, and the one before each; -1 before the first."""
+        last = (self.whole + 1) * len(self.made.plan.ops) - 1
+        return last - len(self.made.plan.ops), last
+
+    def _steps(self) -> pl.DataFrame:
+        low, high = self._edges()
+        rows = self._member(
+            {
+                "index": np.arange(len(self.whole)),
+                "step": (self.whole if self.made.plan.numbered else np.arange(len(self.whole))) + 1,
+                "numbered": [self.made.plan.numbered] * len(self.whole),
+                "name": ["step"] * len(self.whole),
+                "kind": ["steady"] * len(self.whole),
+                "start_ns": np.where(low >= 0, self.end[low], self.begins),
+                "end_ns": self.end[high],
+            }
+        )
+        return STEPS.select(rows.cast({name: STEPS.schema[name] for name in rows.columns}))  # type: ignore[arg-type]
+
+    def _ledgers(self) -> pl.DataFrame:
+        low, high = self._edges()
+        parts = [
+            self._member(
+                {
+                    "index": np.arange(len(self.whole)),
+                    "bucket": [name] * len(self.whole),
+                    "ns": ends[high] - np.where(low >= 0, ends[low], 0),
+                }
+            )
+            for name, (_, ends) in self.sums.items()
+        ]
+        rows = pl.concat(parts).filter(pl.col("ns") > 0)
+        return LEDGERS.select(rows.cast({"bucket": pl.String}))
+
+
+_TOLD = {
+    "kind": pl.String,
+    "group": pl.String,
+    "size": pl.Int64,
+    "ranks": pl.String,
+    "own": pl.Int64,
+    "source": pl.Int64,
+    "target": pl.Int64,
+    "in_bytes": pl.Int64,
+    "out_bytes": pl.Int64,
+    "stream": pl.Int64,
+}
