@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
+from kanalyze import outlets
 from kanalyze.cli._answers import expanded, of_each
 from kanalyze.cli._options import (
     Where,
@@ -28,6 +29,7 @@ from kanalyze.cli._output import (
     drop_registered,
     emit,
     print_doubts,
+    print_message,
     refuse_overwriting,
     register_figures,
     width,
@@ -77,6 +79,7 @@ def summarize(  # noqa: PLR0913 - the options of the command
     for report in reports:
         refuse_overwriting(report, output)
     pages = _pages(reports, where, Form(full=full, whole=whole))
+    _point_to_ranks(pages, reports)
     if form == "json":
         from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
 
@@ -87,6 +90,14 @@ def summarize(  # noqa: PLR0913 - the options of the command
         emit(render_markdown(pages, top).encode(), output)
     else:
         _emit_terminal(pages, top, output)
+
+
+def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
+    """Says which command looks at the ranks of one job together, where the reports are of several."""
+    metas = [page.meta for page in pages if page.kind in ("time", "overview")]  # type: ignore[union-attr]
+    if len({meta.rank for meta in metas if meta.rank is not None and (meta.world_size or 0) > 1}) > 1:
+        told = outlets.command("kanalyze", "ranks", *reports)
+        print_message(f"kanalyze: these are ranks of one job: `{told}` says who waits for whom, and why.")
 
 
 def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]:

@@ -1,0 +1,48 @@
+"""``kanalyze ranks``, and what leads there."""
+
+import json
+
+import pytest
+
+from support.command import SAMPLES, run
+
+JOB = SAMPLES / "ddp_late"
+
+
+def test_the_page_has_the_answer_first():
+    ran = run("ranks", JOB)
+    assert ran.status == 0
+    assert "Rank 1 is 29.23 ms late in step 11" in " ".join(ran.text.split())
+    assert max(map(len, ran.text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("form", ["markdown", "json"])
+def test_other_formats_have_it_too(form, tmp_path):
+    target = tmp_path / "page"
+    assert run("ranks", JOB, "--format", form, "-o", target).status == 0
+    assert "Rank 1 is 29.23 ms late in step 11" in target.read_text()
+    if form == "json":
+        found = json.loads(target.read_text())
+        assert (found["world_size"], found["missing_ranks"]) == (2, [])
+        assert found["late_ranks"][0]["rank"] == 1
+        assert len(found["collectives"]) == 70
+
+
+def test_a_page_per_rank_points_to_the_ranks_together():
+    assert "kanalyze ranks" in run("summarize", JOB).error
+    assert "kanalyze ranks" not in run("summarize", JOB / "rank0.json.gz").error
+
+
+def test_ranks_of_one_host_need_no_clocks():
+    assert "CLOCKS" in run("ranks", JOB).text
+    assert "CLOCKS" not in run("ranks", JOB, "--one-host").text
+
+
+def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
+    for name in ("rank0.json.gz", "rank1.json.gz"):
+        (tmp_path / name).write_bytes((JOB / name).read_bytes())
+    (tmp_path / "rank1.json.gz").write_bytes(b"{")
+    ran = run("ranks", tmp_path)
+    assert ran.status == 0
+    assert "rank1.json.gz" in ran.error
+    assert "missing: rank 1" in ran.text
