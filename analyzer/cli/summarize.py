@@ -94,7 +94,7 @@ def summarize(  # noqa: PLR0913 - the options of the command
 
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     """Says which command looks at the ranks of one job together, where the reports are of several."""
-    metas = [page.meta for page in pages if page.kind in ("time", "overview")]  # type: ignore[union-attr]
+    metas = [page.meta for page in pages if page.kind in ("time", "overview")]
     if len({meta.rank for meta in metas if meta.rank is not None and (meta.world_size or 0) > 1}) > 1:
         told = outlets.command("kanalyze", "ranks", *reports)
         print_message(f"kanalyze: these are ranks of one job: `{told}` says who waits for whom, and why.")
