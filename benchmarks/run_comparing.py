@@ -40,7 +40,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         new = options.new or Path(shutil.copy(options.base, folder))
         told = [
-            (f"{options.base.name}, {options.base.stat().st_size / _MEGABYTE:,.1f} MB", reports(options.base, new)),
+            (
+                f"{options.base.name}, {options.base.stat().st_size / _MEGABYTE:,.1f} MB",
+                reports(options.base, new, Path(folder)),
+            ),
             (" and ".join(path.name for path in options.baselines), baselines(*options.baselines)),
         ]
         tables = [table(measured(commands, options.base, options.runs, options.patience)) for _, commands in told]
@@ -50,12 +53,12 @@ def main() -> None:
         print("\n".join(markdown(rows) if options.markdown else aligned(rows)))
 
 
-def reports(base: Path, new: Path) -> list[Command]:
-    """One page of one report, and two reports compared."""
+def reports(base: Path, new: Path, folder: Path) -> list[Command]:
+    """One page of one report, two reports compared, and one reduced to a baseline, which is left in `folder`."""
     return [
         Command("kanalyze summarize", kanalyze("summarize", base)),
         Command("kanalyze compare, two reports", kanalyze("compare", base, new)),
-        Command("kanalyze compare --save, one report", kanalyze("compare", "--save", new.with_suffix(".kz"), base)),
+        Command("kanalyze compare --save, one report", kanalyze("compare", "--save", folder / "base.kz", base)),
     ]
 
 
