@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges.steps import steps
     from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.errors import KanalyzeError
-    from kanalyze.notebook import compare, read_all
+    from kanalyze.notebook import compare, ranks, read_all, reduce
     from kanalyze.readers import read
     from kanalyze.report import Report
     from kanalyze.window import Window
@@ -118,8 +118,10 @@ __all__ = [
     "range_gpu",
     "range_kernels",
     "ranges",
+    "ranks",
     "read",
     "read_all",
+    "reduce",
     "roofline",
     "stalls",
     "steps",
@@ -136,7 +138,7 @@ _PLACES = {
     "kanalyze.analyses.page.time_page": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.analyses.page.overview_page": ("Overview",),
-    "kanalyze.notebook": ("compare", "overview", "read", "read_all", "summarize"),
+    "kanalyze.notebook": ("compare", "overview", "ranks", "read", "read_all", "reduce", "summarize"),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),
 }

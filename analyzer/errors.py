@@ -46,6 +46,10 @@ class KanalyzeError(Exception):
         self.remedy = remedy
         self.details: list[str] = []
 
+    def __reduce__(self) -> tuple[type[KanalyzeError], tuple[str, str], dict[str, list[str]]]:
+        """Keep the remedy when another process hands the error over."""
+        return type(self), (str(self), self.remedy), {"details": self.details}
+
 
 class ReportNotFoundError(KanalyzeError):
     """There is no file at the path."""
@@ -223,6 +227,71 @@ class NoJobError(KanalyzeError):
             "None of the reports has work on a GPU, or a collective.",
             "Give the traces or nsys reports of all ranks, a folder of them, or what `kanalyze reduce` wrote.",
         )
+
+    @classmethod
+    def of(cls, path: Path | str) -> NoJobError:
+        """Error: the report at `path` has no rank."""
+        return cls(
+            f"{path}: no work on a GPU, and so no rank of a job.",
+            "Leave it out, or record it with the activities of the GPU.",
+        )
+
+
+class BadReductionError(KanalyzeError):
+    """What ``kanalyze reduce`` wrote is damaged, or of another version."""
+
+    slug = "bad-reduction"
+
+    @classmethod
+    def damaged(cls, folder: Path, reason: str) -> BadReductionError:
+        """Error: the reduction in `folder` is damaged, because of `reason`."""
+        return cls(
+            f"{folder}: a damaged reduction ({reason}); `kanalyze reduce` of its report makes it again.",
+            "Run the `kanalyze reduce` that made it once more: it replaces what is damaged, and leaves the others.",
+        )
+
+    @classmethod
+    def version(cls, folder: Path, found: object, known: int) -> BadReductionError:
+        """Error: the reduction in `folder` is of another version than the one that is `known`."""
+        return cls(
+            f"{folder}: a reduction of version {found}; this kanalyze reads version {known}, and its `kanalyze reduce` "
+            "makes it again.",
+            "Run `kanalyze reduce` of its report with this version: it replaces what others made.",
+        )
+
+
+class LostReportError(KanalyzeError):
+    """The process that read a report ended before it was done."""
+
+    slug = "report-lost"
+
+    @classmethod
+    def of(cls, path: Path | str, reason: str) -> LostReportError:
+        """Error: the process that read the report at `path` ended for `reason`."""
+        return cls(
+            f"{path}: what read it ended before it was done ({reason}).",
+            "Run `kanalyze reduce` again, which does only what is missing; if memory was short, with a smaller -j.",
+        )
+
+
+class EngineError(KanalyzeError):
+    """What should do the work side by side cannot be reached, or is not installed."""
+
+    slug = "no-engine"
+
+    @classmethod
+    def unreachable(cls, address: str, reason: str) -> EngineError:
+        """Error: there is no scheduler at `address`, because of `reason`."""
+        return cls(
+            f"{address}: no scheduler of dask answers ({reason}).",
+            "Give the address that `dask scheduler` prints, such as tcp://host:8786, or leave --dask out: the work is "
+            "then done here.",
+        )
+
+    @classmethod
+    def without_package(cls, package: str, extra: str) -> EngineError:
+        """Error: `package` is not installed; the `extra` of kanalyze installs it."""
+        return cls(f"{package} is not installed.", f"Install it: pip install 'kanalyze[{extra}]'.")
 
 
 class IncomparableError(KanalyzeError):

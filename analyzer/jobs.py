@@ -9,7 +9,9 @@ from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
+from kanalyze.readers.capture.reports import reports_in_folder
 from kanalyze.readers.capture.runs import runs_of
+from kanalyze.reduction_files import load, origin_of, reductions_at
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
@@ -44,27 +46,57 @@ class Asked(NamedTuple):
 
 
 def job(given: Sequence[Report | Path], asked: Asked) -> Job:
-    """The job whose ranks are in reports, folders of them, or captures.
+    """The job whose ranks are in reports, folders of them, captures, or what ``kanalyze reduce`` left.
 
     Raises:
         NoJobError: No report has a rank.
-        KanalyzeError: A report cannot be read.
+        KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
-    found = [reduction for one in given for reduction in _reductions(one, asked)]
-    if not found:
-        raise NoJobError.empty()
-    paths = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
-    return replace(job_of(found, one_host=asked.one_host), paths=paths)
+    failed: list[KanalyzeError] = []
+    if asked.left_out is not None:
+        asked = asked._replace(left_out=_both(failed.append, asked.left_out))
+    paths = [one for one in given if not isinstance(one, Report)]
+    stored = {folder.name: reduction for path in paths for folder, reduction in _stored(path, asked)}
+    found = [*stored.values(), *(new for one in given for new in _reductions(one, asked, {*stored}))]
+    if not any(one.ranks.height for one in found):
+        raise failed[0] if failed else NoJobError.empty()
+    names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
+    return replace(job_of(found, one_host=asked.one_host), paths=names)
 
 
-def _reductions(one: Report | Path, asked: Asked) -> Iterator[Reduction]:
-    """The reduction of each report at a path; a report is closed before the next one is opened."""
+def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError], object]:
+    """Tells all of them."""
+
+    def tell(error: KanalyzeError) -> None:
+        for one in told:
+            one(error)
+
+    return tell
+
+
+def _stored(path: Path, asked: Asked) -> Iterator[tuple[Path, Reduction]]:
+    """What ``kanalyze reduce`` left at a path."""
+    for folder in reductions_at(path):
+        try:
+            yield folder, load(folder)
+        except KanalyzeError as error:
+            if asked.left_out is None:
+                raise
+            asked.left_out(error)
+
+
+def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[Reduction]:
+    """The reduction of each report at a path but those that are `known`; each is closed before the next is opened."""
     if isinstance(one, Report):
         yield reduced(one)
         return
-    runs = runs_of(one, asked.progress, cache=asked.cache)
-    for run in _of_one_tool([run for run in runs if run.number == 1] if accepts(one, b"") else runs):
+    stored = reductions_at(one)
+    if stored and not reports_in_folder(one):
+        return
+    for run in runs_of_ranks(one, asked.progress, cache=asked.cache):
         try:
+            if known and origin_of(run.file).folder in known:
+                continue
             with run.opened() as report:
                 yield reduced(report)
                 if asked.done is not None:
@@ -73,6 +105,12 @@ def _reductions(one: Report | Path, asked: Asked) -> Iterator[Reduction]:
             if asked.left_out is None:
                 raise
             asked.left_out(error)
+
+
+def runs_of_ranks(path: Path, progress: Progress | None, *, cache: bool) -> list[Run]:
+    """The reports of ranks at a path, unopened: of a capture those of its first run, of several tools those of one."""
+    runs = runs_of(path, progress, cache=cache)
+    return _of_one_tool([run for run in runs if run.number == 1] if accepts(path, b"") else runs)
 
 
 def _of_one_tool(runs: Sequence[Run]) -> list[Run]:

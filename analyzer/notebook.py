@@ -18,22 +18,25 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze import catalog, outlets, readers, sides
+from kanalyze import catalog, jobs, outlets, readers, reducing, sides
+from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
-from kanalyze.errors import ClosedReportError
+from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import html
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
     from os import PathLike
     from typing import TypeAlias
 
     import pandas as pd
 
+    from kanalyze.analyses.ranks._job import Job
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
     from kanalyze.report import Where
@@ -174,6 +177,81 @@ class NotebookComparison(_comparison.Comparison):
         return html.page(self, None)
 
 
+class NotebookJob:
+    """The ranks of one job, displayed as their page, with its tables as attributes.
+
+    Attributes:
+        job: What the tables and the page are made of.
+        left_out: What could not be read.
+    """
+
+    def __init__(self, job: Job, left_out: Sequence[KanalyzeError] = ()) -> None:
+        """Show `job`."""
+        self.job = job
+        self.left_out = [*left_out]
+
+    def table(self, name: str) -> pl.DataFrame:
+        """A table of the job, such as ``collectives``; `kanalyze tables` lists them."""
+        known = homes_of_jobs()
+        if name not in known:
+            raise UnknownNameError.of("table of a job", name, known)
+        return NotebookTable(self.job.table(name))
+
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """All tables, by name."""
+        return {name: self.table(name) for name in homes_of_jobs()}
+
+    @property
+    def collectives(self) -> pl.DataFrame:
+        """Each collective on each rank: waiting, transfer, bandwidth, who came last."""
+        return self.table("collectives")
+
+    @property
+    def collective_summary(self) -> pl.DataFrame:
+        """Collectives by kind, group and size, with the bandwidth that they reach."""
+        return self.table("collective_summary")
+
+    @property
+    def ranks(self) -> pl.DataFrame:
+        """Each rank's time, with communication split into waiting and transfer."""
+        return self.table("ranks")
+
+    @property
+    def rank_steps(self) -> pl.DataFrame:
+        """Each step on each rank: waiting, lateness and its cause."""
+        return self.table("rank_steps")
+
+    @property
+    def clocks(self) -> pl.DataFrame:
+        """Offsets of the clocks of hosts, with bounds."""
+        return self.table("clocks")
+
+    @property
+    def doubts(self) -> pl.DataFrame:
+        """What is in doubt about the job: what was looked at, how often, and what cannot be trusted."""
+        schema = {"check": pl.String, "count": pl.Int64, "effect": pl.String}
+        return NotebookTable(pl.DataFrame(self.job.doubts, schema=schema, orient="row"))
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job, as the reports tell; at least those that were read."""
+        return self.job.world_size
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that were not read."""
+        return self.job.missing
+
+    def __repr__(self) -> str:
+        """How many ranks were read, in one line."""
+        return f"<Job of {self.world_size:,} ranks, {self.job.ranks.height:,} read>"
+
+    def _repr_html_(self) -> str:
+        told = "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in self.left_out)
+        return html.page(self.job, None) + told
+
+
 class NotebookReport(Report):
     """A report displayed as its first page; for a capture folder with the other tools' reports."""
 
@@ -306,6 +384,63 @@ def _side(name: str, given: Given) -> list[Report | Path]:
         if not isinstance(one, Report | str | os.PathLike):
             raise TypeError(f"kanalyze.compare takes reports and paths; {name} has a {type(one).__name__}")
     return [one if isinstance(one, Report) else Path(one) for one in several]
+
+
+def ranks(*reports: Report | str | PathLike[str], one_host: bool = False, cache: bool = True) -> NotebookJob:
+    """Puts the ranks of one job together: who waits for whom, why, and at what bandwidth collectives run.
+
+    What cannot be read is :attr:`NotebookJob.left_out`; the rest goes on.
+
+    Args:
+        reports: Reports, and paths of reports, folders of them, captures, or what :func:`reduce` wrote.
+        one_host: Whether all ranks ran on one host, so that their clocks are one.
+        cache: Whether cached results of an earlier opening may be used.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: None of them can be read; the first reason.
+        TypeError: An argument is neither a report nor a path.
+    """
+    for one in reports:
+        if not isinstance(one, Report | str | os.PathLike):
+            raise TypeError(f"kanalyze.ranks takes reports and paths, not {type(one).__name__}")
+    left_out: list[KanalyzeError] = []
+    asked = jobs.Asked(one_host, cache, left_out=left_out.append)
+    found = jobs.job([one if isinstance(one, Report) else Path(one) for one in reports], asked)
+    return NotebookJob(found, left_out)
+
+
+def reduce(
+    paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+    out: str | PathLike[str],
+    executor: Executor | None = None,
+    *,
+    progress: Callable[[int, int], object] | None = None,
+    cache: bool = False,
+) -> reducing.Reduced:
+    """Keeps what :func:`ranks` needs of reports in a folder, each as small Parquet files beside a manifest.
+
+    What the folder has already is not read again, unless it changed.
+
+    Args:
+        paths: Reports, folders of them, captures, or addresses on object stores (``s3://…``, with fsspec).
+        out: The folder; may exist.
+        executor: Does the work: any of :mod:`concurrent.futures`, of loky, or ``Client.get_executor()`` of
+            dask.distributed, whose workers see the reports. Without one it is done here, one report after the other.
+        progress: Told how many reports are done, of how many.
+        cache: Whether decoded traces are kept in the user's cache, and used.
+
+    Raises:
+        NoJobError: There is no report.
+        OutputError: `out` cannot be written.
+        KanalyzeError: Nothing could be reduced; the first reason.
+        ValueError: The executor forks processes, in which polars would wait for ever.
+    """
+    several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+    given = [one if isinstance(one, str) else Path(one) for one in several]
+    engine = reducing.one_by_one if executor is None else reducing.by_executor(executor)
+    told = reducing.Told() if progress is None else reducing.Told(progress)
+    return reducing.reduce_reports(given, Path(out), engine, told, cache=cache)
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,14 @@ def test_an_error_says_what_was_found_and_what_to_do(error, said, remedy):
 def test_what_the_system_refuses(code, kind, said):
     error = UnreadableReportError.of(FOLDER, OSError(code, os.strerror(code)))
     assert (type(error), str(error)) == (kind, said)
+
+
+def test_an_error_comes_whole_from_another_process():
+    error = CompileError.of(SOURCE, [FIRST], ["nvcc warning", FIRST])
+    found = pickle.loads(pickle.dumps(error))  # noqa: S301 - as executors do
+    assert (type(found), str(found), found.remedy, found.details) == (
+        type(error),
+        str(error),
+        error.remedy,
+        error.details,
+    )

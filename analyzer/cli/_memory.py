@@ -81,6 +81,12 @@ def tight(arguments: Sequence[str]) -> bool:
     return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 
+def most_at_once(reports: Sequence[str]) -> int:
+    """How many of the reports fit into memory side by side, judged by the largest; at least one."""
+    largest = max(map(_largest_bytes, reports), default=0)
+    return max(1, min(_free_bytes(), default=_UNLIMITED) // max(1, largest))
+
+
 def limits_of_process() -> list[int]:
     """The limits that are set for this process: RLIMIT_AS and RLIMIT_DATA, in bytes."""
     import resource  # noqa: PLC0415 - there is none on Windows
@@ -91,12 +97,22 @@ def limits_of_process() -> list[int]:
 
 def _estimated_bytes(argument: str) -> int:
     """Estimate of the bytes that a report takes in memory; 0 for an argument that is no report."""
+    return sum(_estimates(argument))
+
+
+def _largest_bytes(argument: str) -> int:
+    """The same of the largest file of a folder of reports."""
+    return max(_estimates(argument), default=0)
+
+
+def _estimates(argument: str) -> list[int]:
+    """Estimate of the bytes that each file takes in memory; none of an argument that is no report."""
     path = Path(argument)
     try:
         files = [*path.rglob("*")] if path.is_dir() else [path]
-        return sum(file.stat().st_size * (_PACKED if file.suffix in {".gz", ".nsys-rep"} else _PLAIN) for file in files)
+        return [file.stat().st_size * (_PACKED if file.suffix in {".gz", ".nsys-rep"} else _PLAIN) for file in files]
     except (OSError, ValueError):
-        return 0
+        return []
 
 
 def _free_bytes() -> Iterable[int]:

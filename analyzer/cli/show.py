@@ -18,6 +18,7 @@ from kanalyze.cli._options import (
     output,
     part,
     print_doubts_early,
+    print_left_out,
     progress_shown,
     reports_argument,
     scope,
@@ -165,7 +166,8 @@ def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
     """The table of the ranks of one job."""
     from kanalyze.jobs import Asked, job  # noqa: PLC0415 - as above
 
-    return job(reports, Asked(cache=not where["no_cache"], progress=progress_shown())).table(table)
+    asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+    return job(reports, asked).table(table)
 
 
 def _of_each(

@@ -25,6 +25,7 @@ COMMANDS = (
     "name",
     "ranks",
     "redact",
+    "reduce",
     "roofline",
     "show",
     "source",

@@ -172,10 +172,11 @@ def _stacked(reductions: Sequence[Reduction]) -> dict[str, pl.DataFrame]:
     """The tables of all reductions one after the other, with members numbered through."""
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES if name != "health"}
     at = 0
-    for one in reductions:
+    for number, one in enumerate(reductions):
         for name, table in one.tables():
             if name == "ranks":
-                parts[name].append(table.with_columns(member=pl.int_range(at, at + pl.len(), dtype=pl.Int64)))
+                numbers = pl.int_range(at, at + pl.len(), dtype=pl.Int64)
+                parts[name].append(table.with_columns(member=numbers, reduction=pl.lit(number)))
             elif name in parts:
                 parts[name].append(table.with_columns(pl.col("member") + at))
         at += one.ranks.height
@@ -186,7 +187,8 @@ def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host:
     """The ranks of the job, each once, with host, clock and number, sorted by number."""
     hosts = [host or _host_in(report) for host, report in found.select("host", "report").iter_rows()]
     told = found.with_columns(host=pl.Series(hosts, dtype=pl.String))
-    clock = pl.lit("one") if one_host else pl.coalesce("host", "report")
+    # a path may be of another file on each host
+    clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}", "reduction", "report"))
     told = told.with_columns(rank=_numbers(told), clock=clock)
     twice = told.filter(pl.int_range(pl.len()).over("rank") > 0)
     if twice.height:

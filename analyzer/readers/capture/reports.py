@@ -13,6 +13,7 @@ from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import TraceBeside, counters_of, traces_in
 from kanalyze.readers.ncu.runs import file_of, runs_in
 from kanalyze.readers.shared.regular_files import readable
+from kanalyze.reduction_files import is_reduction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ def reports_in_folder(path: Path) -> list[Path]:
         return []
     exported = {entry.stem for entry in files if entry.suffix == _EXPORT}
     files = [entry for entry in files if entry.suffix != _NSYS or entry.stem not in exported]
-    folders = [entry for entry in entries if _is_folder(entry) and accepted(entry)]
+    folders = [entry for entry in entries if _is_folder(entry) and accepted(entry) and not is_reduction(entry)]
     return sorted([*files, *folders, *map(file_of, runs_in(path))])
 
 

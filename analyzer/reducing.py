@@ -1,0 +1,338 @@
+"""Reduces the reports of a job's ranks, on whatever engine, into a folder; see docs/ranks.md.
+
+An engine works off tasks and gives an outcome for each as it comes: here one after the other, in processes of this
+machine, or by any executor of :mod:`concurrent.futures`. What is finished is written at once by the program that asked,
+so that workers need to see the reports and not the folder.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import polars as pl
+
+from kanalyze.analyses.ranks._reducing import reduced
+from kanalyze.errors import EngineError, KanalyzeError, LostReportError, NoJobError, OutOfMemoryError
+from kanalyze.jobs import runs_of_ranks
+from kanalyze.object_stores import fetched, is_address, reports_at
+from kanalyze.readers import read
+from kanalyze.reduction_files import (
+    Origin,
+    Packed,
+    clear_forgotten,
+    is_whole,
+    origin_of,
+    origin_of_address,
+    packed,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from concurrent.futures import Executor
+    from multiprocessing.process import BaseProcess
+
+    from kanalyze.readers.capture.runs import Run
+    from kanalyze.report import Report
+
+#: Where polars looks for how many threads it may have.
+_THREADS: Final = "POLARS_MAX_THREADS"
+
+
+class Task(NamedTuple):
+    """A report to be reduced; can be handed to another process.
+
+    Attributes:
+        name: The report, as people call it.
+        origin: Its file, in the state in which it was found.
+        run: How it is opened; None of an address on an object store.
+        cache: Whether what was decoded is kept, and used.
+    """
+
+    name: str
+    origin: Origin
+    run: Run | None
+    cache: bool
+
+
+Outcome: TypeAlias = Packed | KanalyzeError
+
+#: Works off tasks: gives each with its outcome, in any order.
+if TYPE_CHECKING:
+    Engine: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Outcome]]]
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What became of reports that were to be reduced.
+
+    Attributes:
+        out: The folder of the reductions.
+        made: Folders of reductions that were written.
+        there: Folders of those that were there, and still are what their reports would give.
+        left_out: What could not be reduced, and why.
+    """
+
+    out: Path
+    made: list[Path] = field(default_factory=list)
+    there: list[Path] = field(default_factory=list)
+    left_out: list[KanalyzeError] = field(default_factory=list)
+
+
+class Told(NamedTuple):
+    """Who is told how far the work is.
+
+    Attributes:
+        progress: Told how many reports are done, of how many.
+        left_out: Told of each report that cannot be reduced, as soon as that shows.
+    """
+
+    progress: Callable[[int, int], object] = lambda *_: None
+    left_out: Callable[[KanalyzeError], object] = lambda _: None
+
+
+def reduce_reports(
+    given: Iterable[str | Path], out: Path, engine: Engine, told: Told, *, cache: bool = False
+) -> Reduced:
+    """Reduces the reports at paths, in folders and captures, that `out` does not have yet.
+
+    Raises:
+        NoJobError: There is no report.
+        OutputError: `out` cannot be written.
+        KanalyzeError: Nothing could be reduced; the first reason.
+    """
+    found = Reduced(out)
+
+    def leave_out(error: KanalyzeError) -> None:
+        found.left_out.append(error)
+        told.left_out(error)
+
+    clear_forgotten(out)
+    tasks = {task.origin.folder: task for one in given for task in _tasks(one, leave_out, cache=cache)}
+    missing = []
+    for folder, task in tasks.items():
+        if is_whole(out / folder):
+            found.there.append(out / folder)
+        else:
+            missing.append(task)
+    done = len(found.there)
+    told.progress(done, len(tasks))
+    for _, outcome in engine(missing) if missing else ():
+        if isinstance(outcome, KanalyzeError):
+            leave_out(outcome)
+        else:
+            found.made.append(write(outcome, out))
+        done += 1
+        told.progress(done, len(tasks))
+    if not found.made and not found.there:
+        raise found.left_out[0] if found.left_out else NoJobError.empty()
+    return found
+
+
+def _tasks(one: str | Path, leave_out: Callable[[KanalyzeError], object], *, cache: bool) -> Iterator[Task]:
+    """The reports at a path or an address."""
+    try:
+        if isinstance(one, str) and is_address(one):
+            for stored in reports_at(one):
+                yield Task(stored.address, origin_of_address(*stored), None, cache)
+            return
+        for run in runs_of_ranks(Path(one), None, cache=cache):
+            try:
+                yield Task(str(run.file), origin_of(run.file), run, cache)
+            except KanalyzeError as error:
+                leave_out(error)
+    except KanalyzeError as error:
+        leave_out(error)
+
+
+def work_on(task: Task) -> Outcome:
+    """The files of the reduction of a report, or why there are none; what an engine calls, in whatever process."""
+    try:
+        if task.run is None:
+            with fetched(task.name) as copy, read(copy, cache=False) as report:
+                return _packed(report, task)
+        with task.run.opened() as report:
+            return _packed(report, task)
+    except KanalyzeError as error:
+        return error
+    except MemoryError:
+        return LostReportError.of(task.name, str(OutOfMemoryError.anywhere()).rstrip("."))
+
+
+def _packed(report: Report, task: Task) -> Outcome:
+    found = reduced(report)
+    if found.ranks.is_empty():
+        return NoJobError.of(task.name)
+    if task.run is None:  # the copy has another name
+        ranks = found.ranks.with_columns(report=pl.lit(task.name))
+        return packed(replace(found, ranks=ranks), task.origin)
+    return packed(found, task.origin)
+
+
+def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+    """Works off the tasks in this process."""
+    for task in tasks:
+        yield task, work_on(task)
+
+
+def by_executor(executor: Executor) -> Engine:
+    """An engine of any executor of :mod:`concurrent.futures`, which its owner shuts down.
+
+    Raises:
+        ValueError: Its processes are forks, in which polars would wait for ever.
+    """
+    context = getattr(executor, "_mp_context", None)
+    if isinstance(executor, ProcessPoolExecutor) and context is not None and context.get_start_method() == "fork":
+        raise ValueError(
+            "polars does not work in forked processes: give "
+            "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))"
+        )
+
+    def engine(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        futures: dict[Future[Outcome], Task] = {}
+        try:
+            for number, task in enumerate(tasks):
+                try:
+                    futures[executor.submit(work_on, task)] = task
+                except RuntimeError as error:  # it is broken, or was shut down
+                    yield from ((one, _lost(one, error)) for one in tasks[number:])
+                    break
+            for future in as_completed(futures):
+                yield futures[future], _outcome(future, futures[future])
+        finally:
+            for future in futures:
+                future.cancel()
+
+    return engine
+
+
+def by_processes(number: int) -> Engine:
+    """An engine of `number` processes of this machine; a single task, or one process, is worked on in this one.
+
+    A process that is killed, as for want of memory, costs the report that kills it again when it is alone, no other.
+    """
+
+    def engine(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
+        if len(tasks) == 1 or number == 1:
+            yield from one_by_one(tasks)
+            return
+        waiting = deque(tasks)
+        while waiting:
+            suspects: list[Task] = []
+            with _pool(min(number, len(waiting))) as pool:
+                yield from _side_by_side(pool, waiting, suspects, number)
+            for task in suspects:
+                with _pool(1) as pool:
+                    future = pool.submit(work_on, task)
+                    wait([future])
+                    yield task, _outcome(future, task)
+
+    return engine
+
+
+def _side_by_side(
+    pool: ProcessPoolExecutor, waiting: deque[Task], suspects: list[Task], number: int
+) -> Iterator[tuple[Task, Outcome]]:
+    """Works off what is waiting, `number` at a time, until a process is killed: then `suspects` were at work."""
+    running: dict[Future[Outcome], Task] = {}
+    while (waiting or running) and not suspects:
+        while waiting and len(running) < number and not suspects:
+            try:
+                running[pool.submit(work_on, waiting[0])] = waiting[0]
+                waiting.popleft()
+            except BrokenProcessPool:
+                break
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            task = running.pop(future)
+            if isinstance(future.exception(), BrokenProcessPool):
+                suspects.append(task)
+            else:
+                yield task, _outcome(future, task)
+    if suspects:
+        for future in wait(running).done:
+            if isinstance(future.exception(), BrokenProcessPool):
+                suspects.append(running[future])
+            else:
+                yield running[future], _outcome(future, running[future])
+
+
+@contextmanager
+def _pool(number: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes that share the machine's processors; they end when it is left, whatever they do."""
+    before = {*multiprocessing.active_children()}
+    threads = str(max(1, (os.cpu_count() or 1) // number))
+    told = os.environ.get(_THREADS)
+    os.environ[_THREADS] = told or threads
+    pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), _begin)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        children = {*multiprocessing.active_children()} - before
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.join()
+        raise
+    finally:
+        pool.shutdown()
+        if told is None:
+            del os.environ[_THREADS]
+
+
+def _begin() -> None:
+    """Begins a process of a pool: Ctrl-C is for its parent, and it ends when that does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
+
+
+def _outcome(future: Future[Outcome], task: Task) -> Outcome:
+    """What an engine gave of a task; of one that ended otherwise, why."""
+    try:
+        return future.result()
+    except Exception as error:  # noqa: BLE001 - engines have types of their own
+        return _lost(task, error)
+
+
+def _lost(task: Task, error: BaseException) -> LostReportError:
+    said = " ".join(str(error).split())
+    return LostReportError.of(task.name, f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+@contextmanager
+def by_dask(address: str) -> Iterator[Engine]:
+    """An engine of the workers of a scheduler of dask.distributed.
+
+    Raises:
+        EngineError: dask.distributed is not installed, or no scheduler answers.
+    """
+    try:
+        distributed = import_module("distributed")  # heavy, and of an extra
+    except ImportError as error:
+        raise EngineError.without_package("dask.distributed", "dask") from error
+    try:
+        client = distributed.Client(address)
+    except (OSError, ValueError) as error:
+        raise EngineError.unreachable(address, " ".join(str(error).split()) or type(error).__name__) from error
+    with client, client.get_executor(pure=False) as executor:
+        yield by_executor(executor)

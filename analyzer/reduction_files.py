@@ -1,0 +1,310 @@
+"""Folders of reductions: each in a folder of its own, Parquet files beside a manifest; see docs/ranks.md.
+
+Such a folder is written under another name and renamed when it is complete, so that a reader sees all of it or nothing.
+Its name says which file it is of (by the file's path) and in which state (by size, time of change, and both ends of the
+content): ``NAME-PATH-STATE.reduced``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
+from kanalyze.reduction import TABLES, VERSION, Reduction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: How the name of a reduction's folder ends, and its manifest.
+SUFFIX: Final = ".reduced"
+MANIFEST: Final = "kanalyze-reduction.json"
+
+#: How the name of a folder begins that is being written, and when that of a killed program is removed.
+_UNFINISHED: Final = ".reducing-"
+_FORGOTTEN_S: Final = 24 * 3600
+
+#: So many bytes of both ends of a file tell it from another of its name, size and time.
+_END_BYTES: Final = 1 << 16
+
+#: Longest part of a file's name in a folder's name; no manifest is larger than this.
+_LONGEST_NAME: Final = 80
+_LARGEST_MANIFEST_BYTES: Final = 1 << 20
+
+_ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Origin(NamedTuple):
+    """The file that a reduction is of, in the state in which it was read.
+
+    Attributes:
+        path: The file or folder, or its address on an object store.
+        host: The machine that read it; empty for an address, which is the same everywhere.
+        size_bytes: Its size.
+        mtime_ns: When it was changed last, in Unix time.
+        state: Hash of these and of both ends of its content.
+    """
+
+    path: str
+    host: str
+    size_bytes: int
+    mtime_ns: int
+    state: str
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of its reduction."""
+        name = _ODD.sub("_", re.split(r"[\\/]", self.path)[-1])[:_LONGEST_NAME].strip(".") or "report"
+        return f"{name}-{_hashed(self.path.encode('utf-8', 'surrogateescape'))[:8]}-{self.state}{SUFFIX}"
+
+
+class Packed(NamedTuple):
+    """A reduction as the content of its files, by their names."""
+
+    origin: Origin
+    ranks: tuple[int | None, ...]
+    files: dict[str, bytes]
+
+
+def origin_of(path: Path) -> Origin:
+    """The state of a report's file or folder.
+
+    Raises:
+        ReportNotFoundError: There is none.
+        UnreadableReportError: The system refuses it.
+    """
+    try:
+        place = path.resolve()
+        files = sorted(one for one in place.rglob("*") if one.is_file()) if place.is_dir() else [place]
+        found = [(str(one.relative_to(place)), one.stat(), _ends(one)) for one in files]
+    except FileNotFoundError:
+        raise ReportNotFoundError.at(path) from None
+    except OSError as error:
+        raise UnreadableReportError.of(path, error) from None
+    size, changed = (
+        sum(stat.st_size for _, stat, _ in found),
+        max((stat.st_mtime_ns for _, stat, _ in found), default=0),
+    )
+    told = [place.name, *(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{ends}" for name, stat, ends in found)]
+    state = _hashed("\n".join([str(VERSION), *told]).encode("utf-8", "surrogateescape"))
+    return Origin(str(place), socket.gethostname(), size, changed, state)
+
+
+def origin_of_address(address: str, size_bytes: int, mtime_ns: int, tag: str) -> Origin:
+    """The state of a file on an object store, with the store's own `tag` of its content, where it has one."""
+    told = f"{VERSION}\n{address}\n{size_bytes}\n{mtime_ns}\n{tag}"
+    return Origin(address, "", size_bytes, mtime_ns, _hashed(told.encode()))
+
+
+def _ends(file: Path) -> str:
+    with file.open("rb") as opened:
+        first = opened.read(_END_BYTES)
+        opened.seek(max(0, file.stat().st_size - _END_BYTES))
+        return _hashed(first + opened.read(_END_BYTES))
+
+
+def _hashed(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def packed(reduction: Reduction, origin: Origin) -> Packed:
+    """The files of a reduction; tables without rows have none."""
+    files: dict[str, bytes] = {}
+    told: dict[str, dict[str, int | str]] = {}
+    for name, table in reduction.tables():
+        if table.is_empty():
+            continue
+        made = io.BytesIO()
+        table.write_parquet(made, compression="zstd", statistics=False)
+        content = made.getvalue()
+        files[f"{name}.parquet"] = content
+        told[name] = {"rows": table.height, "bytes": len(content), "checksum": _hashed(content)}
+    ranks = tuple(reduction.ranks.get_column("rank"))
+    head = {"reduction": VERSION, "source": origin._asdict(), "ranks": ranks, "tables": told}
+    files[MANIFEST] = json.dumps(head, indent=1).encode()
+    return Packed(origin, ranks, files)
+
+
+def write(made: Packed, out: Path) -> Path:
+    """Writes a reduction into a folder of its own in `out`, whole or not at all; removes what it supersedes.
+
+    Raises:
+        OutputError: The system refuses it.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
+        try:
+            place = _placed(made, scratch, out / made.origin.folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        for old in _superseded(made, out):
+            _discard(old)
+    except OSError as error:
+        raise OutputError.because(out, error.strerror or str(error)) from error
+    return place
+
+
+def _placed(made: Packed, scratch: Path, target: Path) -> Path:
+    """The `target` after the files were written beside it and moved there; a whole one of the same file stays."""
+    new = scratch / "new"
+    new.mkdir()
+    for name, content in made.files.items():
+        (new / name).write_bytes(content)
+    if os.path.lexists(target) and not is_whole(target):
+        target.rename(scratch / "damaged")
+    try:
+        new.rename(target)
+    except OSError:
+        if not is_whole(target):  # which another process has written meanwhile
+            raise
+    return target
+
+
+def _superseded(made: Packed, out: Path) -> Iterator[Path]:
+    """The reductions of earlier states of the same file.
+
+    Files of one path on several machines are several files, unless their ranks are the same.
+    """
+    place = made.origin.folder.removesuffix(SUFFIX).rpartition("-")[0].rpartition("-")[2]
+    for folder in out.glob(f"*-{place}-*{SUFFIX}"):
+        if folder.name == made.origin.folder:
+            continue
+        with suppress(BadReductionError, OSError, KeyError, TypeError):
+            head = json.loads(_bytes(folder, MANIFEST, _LARGEST_MANIFEST_BYTES))
+            same = made.ranks == tuple(head["ranks"]) and None not in made.ranks
+            if head["source"]["path"] == made.origin.path and (same or head["source"]["host"] == made.origin.host):
+                yield folder
+
+
+def _discard(folder: Path) -> None:
+    """Removes a reduction so that no reader sees half of it."""
+    gone = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
+    with suppress(OSError):  # another process was quicker
+        folder.rename(gone / "old")
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def clear_forgotten(out: Path) -> None:
+    """Removes what killed programs left unfinished a day ago or earlier."""
+    for left in out.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def is_reduction(path: Path) -> bool:
+    """Whether `path` is the folder of a reduction, as its name or its manifest says."""
+    if not os.path.isdir(path):  # noqa: PTH112 - never raises
+        return False
+    return path.name.endswith(SUFFIX) or os.path.isfile(path / MANIFEST)  # noqa: PTH113 - as above
+
+
+def reductions_at(path: Path) -> list[Path]:
+    """The folders of the reductions in the folder `path`, by name, or `path` itself; none of any other path.
+
+    Raises:
+        UnreadableReportError: The system refuses it.
+    """
+    if is_reduction(path):
+        return [path]
+    if not os.path.isdir(path):  # noqa: PTH112 - as above
+        return []
+    try:
+        return sorted(one for one in path.iterdir() if not one.name.startswith(".") and is_reduction(one))
+    except OSError as error:
+        raise UnreadableReportError.of(path, error) from None
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a reduction is there, of our version, with every file as it was written."""
+    try:
+        for _ in _contents(folder, _tables(folder)):
+            pass
+    except BadReductionError:
+        return False
+    return True
+
+
+def load(folder: Path) -> Reduction:
+    """The reduction in a folder.
+
+    Raises:
+        BadReductionError: It is of another version, or damaged.
+    """
+    told = _tables(folder)
+    found: dict[str, pl.DataFrame] = {}
+    for name, content in _contents(folder, told):
+        try:
+            frame = TABLES[name].check(pl.read_parquet(io.BytesIO(content)))
+        except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
+            raise BadReductionError.damaged(folder, f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
+        if frame.height != told[name]["rows"]:
+            raise BadReductionError.damaged(folder, f"{name}.parquet has not as many rows as were written")
+        found[name] = frame
+    made = Reduction(**found)
+    for name, frame in made.tables():
+        if "member" in frame.columns and not frame.get_column("member").is_between(0, made.ranks.height - 1).all():
+            raise BadReductionError.damaged(folder, f"{name}.parquet has rows of no rank")
+    return made
+
+
+def _tables(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the manifest says of each table.
+
+    Raises:
+        BadReductionError: It is missing or no manifest, or of another version.
+    """
+    content = _bytes(folder, MANIFEST, _LARGEST_MANIFEST_BYTES)
+    try:
+        head = json.loads(content)
+        version, tables = head["reduction"], dict(head.get("tables", {}))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written") from None
+    if version != VERSION:
+        raise BadReductionError.version(folder, version, VERSION)
+    whole = all(
+        name in TABLES and isinstance(one, dict) and {"rows", "bytes", "checksum"} <= {*one}
+        for name, one in tables.items()
+    )
+    if not whole or "ranks" not in tables:
+        raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written")
+    return tables
+
+
+def _contents(folder: Path, told: dict[str, dict[str, Any]]) -> Iterator[tuple[str, bytes]]:
+    """The name and file of each table.
+
+    Raises:
+        BadReductionError: One is missing, or not as it was written.
+    """
+    for name, one in told.items():
+        content = _bytes(folder, f"{name}.parquet", one["bytes"])
+        if len(content) != one["bytes"] or _hashed(content) != one["checksum"]:
+            raise BadReductionError.damaged(folder, f"{name}.parquet is not as it was written")
+        yield name, content
+
+
+def _bytes(folder: Path, name: str, most: object) -> bytes:
+    """The content of a file of a reduction; at most one byte more than `most`."""
+    if type(most) is not int or most < 0:
+        raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written")
+    try:
+        with (folder / name).open("rb") as file:
+            return file.read(most + 1)
+    except FileNotFoundError:
+        raise BadReductionError.damaged(folder, f"{name} is missing") from None
+    except OSError as error:
+        raise BadReductionError.damaged(folder, f"{name}: {error.strerror or error}") from None

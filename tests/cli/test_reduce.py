@@ -1,0 +1,144 @@
+"""``kanalyze reduce``, and what `ranks` and `show` make of what it left."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from functools import partial
+
+import pytest
+
+from kanalyze.reduction_files import MANIFEST
+from support.command import REPORTS, command_line, environment, refused, run
+
+DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def told_of(ran, path):
+    """What was printed, whatever the path, and wherever that made a line break."""
+    return " ".join(ran.text.replace("\\\n", "").replace(str(path), "PATH").split())
+
+
+def test_a_report_is_reduced_once(out):
+    told = run("reduce", NCCL, "-o", out)
+    assert (told.status, told.error) == (0, "")
+    assert told.text == f"1 report reduced. The page of all: kanalyze ranks {out}\n"
+    again = run("reduce", NCCL, "-o", out)
+    assert again.text.startswith("0 reports reduced, 1 there already.")
+
+
+def test_the_page_and_tables_are_those_of_the_report(out):
+    run("reduce", NCCL, "-o", out)
+    for words in (("ranks",), ("show", "collectives"), ("show", "clocks", "--format", "csv")):
+        kept, direct = run(*words, out), run(*words, NCCL)
+        assert (kept.status, kept.error) == (0, "")
+        assert told_of(kept, out) == told_of(direct, NCCL)
+
+
+def test_reports_and_reductions_of_them_count_once(out):
+    run("reduce", NCCL, "-o", out)
+    assert run("show", "ranks", out, NCCL).text == run("show", "ranks", NCCL).text
+    one = next(out.iterdir())
+    assert run("show", "ranks", one).text == run("show", "ranks", NCCL).text
+    both = run("show", "ranks", out, DDP, "--format", "json")
+    assert len(json.loads(both.text)) == 3
+
+
+def test_reductions_beside_their_reports(tmp_path):
+    for path in (DDP, FSDP):
+        shutil.copy(path, tmp_path)
+    before = run("show", "collectives", tmp_path, "--format", "csv").text
+    run("reduce", tmp_path / "ddp.json.gz", "-o", tmp_path)
+    assert run("show", "collectives", tmp_path, "--format", "csv").text == before
+    assert run("summarize", tmp_path).status == 0
+
+
+def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):
+    (tmp_path / "broken.json").write_text('{"traceEvents": [')
+    told = run("reduce", NCCL, tmp_path / "broken.json", tmp_path / "none.json", "-j", 1, "-o", out)
+    assert told.status == 1
+    assert told.text.startswith("1 report reduced, 2 left out.")
+    assert [line.split(": ")[1:3] for line in told.error.splitlines()] == [
+        ["left out", str(tmp_path / "none.json")],
+        ["left out", str(tmp_path / "broken.json")],
+    ]
+
+
+def test_nothing_at_all(out, tmp_path):
+    told = run("reduce", tmp_path / "none.json", "-o", out)
+    assert told.status == 2
+    assert "[report-not-found]" in told.error
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("damage", ["table", "manifest", "version"])
+@pytest.mark.parametrize("words", [("ranks",), ("show", "collectives")])
+def test_a_damaged_reduction_is_named_and_the_rest_goes_on(out, damage, words):
+    run("reduce", NCCL, DDP, "-j", 1, "-o", out)
+    folder = next(one for one in out.iterdir() if one.name.startswith("ddp"))
+    if damage == "table":
+        (folder / "pieces.parquet").write_bytes(b"PAR1")
+    elif damage == "manifest":
+        (folder / MANIFEST).write_bytes(b"{")
+    else:
+        (folder / MANIFEST).write_text(json.dumps({"reduction": 99, "tables": {}}))
+    told = run(*words, out)
+    assert told.status == 0
+    (line,) = told.error.splitlines()
+    assert line.startswith(f"kanalyze: left out: {folder}: a ")
+    assert ("version 99" if damage == "version" else "damaged reduction") in line
+    assert told_of(told, out) == told_of(run(*words, NCCL), NCCL)
+
+
+def test_no_scheduler_answers(out, monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
+    told = run("reduce", NCCL, "-o", out, "--dask", "nonsense://x")
+    assert "[no-engine]" in refused(told)[1]
+
+
+def test_an_object_store_is_no_place_to_write_to():
+    message, remedy = refused(run("reduce", NCCL, "-o", "s3://bucket/out"))
+    assert "an address on an object store" in message
+    assert remedy.endswith("[output-failed]")
+
+
+def ended(group):
+    """Whether all processes of a group end."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_what_is_finished(out, tmp_path):
+    for number in range(60):
+        shutil.copy(DDP, tmp_path / f"{number}.json.gz")
+    start = partial(subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    with start(command_line("reduce", tmp_path, "-o", out, "-j", 2), start_new_session=True) as working:
+        until = time.monotonic() + 60
+        while not out.exists() or len([*out.glob("*.reduced")]) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        os.killpg(working.pid, signal.SIGINT)
+        _, said = working.communicate(timeout=30)
+    assert working.returncode == 130
+    assert said.decode().strip() == "Aborted!"
+    made = len([*out.iterdir()])
+    assert 2 <= made < 60
+    assert not [*out.glob(".*")]
+    assert ended(working.pid)
+    told = run("reduce", tmp_path, "-o", out, "-j", 1)
+    assert told.text.startswith(f"{60 - made} reports reduced, {made} there already.")

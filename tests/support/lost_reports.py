@@ -1,0 +1,42 @@
+"""Openers of reports that end the process they run in; other processes find them here."""
+
+import os
+import signal
+import time
+from functools import partial
+
+from kanalyze.readers import read
+from kanalyze.readers.capture.runs import Run
+from kanalyze.reducing import Task
+from kanalyze.reduction_files import origin_of
+
+
+def opened(path, folder):
+    """Opens the report; says in `folder` that it was, and in which process."""
+    (folder / f"{path.name}.{os.getpid()}").touch()
+    return read(path, cache=False)
+
+
+def killed(path, folder):
+    """Kills this process, as the system does where memory is short."""
+    opened(path, folder).close()
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def killed_once(path, folder):
+    """Kills the first process that reads the report; the next one reads it."""
+    if not [*folder.glob(f"{path.name}.*")]:
+        killed(path, folder)
+    return opened(path, folder)
+
+
+def defect(path, folder):
+    """Raises what is no error of a report's."""
+    raise ZeroDivisionError(f"{path.name} in {folder.name}")
+
+
+def task(opener, path, folder):
+    """The task of reducing the report at `path`, opened by `opener`."""
+    run = Run("torch", 1, path, None, partial(opener, path, folder))
+    return Task(str(path), origin_of(path), run, cache=False)

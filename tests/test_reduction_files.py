@@ -1,0 +1,218 @@
+"""Folders of reductions: all of one or nothing, checked file by file, replaced where their report changes."""
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kanalyze import read
+from kanalyze.analyses.ranks._reducing import reduced
+from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError
+from kanalyze.reduction import VERSION
+from kanalyze.reduction_files import (
+    MANIFEST,
+    clear_forgotten,
+    is_whole,
+    load,
+    origin_of,
+    packed,
+    reductions_at,
+    write,
+)
+from support.command import REPORTS
+
+NCCL = REPORTS / "nccl.sqlite"
+
+
+@pytest.fixture(scope="module")
+def reduction():
+    with read(NCCL) as report:
+        return reduced(report)
+
+
+@pytest.fixture
+def folder(reduction, tmp_path):
+    return write(packed(reduction, origin_of(NCCL)), tmp_path / "out")
+
+
+def copied(tmp_path, name="trace.json", content=b"x" * 300_000):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_what_is_read_is_what_was_written(folder, reduction):
+    found = dict(load(folder).tables())
+    assert all(table.equals(found[name]) for name, table in reduction.tables())
+    assert is_whole(folder)
+    assert reductions_at(folder.parent) == [folder] == reductions_at(folder)
+
+
+def test_nothing_else_is_left_behind(folder):
+    assert [*folder.parent.iterdir()] == [folder]
+    tables = {file.name.removesuffix(".parquet") for file in folder.iterdir()} - {MANIFEST}
+    assert tables == {*json.loads((folder / MANIFEST).read_text())["tables"]}
+
+
+def test_the_state_of_a_file_is_its_name_size_time_and_both_ends(tmp_path):
+    path = copied(tmp_path)
+    first = origin_of(path)
+    assert origin_of(path) == first
+    changed = [first]
+    for at in (0, 299_999):
+        stat = path.stat()
+        with path.open("r+b") as file:
+            file.seek(at)
+            file.write(b"y")
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        changed.append(origin_of(path))
+    os.utime(path, ns=(0, 0))
+    changed.append(origin_of(path))
+    path.write_bytes(b"x" * 300_001)
+    os.utime(path, ns=(0, 0))
+    changed.append(origin_of(path))
+    os.utime(path.rename(tmp_path / "other.json"), ns=(0, 0))
+    changed.append(origin_of(tmp_path / "other.json"))
+    assert len({one.state for one in changed}) == 6
+
+
+def test_a_folder_has_the_state_of_its_files(tmp_path):
+    copied(tmp_path, "export/A.parquet")
+    copied(tmp_path, "export/B.parquet")
+    first = origin_of(tmp_path / "export")
+    assert first.size_bytes == 600_000
+    copied(tmp_path, "export/B.parquet", b"z" * 300_000)
+    assert origin_of(tmp_path / "export").state != first.state
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ReportNotFoundError):
+        origin_of(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("name", ["a trace of rank 1.json", "../..", "ünï.json", "x" * 200, "-"])
+def test_the_name_of_a_folder_is_a_plain_one(name):
+    folder = origin_of(NCCL)._replace(path=f"/tmp/{name}").folder  # noqa: S108 - nothing is written there
+    assert len(folder) < 130
+    assert folder.isascii()
+    assert not {*folder} & {*"/\\ \0"}
+    assert not folder.startswith(".")
+
+
+@pytest.mark.parametrize("table", ["ranks", "collectives", "pieces"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "longer", "missing", "a folder"])
+def test_a_damaged_table_is_named(folder, table, damage):
+    file = folder / f"{table}.parquet"
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "a folder":
+        file.mkdir()
+    elif damage != "missing":
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        file.write_bytes({"cut": content[:-7], "flipped": flipped, "longer": content + b"PAR1"}[damage])
+    with pytest.raises(BadReductionError, match=f"damaged reduction .*{table}.parquet") as caught:
+        load(folder)
+    assert str(folder) in str(caught.value)
+    assert "`kanalyze reduce`" in caught.value.remedy
+    assert not is_whole(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b"null", b"{}", b'{"reduction": 1}', b"[" * 100_000, b"\xff"),
+        *(b'{"reduction": 1, "tables": []}', b'{"reduction": 1, "tables": {"ranks": 1}}'),
+        b'{"reduction": 1, "tables": {"ranks": {"rows": 1, "bytes": "1", "checksum": ""}}}',
+        b'{"reduction": 1, "tables": {"../ranks": {"rows": 1, "bytes": 1, "checksum": ""}}}',
+        b'{"reduction": 1, "tables": {"health": {"rows": 1, "bytes": 1, "checksum": ""}}}',
+    ],
+    ids=lambda content: str(len(content)),
+)
+def test_a_damaged_manifest_is_named(folder, content):
+    (folder / MANIFEST).write_bytes(content)
+    assert reductions_at(folder.parent) == [folder]
+    assert not is_whole(folder)
+    with pytest.raises(BadReductionError, match="a damaged reduction"):
+        load(folder)
+
+
+def test_a_missing_manifest_is_damage(folder):
+    (folder / MANIFEST).unlink()
+    assert reductions_at(folder.parent) == [folder]
+    with pytest.raises(BadReductionError, match=f"{MANIFEST} is missing"):
+        load(folder)
+
+
+def test_another_version_is_made_again(folder):
+    head = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(head | {"reduction": VERSION + 1}))
+    with pytest.raises(BadReductionError, match=f"of version {VERSION + 1}; this kanalyze reads version {VERSION}"):
+        load(folder)
+    assert not is_whole(folder)
+
+
+def test_rows_of_no_rank_are_damage(reduction, tmp_path):
+    other = reduction.collectives.with_columns(member=pl.lit(7, dtype=pl.Int64))
+    made = write(packed(type(reduction)(ranks=reduction.ranks, collectives=other), origin_of(NCCL)), tmp_path)
+    with pytest.raises(BadReductionError, match=r"collectives\.parquet has rows of no rank"):
+        load(made)
+
+
+def test_a_damaged_one_is_replaced_and_a_whole_one_stays(folder, reduction):
+    made = packed(reduction, origin_of(NCCL))
+    before = (folder / MANIFEST).stat().st_ino
+    assert write(made, folder.parent) == folder
+    assert (folder / MANIFEST).stat().st_ino == before
+    (folder / "steps.parquet").unlink()
+    assert write(made, folder.parent) == folder
+    assert is_whole(folder)
+    assert [*folder.parent.iterdir()] == [folder]
+
+
+def test_a_changed_file_supersedes_its_reduction(reduction, tmp_path):
+    path, out = copied(tmp_path), tmp_path / "out"
+    old = write(packed(reduction, origin_of(path)), out)
+    other = write(packed(reduction, origin_of(copied(tmp_path, "rank1/trace.json"))), out)
+    path.write_bytes(b"new")
+    new = write(packed(reduction, origin_of(path)), out)
+    assert new != old
+    assert reductions_at(out) == sorted([new, other])
+
+
+@pytest.mark.parametrize(("rank", "left"), [(0, 1), (1, 2), (None, 2)])
+def test_files_of_one_path_on_two_machines_are_two_unless_of_one_rank(reduction, tmp_path, rank, left):
+    origin = origin_of(copied(tmp_path))._replace(host="node1")
+    ranks = reduction.ranks.head(1).with_columns(rank=pl.lit(0 if rank is not None else None, dtype=pl.Int64))
+    write(packed(type(reduction)(ranks=ranks), origin), tmp_path / "out")
+    ranks = ranks.with_columns(rank=pl.lit(rank, dtype=pl.Int64))
+    there = origin._replace(host="node2", state="0" * 16)
+    write(packed(type(reduction)(ranks=ranks), there), tmp_path / "out")
+    assert len(reductions_at(tmp_path / "out")) == left
+
+
+def test_what_a_killed_program_left_is_no_reduction_and_goes_after_a_day(folder):
+    left = folder.parent / ".reducing-x"
+    shutil.copytree(folder, left / "new")
+    assert reductions_at(folder.parent) == [folder]
+    clear_forgotten(folder.parent)
+    assert left.exists()
+    long_ago = time.time() - 100_000
+    os.utime(left, (long_ago, long_ago))
+    clear_forgotten(folder.parent)
+    assert [*folder.parent.iterdir()] == [folder]
+
+
+def test_a_folder_that_cannot_be_written(reduction, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        write(packed(reduction, origin_of(NCCL)), tmp_path / "file")
+
+
+def test_no_other_folder_is_one(tmp_path):
+    assert reductions_at(tmp_path) == reductions_at(tmp_path / "none") == reductions_at(Path(NCCL)) == []
