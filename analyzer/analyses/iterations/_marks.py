@@ -49,7 +49,7 @@ _BETWEEN: Final = "# _-:./="
 
 #: Ranges that libraries make of their own calls, and operators that PyTorch marks: no loop of the program.
 _LIBRARIES: Final = re.compile(
-    r"^(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):"
+    r"^(?:(?:NCCL|CCCL|Thrust|CUB|cuBLAS\w*|cuDNN\w*|cuSPARSE\w*|cuFFT\w*|cuSOLVER\w*|NVSHMEM):|:?(?:nccl|gloo):)"
 )
 _OPERATORS: Final = r"^:?(?:aten|autograd|prims|c10d|nccl)::"
 
@@ -245,10 +245,18 @@ def _level(ranges: pl.DataFrame, work: pl.DataFrame) -> _Level:
     phased = not (alone or name == last or _of_framework(name))
     each = ITERATION if phased else called(name)
     found_by = f"{BY_RANGES} {called(name)} to {called(last)}" if phased else BY_RANGES
-    more = [
-        _rows(own, one, called(one)) for one, ns in others.sort("first").select("name", "device_ns").iter_rows() if ns
-    ]
+    beside = [one for one, ns in others.sort("first").select("name", "device_ns").iter_rows() if ns]
+    if phased:
+        beside = [one for one in beside if not _between_phases(own, one, name, last)]
+    more = [_rows(own, one, called(one)) for one in beside]
     return _Level(_rows(own, name, each, found_by), more, best["device_ns"] if alone else together)
+
+
+def _between_phases(ranges: pl.DataFrame, name: str, first: str, last: str) -> bool:
+    """Whether each range of a name begins after the first phase of an iteration and before its last: it is a part."""
+    starts = {one: ranges.filter(pl.col("name") == one).get_column("start").sort() for one in (name, first, last)}
+    begun, ended = (starts[one].search_sorted(starts[name], side="right") for one in (first, last))
+    return bool((begun.cast(pl.Int64) - ended.cast(pl.Int64) == 1).all())
 
 
 def _of_framework(name: str) -> bool:

@@ -166,6 +166,25 @@ def test_phases_side_by_side_are_one_iteration():
     assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
 
 
+def test_a_range_that_occurs_between_phases_of_some_iterations_is_a_part_of_them():
+    events, number = [], 1
+    for step in range(8):
+        names = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)]
+        if step in (2, 3, 5):
+            names.insert(1, ("extra", 101, 109))
+        for name, begin, end in [*names, ("nccl:all_reduce", 402, 409)]:
+            start = 1_000 + 500 * step
+            events += [
+                nvtx(name, start + begin, start + end),
+                call("cudaLaunchKernel", start + begin + 1, start + begin + 3, correlation=number),
+                kernel(start + begin + 4, start + end - 1, correlation=number),
+            ]
+            number += 1
+    rows = kanalyze.iterations(report(events))
+    assert rows.get_column("name").unique().to_list() == ["iteration"]
+    assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
+
+
 def test_a_run_with_time_between_is_steady_where_none_adjoins():
     events = loop([100, 100], start=1_000) + loop([100, 100], start=9_000) + loop([100, 100], start=30_000)
     found = report(events)
