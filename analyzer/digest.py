@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-import math
+import lzma
 import zipfile
+import zlib
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_type_hints
 
 import polars as pl
+import polars.selectors as cs
 
 from kanalyze.errors import BadBaselineError
 from kanalyze.schema import Column, Table
+from kanalyze.turns import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +39,25 @@ SUFFIX: Final = ".kz"
 
 _HEAD: Final = "kanalyze-baseline.json"
 _LARGEST_BYTES: Final = 256 << 20
+
+#: No time, size or number is larger, nor below 0; as many as a baseline holds can be summed.
+_MOST: Final = 1 << 53
+
+#: What reading a damaged archive, or what is in it, ends with.
+_DAMAGE: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,  # a flag or method that zipfile does not know, or JSON without end
+    OSError,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
 
 BUCKETS = Table(
     "digest_buckets",
@@ -264,6 +286,7 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            _check_names(archive.namelist())
             if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_BYTES:
                 raise BadBaselineError.damaged(path, "it is larger than any baseline")
             head = json.loads(archive.read(_HEAD))
@@ -271,37 +294,52 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
                 raise BadBaselineError.version(path, head.get("baseline"), VERSION)
             runs = [_about(run) for run in head["runs"]]
             frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
-    except (
-        zipfile.BadZipFile,
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        OSError,
-        pl.exceptions.PolarsError,
-    ) as why:
+    except _DAMAGE as why:
         raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
     found = [
-        Digest(about, **{name: frame.filter(pl.col("run") == number).drop("run") for name, frame in frames.items()})
+        Digest(about, **{name: _of_run(frame, number) for name, frame in frames.items()})
         for number, about in enumerate(runs)
     ]
-    if not found or any(_sum(one) != one.about.ns for one in found):
+    if not found or not all(map(_adds_up, found)):
         raise BadBaselineError.damaged(path, "its buckets do not add up to the time of its runs")
     return found
 
 
-def _sum(digest: Digest) -> int:
-    return int(digest.buckets.get_column("ns").sum()) if digest.buckets.height else digest.about.ns
+def _check_names(names: Sequence[str]) -> None:
+    """Checks the names in the archive; the sums of what is in it are checked where that is read.
+
+    Raises:
+        ValueError: Two are the same, or one is of another program. A name that is damaged would be a table less.
+    """
+    other = sorted({*names} - {_HEAD, *(f"{name}.parquet" for name in TABLES)})
+    if other or len({*names}) < len(names):
+        raise ValueError(f"it holds {other[0]!r}" if other else "it holds a table twice")
+
+
+def _of_run(frame: pl.DataFrame, number: int) -> pl.DataFrame:
+    return (frame.filter(pl.col("run") == number) if frame.height else frame).drop("run")
+
+
+def _adds_up(digest: Digest) -> bool:
+    """Whether buckets sum to the run, and operations to their buckets."""
+    sums = dict(digest.buckets.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
+    busy = digest.slots.group_by("bucket").agg(pl.col("exclusive_ns").sum()).iter_rows()
+    return sum(sums.values()) == digest.about.ns and all(ns == sums.get(bucket, 0) for bucket, ns in busy)
 
 
 def _about(said: dict[str, object]) -> About:
     types = get_type_hints(About)
     known = {one.name for one in fields(About)}
-    wrong = [name for name, value in said.items() if name not in known or type(value) is not types[name]]
-    if wrong:
+    wrong = {name for name, value in said.items() if name not in known or type(value) is not types[name]}
+    if wrong := wrong | (known - {*said}):
         raise ValueError(f"a run has no {', '.join(sorted(wrong))} of that type")
+    far = [name for name, value in said.items() if isinstance(value, int) and not 0 <= value <= _MOST]
+    if far:
+        raise ValueError(f"the {far[0]} of a run is out of range")
     about = About(**said)  # type: ignore[arg-type]  # checked above
-    if about.iterations < 1 or about.ns < 0 or not math.isfinite(about.ns):
+    if about.turn and about.side not in SIDES:
+        raise ValueError(f"a run has a turn of {about.side!r}")
+    if about.iterations < 1:
         raise ValueError("a run has no iterations")
     return about
 
@@ -309,9 +347,15 @@ def _about(said: dict[str, object]) -> About:
 def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:
     declared = TABLES[name]
     if f"{name}.parquet" not in archive.namelist():
-        return declared.empty().with_columns(run=pl.lit(0, dtype=pl.Int32))
-    frame = pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet")))
-    declared.check(frame.drop("run"))
+        return _with_run(declared).empty()
+    frame = _with_run(declared).check(pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))))
     if not frame.get_column("run").is_between(0, runs - 1).all():
         raise ValueError(f"{name} has rows of no run")
+    numbers = frame.select(cs.numeric())
+    if not numbers.select(pl.all_horizontal(pl.all().is_between(0, _MOST).all())).item():
+        raise ValueError(f"{name} has a number out of range")
     return frame
+
+
+def _with_run(declared: Table) -> Table:
+    return Table(declared.name, declared.doc, (*declared.columns, Column("run", pl.Int32, "The run, from 0.")))

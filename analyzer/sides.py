@@ -10,7 +10,7 @@ from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits
 from kanalyze.analyses.comparing._sides import found_otherwise, same_launches, steps_in_common
 from kanalyze.digest import LAUNCHES, STEADY, SUFFIX, WHOLE, loaded
-from kanalyze.errors import IncomparableError, UnreadableReportError
+from kanalyze.errors import IncomparableError, KanalyzeError, UnreadableReportError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +34,7 @@ class Asked(NamedTuple):
         progress: Told of the progress of opening a report.
         done: Told of each report before it is closed.
         limits: What counts as a change.
+        left_out: Told of a report of ncu, beside one that tells the time, that cannot be read; else it is an error.
     """
 
     where: Where
@@ -41,6 +42,7 @@ class Asked(NamedTuple):
     progress: Progress | None = None
     done: Callable[[Report], object] | None = None
     limits: Limits = Limits()
+    left_out: Callable[[KanalyzeError], object] | None = None
 
 
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
@@ -184,8 +186,17 @@ def _opened(one: Report | Path, asked: Asked) -> Iterator[Report]:
     if not isinstance(one, Path):
         yield one
         return
-    for run in runs_of(one, asked.progress, cache=asked.cache):
-        with run.opened() as report:
+    runs = runs_of(one, asked.progress, cache=asked.cache)
+    timed = any(run.tool in ("nsys", "torch") for run in runs)
+    for run in runs:
+        try:
+            opened = run.opened()
+        except KanalyzeError as error:
+            if asked.left_out is None or not timed or run.tool != "ncu":
+                raise
+            asked.left_out(error)
+            continue
+        with opened as report:
             yield report
             if asked.done is not None:
                 asked.done(report)

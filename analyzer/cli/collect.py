@@ -182,7 +182,7 @@ def collect(
 
 
 def _finish(found: Capture | Captures) -> None:
-    """Print what was recorded; of two programs, the command that compares them.
+    """Print what was recorded; of two programs their comparison, and the command for it.
 
     Raises:
         IncompleteError: A pass failed, or a program says that its result is wrong.
@@ -191,10 +191,14 @@ def _finish(found: Capture | Captures) -> None:
     from kanalyze.collectors.base.errors import IncompleteError  # noqa: PLC0415 - as above
 
     if isinstance(found, Captures):
-        for side, capture in zip(SIDES, (found.base, found.new), strict=True):
-            _print_said(capture, f"{side}: ")
-        print_message(f"The captures are in {outlets.line(str(found.folder))}")
-        print_message(f"Compare them: {outlets.command('kanalyze', 'compare', found.base.folder, found.new.folder)}")
+        try:
+            _compare(found)
+        finally:
+            for side, capture in zip(SIDES, (found.base, found.new), strict=True):
+                _print_said(capture, f"{side}: ")
+            print_message(f"The captures are in {outlets.line(str(found.folder))}")
+            words = outlets.command("kanalyze", "compare", found.base.folder, found.new.folder)
+            print_message(f"Compare them: {words}")
         if found.problems:
             raise IncompleteError.because(found.folder, found.problems, SIDES)
         return
@@ -237,6 +241,18 @@ def _summarize(capture: Capture) -> None:
     if holds_reports(capture.folder):
         shown([capture.folder])
         flush(sys.stdout)
+
+
+def _compare(found: Captures) -> None:
+    """Print the comparison as `kanalyze compare` does, or why there is none."""
+    from kanalyze.cli.compare import shown  # noqa: PLC0415 - --help need not wait
+    from kanalyze.errors import IncomparableError  # noqa: PLC0415 - as above
+
+    try:
+        shown(found.base.folder, found.new.folder)
+    except IncomparableError as error:
+        print_message(f"Note: not compared: {error}")
+    flush(sys.stdout)
 
 
 def _print_said(capture: Capture, side: str = "") -> None:

@@ -15,6 +15,7 @@ from kanalyze.cli._options import (
     output,
     part,
     print_doubts_early,
+    print_left_out,
     progress_shown,
     scope,
     top,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 #: The exit status of a gate.
 _STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
 
+#: The least change that counts, unless told.
+_LEAST: Final = "2%"
+
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -43,7 +47,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--baseline", type=_FILE, metavar="FILE", help="What --save wrote, as base.")
 @scope
 @top(None, "Rows in each table of the page.")
-@click.option("--least", default="2%", metavar="SHARE", show_default=True, help="The least change that counts.")
+@click.option("--least", default=_LEAST, metavar="SHARE", show_default=True, help="The least change that counts.")
 @click.option("--floor", type=_FILE, metavar="FILE", help="The noise floor that --noise stored, for one run a side.")
 @click.option("--save", type=_FILE, metavar="FILE.kz", help="Reduce REPORTS, runs of base, to a baseline of 0.1 MB.")
 @click.option("--noise", is_flag=True, help="How much REPORTS, runs of one program, differ; -o FILE.json stores it.")
@@ -86,6 +90,14 @@ def compare(reports: Sequence[Path], base: Sequence[Path], output: Path | None, 
         raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
 
 
+def shown(base: Path, new: Path) -> None:
+    """Print the page of two sides, whole, as the command does that is given no option."""
+    with sparing_memory():
+        from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
+    asked = _asked({"window": None, "device": None, "process": None, "no_cache": False, "least": _LEAST, "floor": None})
+    _emit_page(sides.comparison([base], [new], asked), "terminal", None, None)
+
+
 def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> None:
     form = options["form"]
     if form == "csv":
@@ -126,7 +138,7 @@ def _asked(options: dict[str, Any]) -> Asked:
 
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    effect, floor = _share(options["least"], "2%"), options["floor"]
+    effect, floor = _share(options["least"], _LEAST), options["floor"]
     if floor is None:
         limits = Limits(effect)
     else:
@@ -134,7 +146,7 @@ def _asked(options: dict[str, Any]) -> Asked:
             limits = Limits(effect, *read_floor(floor.read_bytes(), floor))
         except OSError as error:
             raise UnreadableReportError.of(floor, error) from None
-    return Asked(part(where), not where["no_cache"], progress_shown(), _doubted, limits)
+    return Asked(part(where), not where["no_cache"], progress_shown(), _doubted, limits, print_left_out)
 
 
 def _doubted(report: Report) -> None:

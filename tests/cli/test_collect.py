@@ -140,7 +140,7 @@ def profiled(machine):
 )
 def test_two_programs_and_the_arguments_of_both(machine, words):
     ran = run("collect", "--with", "nsys", "-o", "cap", *words)
-    assert (ran.status, ran.text, "passed on" in ran.error) == (0, "", False)
+    assert (ran.status, "passed on" in ran.error) == (0, False)
     base = [str(machine.folder / "program"), "--epochs", "2"]
     new = [*base, "--fused"]
     assert profiled(machine) == [base, new, new, base]
@@ -195,14 +195,45 @@ def test_each_of_two_captures_is_read_as_any_other(machine):
 def test_the_command_at_the_end_compares_them_pair_by_pair(machine):
     del machine
     ran = run("collect", "--with", "nsys", "--repeat", "3", "program", "--against", "--fused", "-o", "cap")
+    assert ran.lines[0].startswith("kanalyze compare   base cap/base   new cap/new   nsys 2025.3.2")
     command = shlex.split(ran.error.splitlines()[-1].partition(": ")[2])
     assert command[:2] == ["kanalyze", "compare"]
     found = json.loads(run(*command[1:], "--format", "json").text)
+    assert run(*command[1:]).text == ran.text
     assert [len(side["used"]) for side in found["runs"].values()] == [3, 3]
     assert (found["verdict"], found["basis"]) == ("same", "paired runs")
     assert run("compare", "cap", "--format", "json").text == run(*command[1:], "--format", "json").text
     Path("cap/new/nsys-2.sqlite").unlink()
     assert json.loads(run("compare", "cap", "--format", "json").text)["basis"] == "runs"
+
+
+def test_two_programs_that_cannot_be_compared_are_recorded_even_so(machine):
+    """nsys fails of one of them, and ncu of the other."""
+    for page in ("details", "raw", "source"):
+        shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
+    for tool, fails in (("nsys", "="), ("ncu", "!=")):
+        (machine.folder / tool).rename(machine.folder / f"{tool}-itself")
+        fail = f'for last; do :; done; case "$*" in *profile*|*--export*) [ "$last" {fails} --fused ] && exit 1;; esac'
+        machine.write(tool, f'#!/bin/sh\n{fail}\nexec {machine.folder}/{tool}-itself "$@"\n')
+    ran = run("collect", "-o", "cap", "program", "--against", "--fused")
+    assert (ran.status, ran.text) == (1, "")
+    told = ran.error.splitlines()
+    assert "Note: not compared: Base is of nsys, new of ncu." in told
+    assert "The captures are in cap" in told
+    assert told[-2].startswith("kanalyze: cap: base: ncu failed")
+
+
+def test_pages_of_ncu_that_cannot_be_read_are_left_out_of_a_comparison_with_a_word(machine):
+    """The stand-in's are none."""
+    del machine
+    ran = run("collect", "-o", "cap", "program", "--against", "--fused")
+    assert (ran.status, ran.lines[0].split()[:2]) == (0, ["kanalyze", "compare"])
+    for side in ("base", "new"):
+        assert f"kanalyze: left out: cap/{side}/ncu.raw.csv: damaged at the raw page" in ran.error
+        for report in Path("cap", side).glob("nsys.*"):
+            report.unlink()
+    message, _ = refused(run("compare", "cap/base", "cap/new"))
+    assert message.startswith("cap/base/ncu.raw.csv: damaged at the raw page")
 
 
 def test_what_fails_of_two_programs_is_told_with_its_side(machine):

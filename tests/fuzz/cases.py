@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from fuzz import damage_bytes, damage_database, damage_folder, damage_texts
+from fuzz import damage_baseline, damage_bytes, damage_database, damage_folder, damage_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,7 @@ SEEDS = {
     "ncu csv": [REPORTS / "ncu" / f"add.{page}.csv" for page in ("details", "raw", "source")],
     "ncu rep": [SAMPLES / "add_parallel" / "ncu.ncu-rep"],
     "capture": [SAMPLES / "add"],
+    "baseline": [SAMPLES / "loop_base.kz", SAMPLES / "seeds" / "gelu_compile.kz"],
 }
 
 #: What can be damaged in each format: its bytes, its pages, its rows, columns, values and types, its structure.
@@ -37,6 +38,7 @@ DAMAGE = {
     "ncu csv": [*damage_bytes.BYTES, *(f"cells {how}" for how in damage_texts.CELLS)],
     "ncu rep": [*damage_bytes.BYTES],
     "capture": [*damage_bytes.BYTES, "manifest flip_bit", *(f"manifest {how}" for how in damage_texts.TREES), "file"],
+    "baseline": [*damage_bytes.BYTES, *damage_baseline.KINDS],
 }
 
 #: Damage that never passes without a word. All other kinds can leave a report that could as well be a true one: a
@@ -44,6 +46,7 @@ DAMAGE = {
 TOLD = {
     *((form, "cut") for form in ("nsys sqlite", "nsys folder", "torch json", "torch json.gz", "ncu rep")),
     *(("torch json.gz", how) for how in damage_bytes.BYTES),
+    *(("baseline", how) for how in (*damage_bytes.BYTES, *damage_baseline.SEEN)),
     *(("nsys sqlite", how) for how in ("lose", "repeat", "insert", "lose_pages", "copy_page", "zero_page")),
 }
 
@@ -66,7 +69,9 @@ class Case:
         else:
             shutil.copyfile(self.seed, target)
         kind, _, how = self.damage.rpartition(" ")
-        if self.damage == "file":
+        if self.damage in damage_baseline.KINDS and self.form == "baseline":
+            target.write_bytes(damage_baseline.damage(rng, target.read_bytes(), kind, how))
+        elif self.damage == "file":
             damage_folder.damage_file(rng, target)
         elif kind == "table" and target.is_dir():
             damage_folder.damage(rng, target, how)

@@ -17,11 +17,15 @@ from kanalyze import catalog
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
+from kanalyze.digest import SUFFIX
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.one_thread import in_one_thread
 from kanalyze.model import READER_TABLES
+from kanalyze.renderers.formats.json import render as render_json
+from kanalyze.renderers.formats.markdown import render as render_markdown
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.text.grid import Look
+from kanalyze.sides import Asked, comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,12 +42,34 @@ ERROR, SAME, WORD, SILENT, TRACEBACK = "error", "same", "word", "silent", "trace
 def outcome(path: Path, seed: Path) -> tuple[str, str]:
     """What became of the report at `path`, which was made of `seed`; and where, in a few words."""
     try:
+        if seed.suffix == SUFFIX:
+            return in_one_thread(lambda: _of_baseline(path, seed))
         made = in_one_thread(lambda: _made(path, seed))
     except KanalyzeError as error:
         return (ERROR, error.slug) if _whole(error) else (TRACEBACK, f"an error without a remedy: {error!r}")
     except Exception as error:  # noqa: BLE001 - what is looked for
         return TRACEBACK, _last_lines(error)
     return _compared(made, _base(seed)) if made else (SAME, "")
+
+
+def _of_baseline(path: Path, seed: Path) -> tuple[str, str]:
+    """The same of a baseline, that is compared with the one that it was made of."""
+    (made, told), (base, told_of_base) = (_comparison(one, seed) for one in (path, seed))
+    differing = [name for name, table in made.items() if not _equal(table, base[name])]
+    if not differing:
+        return SAME, ""
+    return (WORD, "") if told - told_of_base else (SILENT, ", ".join(differing[:4]))
+
+
+def _comparison(path: Path, seed: Path) -> tuple[Tables, set[str]]:
+    """The tables and pages of a comparison, and what it says that keeps the sides from being compared."""
+    found = comparison([path], [seed], Asked({}))
+    text = render([found], Look(100, colour=False), 8)
+    pages = {"json": render_json([found]), "markdown": render_markdown([found], None)}
+    assert all(pages.values())
+    # the heading and the commands have the names of the files
+    lines = text.partition("\nMore: ")[0].partition("\n\n")[2].splitlines()
+    return found.tables | {"page": pl.DataFrame({"line": lines})}, {found.reason, *(one.text for one in found.doubts)}
 
 
 def _made(path: Path, seed: Path) -> Tables:

@@ -27,6 +27,16 @@ def test_damage_ends_in_an_error_or_a_word(form):
     assert outcomes["error"] + outcomes["word"] > 0
 
 
+def test_a_damaged_baseline_ends_in_an_error_or_what_none_can_see():
+    """Each kind of damage to it three times: quick enough for every run of the tests."""
+    found = Found()
+    run("baseline", 0, 3 * len(DAMAGE["baseline"]) * len(SEEDS["baseline"]), found)
+    assert not found.bad
+    assert not [key for key in found.silent if key[:2] in TOLD]
+    outcomes = Counter(outcome for _, _, outcome in found.counts.elements())
+    assert outcomes["error"] > outcomes["same"] > 0
+
+
 @pytest.mark.parametrize("form", SEEDS)
 def test_a_number_is_always_the_same_damage(form, tmp_path):
     for number, case in zip(range(len(DAMAGE[form])), cases(form), strict=False):

@@ -9,12 +9,9 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from support.command import ADD
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _HEAD = """#!{python} -IS
 import json, os, pathlib, shutil, signal, subprocess, sys, time
@@ -185,6 +182,11 @@ ended = script(words[words.index("--") + 1 :])
 told("return", ["a remark"])
 sys.exit(ended)
 """
+
+
+def left(folder: Path = Path()) -> set[str]:
+    """The names of what is in a folder."""
+    return {entry.name for entry in folder.iterdir()}
 
 
 @dataclass(frozen=True)

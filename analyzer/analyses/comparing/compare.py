@@ -40,6 +40,7 @@ def compare(pair: Pair) -> pl.DataFrame:
     keys, values = pair.per_iteration(lambda one: one.buckets, ("bucket", "detail"), ("ns",))
     base, new = values["ns"]
     frame = pl.DataFrame([*keys, *compared(pair, base, new, (pair.base_ns, pair.new_ns))])
-    order = pl.col("bucket").replace_strict({name: at for at, name in enumerate(BUCKETS)}, return_dtype=pl.Int64)
+    places = {name: at for at, name in enumerate(BUCKETS)}  # a baseline may have another one
+    order = pl.col("bucket").replace_strict(places, default=len(BUCKETS), return_dtype=pl.Int64)
     size = pl.max_horizontal("base_ns", "new_ns")
     return TABLE.select(frame.sort(order, size, "detail", descending=[False, True, False]))

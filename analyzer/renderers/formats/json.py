@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets
+from kanalyze.analyses.ranks._job_findings import job_findings
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.renderers.page.job import answer
 
@@ -83,6 +84,7 @@ def _job(job: Job) -> dict[str, Any]:
         "world_size": job.world_size,
         "missing_ranks": job.missing,
         "late_ranks": [one._asdict() | {"causes": dict(one.causes)} for one in late_ranks(job)],
+        "findings": [one._asdict() for one in job_findings(job)],
         "doubts": [{"check": check, "count": count, "effect": effect} for check, count, effect in job.doubts],
         **{name: _rows(frame) for name, frame in job.tables.items()},
     }

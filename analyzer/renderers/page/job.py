@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import units
+from kanalyze.analyses.ranks._job_findings import job_findings
 from kanalyze.analyses.ranks._late_ranks import late_ranks, notable_causes
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.outlets import command
-from kanalyze.renderers.page.time import Page
+from kanalyze.renderers.page.time import Block, Page
 from kanalyze.renderers.text.grid import Grid, Head, Section, of
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def job_page(job: Job, top: int) -> Page:
         topics=[],
         cannot_tell=[f"{check}: {count:,}; {effect}" for check, count, effect in job.doubts],
         more=_more(job),
+        blocks=_findings(job, top),
     )
 
 
@@ -177,6 +179,13 @@ def _late(job: Job, top: int) -> Section | None:
     ]
     heads = (Head("rank"), Head("steps"), Head("late by"), Head("others wait"), Head("cause", left=True))
     return Section("LATE RANKS", of(len(cells), len(found), "per step"), Grid(heads, cells, cut=True))
+
+
+def _findings(job: Job, top: int) -> list[Block]:
+    """What is worth mending, with what of a step it takes."""
+    found = job_findings(job)[:top]
+    told = [Block(units.time(one.at_stake_ns), f"{one.text} {one.action}") for one in found]
+    return [Block("WHAT TO DO", "at most that much of a step is gained"), *told] if told else []
 
 
 def _collectives(job: Job, top: int) -> Section | None:

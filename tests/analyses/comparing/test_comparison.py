@@ -63,8 +63,10 @@ def test_operators_and_buckets_are_of_one_window(name):
             assert one.ops.get_column("path").is_unique().all()
 
 
-def test_a_baseline_is_its_runs():
-    for runs in digests([ROOT / "sample_reports/gelu"], Asked({})).values():
+@pytest.mark.one_in(7)
+@pytest.mark.parametrize("path", [ROOT / "sample_reports/gelu", *REPORTS], ids=lambda path: path.stem)
+def test_a_baseline_is_its_runs(path):
+    for runs in digests([path], Asked({})).values():
         again = loaded(dumped(runs), Path("base.kz"))
         assert [one.about for one in again] == [one.about for one in runs]
         assert all(one.slots.equals(other.slots) for one, other in zip(again, runs, strict=True))

@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kanalyze.analyses.ranks._job_findings import job_findings
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.jobs import Asked, job
 from kanalyze.renderers.page.job import answer
@@ -56,3 +57,20 @@ def test_a_timeline_has_a_bar_per_rank_within_the_width(found, width):
     assert lines[2].endswith("░▓")
     assert lines[3].endswith(" ▓")
     assert lines[4].endswith("rank 1 came last, by 29.23 ms")
+
+
+def test_findings_are_of_a_typical_step_and_take_no_more_than_it(found):
+    told = job_findings(found)
+    assert [one.finding for one in told] == ["exposed-transfer"]  # the step with the sleep is odd
+    step = found.table("rank_steps").get_column("ns").median()
+    assert all(0 < one.at_stake_ns < step for one in told)
+
+
+def test_nothing_is_told_of_one_rank_alone():
+    alone = job([SAMPLE / "rank1.json.gz"], Asked())
+    assert job_findings(alone) == []
+    assert answer(alone).startswith("Only one rank was read")
+    assert alone.missing == [0]
+    rows = alone.table("collectives")
+    assert rows.get_column("id").null_count() == rows.height
+    assert rows.get_column("wait_ns").null_count() == rows.height

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors import collect, collect_against
-from kanalyze.collectors.base import process
 from kanalyze.collectors.base.errors import BadOptionError, CompileError, InterruptedCaptureError, WorkloadError
 from kanalyze.errors import CollectError, OutputError
 from kanalyze.readers.capture.runs import runs_of, sides_in
 from kanalyze.turns import interleaved
-from support.stand_ins import PROGRAM
+from support.stand_ins import PROGRAM, left
 
 #: A program that fails when it is called for the n-th time with these arguments, and counts that.
 FAILS = """#!/bin/sh
@@ -24,20 +23,6 @@ echo 'Max error: 0'
 
 #: The reports of four runs of nsys.
 REPORTS = ["nsys.sqlite", "nsys-2.sqlite", "nsys-3.sqlite", "nsys-4.sqlite"]
-
-
-@pytest.fixture
-def program(stand_ins):
-    return stand_ins.write("program", PROGRAM)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
-
-
-def left(folder=Path()):
-    return {entry.name for entry in folder.iterdir()}
 
 
 def order(stand_ins):
@@ -291,4 +276,4 @@ def test_an_existing_folder_is_never_overwritten(program):
         collect_against(program, "--fused", output=Path("cap"))
     names = {collect_against(program, "--fused", passes=("nsys",)).folder.name for _ in range(2)}
     assert len(names) == 2
-    assert all(name.startswith("program-against-program-") for name in names)
+    assert all(name.startswith("my_program-against-my_program-") for name in names)

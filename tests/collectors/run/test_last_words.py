@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors import collect
-from kanalyze.collectors.base import process
 from kanalyze.collectors.base.step import Step
 from kanalyze.collectors.run.runner import last_words
 from kanalyze.collectors.tools import ncu
@@ -25,11 +24,6 @@ RuntimeError: no
 ==PROF== Disconnected from process 5610
 ==WARNING== No kernels were profiled.
 """
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
 
 
 def step(folder, name, text):

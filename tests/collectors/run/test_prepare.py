@@ -7,16 +7,10 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors import collect, dry_run
-from kanalyze.collectors.base import process
 from kanalyze.collectors.run import compiled_after
 from kanalyze.errors import CollectError
 
 COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
 
 
 def test_it_runs_first_and_the_manifest_says_how_long_it_took(stand_ins):

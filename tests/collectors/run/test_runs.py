@@ -9,30 +9,15 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors import collect
-from kanalyze.collectors.base import process
 from kanalyze.collectors.base.errors import WorkloadError
 from kanalyze.errors import CollectError, OutputError
 from support.command import ROOT
-from support.stand_ins import PROGRAM
+from support.stand_ins import PROGRAM, left
 
 FILES = {
     *("nsys.nsys-rep", "nsys.sqlite", "ncu.ncu-rep", "ncu.details.csv", "ncu.raw.csv", "ncu.source.csv"),
     *("manifest.json", "logs"),
 }
-
-
-@pytest.fixture
-def program(stand_ins):
-    return stand_ins.write("my program", PROGRAM)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
-
-
-def left(folder=Path()):
-    return {entry.name for entry in folder.iterdir()}
 
 
 def passes(capture):

@@ -1,0 +1,202 @@
+"""Findings on a job: what its ranks wait for, and what it is worth in a step."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks.ranks import common_steps
+from kanalyze.units import percent, plural, rate, size, time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kanalyze.analyses.ranks._job import Job
+
+#: A finding is told from this part of a step on.
+_WORTH_SAYING: Final = 0.01
+
+#: A collective is small that reaches less than this part of its group's best bandwidth, with so small a part of the
+#: bytes of the one that does; so many of them in a step are worth a bucket.
+_SLOW_SHARE: Final = 0.5
+_SMALL_PART: Final = 1 / 8
+_MANY: Final = 8
+
+#: A group is slow that reaches less than this part of what like groups do, for the same kind and size.
+_SLOW_GROUP: Final = 0.7
+
+#: Parts of an all_to_all are uneven where the largest is this much above the mean; ranks differ in work by so much.
+_UNEVEN: Final = 1.25
+_OTHER_WORK: Final = 0.02
+
+
+class JobFinding(NamedTuple):
+    """A finding on a job.
+
+    Attributes:
+        finding: Stable name of the kind of finding.
+        at_stake_ns: What of a step it takes, the mean of steps and ranks; mending it gains no more than that.
+        text: One sentence with the evidence.
+        action: What to do.
+        table: The table with the rows behind it.
+    """
+
+    finding: str
+    at_stake_ns: int
+    text: str
+    action: str
+    table: str
+
+
+class _Steps(NamedTuple):
+    """The steps that findings are about: their number, that of ranks, the rows of both, and a step's time."""
+
+    number: int
+    ranks: int
+    rows: pl.DataFrame
+    ns: float
+
+    @property
+    def both(self) -> int:
+        """Steps of all ranks together."""
+        return max(self.number * self.ranks, 1)
+
+
+def job_findings(job: Job) -> list[JobFinding]:
+    """The findings on a job with enough of a step at stake, the costliest first; none where nothing repeats."""
+    rows = common_steps(job.table("rank_steps"))
+    if rows.is_empty() or job.ranks.height == 1:
+        return []
+    number = rows.get_column("step").n_unique()
+    steps = _Steps(number, rows.get_column("rank").n_unique(), rows, int(rows.get_column("ns").sum()) / rows.height)
+    found = [one for rule in RULES for one in rule(job, steps)]
+    worth = [one for one in found if one.at_stake_ns >= _WORTH_SAYING * steps.ns]
+    return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
+
+
+def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
+    """Ranks that others wait for, each with all its late steps."""
+    known = set(steps.rows.get_column("step"))
+    every = [one for one in late_ranks(job) if known.intersection(range(one.first, one.last + 1))]
+    for rank in sorted({one.rank for one in every}):
+        own = [one for one in every if one.rank == rank]
+        number = sum(one.steps for one in own)
+        waited = sum(one.cost_ns for one in own) // number // max(steps.ranks - 1, 1)
+        cause = own[0].causes[0][0] if own[0].causes else "many small parts"
+        late = sum(one.late_ns * one.steps for one in own) // number
+        yield JobFinding(
+            "straggler",
+            late * number // max(steps.number, number),
+            f"Rank {rank} is {time(late)} late in {plural(number, 'step')}, most for its {cause}: another one waits "
+            f"{time(waited)} with an idle GPU.",
+            _BALANCE.get(cause, "Look at what this rank does there that the others do not."),
+            "rank_steps",
+        )
+
+
+_BALANCE: Final = {
+    "kernel": "Give ranks equal work: samples of equal length, equal numbers of experts and layers.",
+    "host": "Look at this rank's host: a slow DataLoader, logging or checkpoints on one rank, a busy machine.",
+    "launch": "Look at this rank's host: launches come late; a busy machine, or a slow processor.",
+    "memcpy": "Copy from pinned memory, without blocking, on this rank as on the others.",
+    "loading": "Load what is needed before the first step, on all ranks.",
+}
+
+
+def _exposed_transfer(job: Job, steps: _Steps) -> Iterable[JobFinding]:
+    """Transfer in which GPUs do nothing else."""
+    del job
+    ns = int(steps.rows.get_column("transfer_ns").sum()) // steps.both
+    yield JobFinding(
+        "exposed-transfer",
+        ns,
+        f"A rank transfers for {time(ns)} of a step while its GPU does nothing else.",
+        "Let it run beside kernels: DDP buckets, FSDP prefetch, async_op=True.",
+        "collective_summary",
+    )
+
+
+def _small_collectives(job: Job, steps: _Steps) -> Iterable[JobFinding]:
+    """Collectives too small to use the link, of which a step has many."""
+    table = job.table("collective_summary").drop_nulls(["bytes", "busbw_bytes_per_s"])
+    best = table.filter(pl.col("best_share") == 1).select("group", "size", largest="bytes", best="busbw_bytes_per_s")
+    told = table.join(best.unique(["group", "size"]), on=["group", "size"], how="inner", nulls_equal=True)
+    small = told.filter((pl.col("best_share") < _SLOW_SHARE) & (pl.col("bytes") <= _SMALL_PART * pl.col("largest")))
+    every = max(job.table("rank_steps").get_column("step").n_unique(), 1)
+    for group, own in small.group_by("group", "kind", maintain_order=True):
+        number = int(own.get_column("count").sum()) // every
+        saved = own.select((pl.col("exposed_transfer_ns") * (1 - pl.col("best_share"))).sum()).item()
+        most, bandwidth = (int(own.get_column(name).max()) for name in ("bytes", "best"))  # type: ignore[arg-type]
+        if number >= _MANY:
+            yield JobFinding(
+                "small-collectives",
+                int(saved) // every // steps.ranks,
+                f"{number:,} {group[1]} a step of at most {size(most)} each: larger ones reach {rate(bandwidth)}.",
+                "Put them together: larger buckets (bucket_cap_mb), one flat tensor, coalesced calls.",
+                "collective_summary",
+            )
+
+
+def _slow_groups(job: Job, steps: _Steps) -> Iterable[JobFinding]:
+    """Groups that are slower than others with the same number of ranks, kind and size."""
+    del steps
+    table = job.table("collective_summary").drop_nulls(["bytes", "busbw_bytes_per_s", "group"])
+    alike = ["kind", "size", "bytes"]
+    told = table.with_columns(usual=pl.col("busbw_bytes_per_s").median().over(alike), groups=pl.len().over(alike))
+    slow = told.filter((pl.col("groups") > 2) & (pl.col("busbw_bytes_per_s") < _SLOW_GROUP * pl.col("usual")))  # noqa: PLR2004 - of two, none is usual
+    every = max(job.table("rank_steps").get_column("step").n_unique(), 1)
+    for row in slow.iter_rows(named=True):
+        part = row["busbw_bytes_per_s"] / row["usual"]
+        yield JobFinding(
+            "slow-group",
+            int(row["exposed_transfer_ns"] * (1 - part)) // every // max(row["size"] or 1, 1),
+            f"Group {row['group']} reaches {rate(row['busbw_bytes_per_s'])} in {row['kind']} of {size(row['bytes'])}, "
+            f"{percent(part)} of like groups.",
+            "Look at its links and nodes: nccl-tests on these ranks, NCCL_DEBUG=INFO for the path.",
+            "collective_summary",
+        )
+
+
+def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
+    """Exchanges in which one rank sends or gets more than the others."""
+    own = job.rows.filter(pl.col("kind") == "all_to_all").drop_nulls(["match", "largest_bytes"])
+    told = own.group_by("match").agg(most=pl.col("largest_bytes").max(), mean=pl.col("largest_bytes").mean())
+    uneven = told.filter(pl.col("most") > _UNEVEN * pl.col("mean"))
+    if uneven.is_empty():
+        return
+    ns = own.join(uneven, on="match", how="inner").select(
+        (pl.col("exposed_transfer_ns") * (1 - pl.col("mean") / pl.col("most"))).sum()
+    )
+    worst = uneven.select((pl.col("most") / pl.col("mean")).max()).item()
+    yield JobFinding(
+        "uneven-all-to-all",
+        int(ns.item()) // steps.both,
+        f"Parts of {plural(uneven.height, 'all_to_all')} are uneven: up to {worst:.2f} × the mean of the ranks.",
+        "Balance what ranks exchange: expert capacity, an auxiliary loss for balance, sequence packing.",
+        "collectives",
+    )
+
+
+def _other_work(job: Job, steps: _Steps) -> Iterable[JobFinding]:
+    """Ranks that run other numbers of kernels than the rest."""
+    kernels = job.kernels.join(job.ranks.select("member", "rank"), on="member")
+    counts = dict(kernels.group_by("rank").agg(pl.col("count").sum()).sort("rank").iter_rows())
+    times = dict(steps.rows.group_by("rank").agg(pl.col("compute_ns").mean()).iter_rows())
+    for rank, own in counts.items():
+        usual = median([count for other, count in counts.items() if other != rank])
+        longer = times.get(rank, 0) - median([ns for other, ns in times.items() if other != rank])
+        if own > (1 + _OTHER_WORK) * usual:
+            yield JobFinding(
+                "other-work",
+                max(0, int(longer)),
+                f"Rank {rank} runs {own / max(usual, 1):.2f} × as many kernels as the others, and computes "
+                f"{time(max(0, longer))} longer in a step.",
+                "Give ranks the same work; what one rank alone does, the others wait for.",
+                "rank_steps",
+            )
+
+
+RULES: Final = (_stragglers, _exposed_transfer, _small_collectives, _slow_groups, _uneven_parts, _other_work)

@@ -1,0 +1,18 @@
+"""A program to collect, and processes that are ended quickly."""
+
+import pytest
+
+from kanalyze.collectors.base import process
+from support.stand_ins import PROGRAM
+
+
+@pytest.fixture
+def program(stand_ins):
+    """A program whose name has a space, and that prints its check."""
+    return stand_ins.write("my program", PROGRAM)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A process that does not end when asked is ended after a moment."""
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
