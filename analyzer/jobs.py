@@ -11,7 +11,7 @@ from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
 from kanalyze.readers.capture.runs import runs_of
-from kanalyze.reduction_files import load, origin_of, reductions_at
+from kanalyze.reduction_files import load_each, origin_of, reductions_at
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError],
 
 def _stored(path: Path, asked: Asked) -> Iterator[tuple[Path, Reduction]]:
     """What ``kanalyze reduce`` left at a path."""
-    for folder in reductions_at(path):
-        try:
-            yield folder, load(folder)
-        except KanalyzeError as error:
-            if asked.left_out is None:
-                raise
-            asked.left_out(error)
+    for folder, found in load_each(reductions_at(path)):
+        if not isinstance(found, KanalyzeError):
+            yield folder, found
+        elif asked.left_out is None:
+            raise found
+        else:
+            asked.left_out(found)
 
 
 def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[Reduction]:

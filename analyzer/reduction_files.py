@@ -26,7 +26,7 @@ from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError,
 from kanalyze.reduction import TABLES, VERSION, Reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 #: How the name of a reduction's folder ends, and its manifest.
 SUFFIX: Final = ".reduced"
@@ -38,6 +38,9 @@ _FORGOTTEN_S: Final = 24 * 3600
 
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
 _END_BYTES: Final = 1 << 16
+
+#: So many reductions are read at once.
+_AT_ONCE: Final = 64
 
 #: Longest part of a file's name in a folder's name; no manifest is larger than this.
 _LONGEST_NAME: Final = 80
@@ -245,20 +248,73 @@ def load(folder: Path) -> Reduction:
         BadReductionError: It is of another version, or damaged.
     """
     told = _tables(folder)
-    found: dict[str, pl.DataFrame] = {}
+    found = {}
     for name, content in _contents(folder, told):
         try:
-            frame = TABLES[name].check(pl.read_parquet(io.BytesIO(content)))
+            # in one thread, as to hand a small file over takes longer than to read it
+            frame = TABLES[name].check(pl.read_parquet(io.BytesIO(content), parallel="none"))
         except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
             raise BadReductionError.damaged(folder, f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
         if frame.height != told[name]["rows"]:
             raise BadReductionError.damaged(folder, f"{name}.parquet has not as many rows as were written")
         found[name] = frame
+    return _checked(folder, found)
+
+
+def _checked(folder: Path, found: dict[str, pl.DataFrame]) -> Reduction:
+    """The reduction of tables, each of whose rows is of one of its ranks.
+
+    Raises:
+        BadReductionError: A row is of none.
+    """
     made = Reduction(**found)
-    for name, frame in made.tables():
+    for name, frame in found.items():
         if "member" in frame.columns and not frame.get_column("member").is_between(0, made.ranks.height - 1).all():
             raise BadReductionError.damaged(folder, f"{name}.parquet has rows of no rank")
     return made
+
+
+def load_each(folders: Sequence[Path]) -> Iterator[tuple[Path, Reduction | BadReductionError]]:
+    """The reduction in each folder, or what is wrong with it.
+
+    Of many folders each table is read at once, which takes half of the time; where that fails, one after the other.
+    """
+    for at in range(0, len(folders), _AT_ONCE):
+        some = folders[at : at + _AT_ONCE]
+        try:
+            yield from [*_at_once(some)]
+        except (pl.exceptions.PolarsError, BadReductionError, OSError, ValueError, TypeError):
+            for folder in some:
+                try:
+                    yield folder, load(folder)
+                except BadReductionError as error:
+                    yield folder, error
+
+
+def _at_once(folders: Sequence[Path]) -> Iterator[tuple[Path, Reduction]]:
+    """The reductions in folders, each table of all of them read by one call.
+
+    Raises:
+        BadReductionError: One is damaged; other errors mean the same.
+    """
+    told = {folder: _tables(folder) for folder in folders}
+    files: dict[str, dict[Path, bytes]] = {name: {} for name in TABLES}
+    for folder, tables in told.items():
+        for name, content in _contents(folder, tables):
+            files[name][folder] = content
+    found: dict[Path, dict[str, pl.DataFrame]] = {folder: {} for folder in folders}
+    for name, contents in files.items():
+        if not contents:
+            continue
+        frame = TABLES[name].check(pl.read_parquet([*contents.values()]))
+        if frame.height != sum(told[folder][name]["rows"] for folder in contents):
+            raise ValueError(f"{name} has not as many rows as were written")
+        at = 0
+        for folder in contents:
+            found[folder][name] = frame.slice(at, told[folder][name]["rows"])
+            at += told[folder][name]["rows"]
+    for folder, frames in found.items():
+        yield folder, _checked(folder, frames)
 
 
 def _tables(folder: Path) -> dict[str, dict[str, Any]]:

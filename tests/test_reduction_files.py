@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -18,6 +19,7 @@ from kanalyze.reduction_files import (
     clear_forgotten,
     is_whole,
     load,
+    load_each,
     origin_of,
     packed,
     reductions_at,
@@ -102,6 +104,26 @@ def test_the_name_of_a_folder_is_a_plain_one(name):
     assert folder.isascii()
     assert not {*folder} & {*"/\\ \0"}
     assert not folder.startswith(".")
+
+
+def test_many_are_read_at_once_and_a_damaged_one_is_named(reduction, tmp_path):
+    ranks = [reduction.ranks.with_columns(rank=pl.col("rank") + number) for number in range(150)]
+    made = [
+        write(
+            packed(replace(reduction, ranks=one), origin_of(NCCL)._replace(state=f"{number:016x}", path=str(number))),
+            tmp_path,
+        )
+        for number, one in enumerate(ranks)
+    ]
+    (made[100] / "collectives.parquet").write_bytes(b"")
+    write(packed(type(reduction)(ranks=reduction.ranks), origin_of(NCCL)), tmp_path)
+    found = dict(load_each(reductions_at(tmp_path)))
+    assert len(found) == 151
+    assert [folder for folder, one in found.items() if isinstance(one, BadReductionError)] == [made[100]]
+    for number, folder in enumerate(made):
+        if number != 100:
+            expected = dict(reduction.tables()) | {"ranks": ranks[number]}
+            assert all(table.equals(expected[name]) for name, table in found[folder].tables())
 
 
 @pytest.mark.parametrize("table", ["ranks", "collectives", "pieces"])
