@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
+import numpy as np
 import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
@@ -18,7 +19,9 @@ from kanalyze.errors import NoJobError
 from kanalyze.reduction import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
 
     from kanalyze.reduction import Reduction
 
@@ -33,11 +36,12 @@ class Job:
     Attributes:
         ranks: The ranks that were read: member, rank, host, clock and the columns of
             :data:`kanalyze.reduction.RANKS`; sorted by rank.
-        rows: A row per collective and rank, with match, waits, bandwidth and step.
-        exposed: The exposed time of collectives by member, number and step.
+        rows: A row per collective and rank, with match, waits, bandwidth and step; by match and rank, those without a
+            partner last.
+        exposed: The exposed time of collectives by member and step.
         steps: The steps of all ranks, `step` the same number for the same step.
         ledgers: Their ledgers: member, index, bucket, ns.
-        before: The ledgers before collectives: member, number, bucket, ns.
+        before: The ledgers before collectives of those that came last, or before them: member, number, bucket, ns.
         kernels: Kernels of ranks: member, name, count, ns.
         findings: Findings of ranks.
         clocks: The offsets of clocks.
@@ -98,34 +102,33 @@ def job_of(reductions: Iterable[Reduction], *, one_host: bool = False) -> Job:
         NoJobError: There is no rank.
     """
     doubts: list[tuple[str, int, str]] = []
-    reductions = list(reductions)
-    if not reductions:
-        raise NoJobError.empty()
     tables = _stacked(reductions)
     ranks = _ranks(tables.pop("ranks"), doubts, one_host=one_host)
     if ranks.is_empty():
         raise NoJobError.empty()
-    own = pl.col("member").is_in(ranks.get_column("member").implode())
-    kept = {name: table.filter(own) for name, table in tables.items()}
-    found = matched(_joined(kept["collectives"], ranks.select("member", "rank", "clock")))
+    if doubts:  # some are left out
+        own = pl.col("member").is_in(ranks.get_column("member").implode())
+        tables = {name: table.filter(own) for name, table in tables.items()}
+    found = matched(_of_ranks(tables.pop("collectives"), ranks))
     doubts += found.doubts
     rows, clocks = _timed(found.rows, ranks)
+    del found
     if clocks.broken:
         doubts.append(("clocks that do not agree", len(clocks.broken), _BROKEN))
-    rows = with_bandwidth(with_waits(rows))
-    pieces = exposed(rows, kept.pop("pieces"))
-    rows = _with_exposed(rows, pieces)
+    rows = with_waits(rows)
+    rows, by_step = _with_exposed(rows, tables.pop("pieces"))
+    rows = with_bandwidth(rows)
     doubts += _doubts_of(rows)
-    steps = _same_steps(kept["steps"], rows)
+    steps = _same_steps(tables["steps"], rows)
     return Job(
         ranks=ranks,
         rows=_with_steps(rows, steps),
-        exposed=pieces,
+        exposed=by_step,
         steps=steps,
-        ledgers=kept["ledgers"],
-        before=kept["before"],
-        kernels=kept["kernels"],
-        findings=kept["findings"],
+        ledgers=tables["ledgers"],
+        before=_needed(tables.pop("before"), rows),
+        kernels=tables["kernels"],
+        findings=tables["findings"],
         clocks=clocks,
         doubts=_summed(doubts),
     )
@@ -139,17 +142,35 @@ def _summed(doubts: list[tuple[str, int, str]]) -> tuple[tuple[str, int, str], .
     return tuple((check, count, effect) for (check, effect), count in sums.items())
 
 
-def _joined(rows: pl.DataFrame, others: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """The rows, in their order, with the columns of `others`."""
-    return rows.join(others, on=keys or ("member",), how="left", maintain_order="left")
+def _of_ranks(rows: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """The rows with the rank and the clock of their member, by rank."""
+    known = ranks.sort("member")
+    at = np.searchsorted(known.get_column("member").to_numpy(), rows.get_column("member").to_numpy())
+    return rows.with_columns(known.get_column(name).gather(at) for name in ("rank", "clock"))
 
 
-def _with_exposed(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Adds the exposed waiting and transfer of each collective; null of what has no match."""
+def _with_exposed(rows: pl.DataFrame, pieces: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Adds the exposed waiting and transfer of each collective, null of what has no match; and the sums by step."""
+    at = rows.get_column("at").to_numpy()
+    until = np.full(int(at.max(initial=-1)) + 1, -1, dtype=np.int64)
+    # by the clock of the rank itself
+    until[at] = rows.select((pl.col("arrival_ns") + pl.col("offset_ns")).fill_null(-1)).to_series().to_numpy()
+    waits, moves, by_step = exposed(pieces, until)
+    known = pl.col("match").is_not_null()
+    told = rows.with_columns(exposed_wait_ns=waits[at], exposed_transfer_ns=moves[at])
     sides = ("exposed_wait_ns", "exposed_transfer_ns")
-    sums = pieces.group_by("member", "number").agg(pl.col(sides).sum())
-    matched_ns = [pl.when(pl.col("match").is_not_null()).then(pl.col(name).fill_null(0)).alias(name) for name in sides]
-    return _joined(rows, sums, "member", "number").with_columns(matched_ns)
+    return told.with_columns(pl.when(known).then(name).alias(name) for name in sides), by_step
+
+
+def _needed(before: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """The ledgers before collectives, of those only that came last or before it."""
+    late = rows.filter(pl.col("last_rank").is_not_null())
+    behind = pl.col("arrival_ns") - pl.col("corrected_ns")
+    wanted = late.filter(behind <= pl.col("lateness_ns")).get_column("at").to_numpy()
+    places = np.zeros(int(rows.get_column("at").max() or 0) + 1, dtype=np.bool_)  # type: ignore[arg-type]
+    places[wanted] = True
+    kept = before.filter(pl.Series(places[before.get_column("at").to_numpy()]))
+    return kept.select("member", "number", pl.col("bucket").cast(pl.String), "ns")
 
 
 def _doubts_of(rows: pl.DataFrame) -> list[tuple[str, int, str]]:
@@ -168,19 +189,76 @@ _ALONE: Final = "no other rank has them: what of their time is waiting is not to
 _MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"
 
 
-def _stacked(reductions: Sequence[Reduction]) -> dict[str, pl.DataFrame]:
-    """The tables of all reductions one after the other, with members numbered through."""
-    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES if name != "health"}
-    at = 0
+def _stacked(reductions: Iterable[Reduction]) -> dict[str, pl.DataFrame]:
+    """The tables of all reductions one after the other, with members numbered through.
+
+    Collectives, their pieces and the ledgers before them have `at`, a number for each collective of the job;
+    collectives have `inside`, the row of the step that each begins in. These are long, and held in little memory.
+    """
+    parts: dict[str, list[pl.DataFrame]] = {name: [table.empty()] for name, table in TABLES.items() if name in _SHORT}
+    parts["ranks"] = []
+    member = at = 0
     for number, one in enumerate(reductions):
         for name, table in one.tables():
             if name == "ranks":
-                numbers = pl.int_range(at, at + pl.len(), dtype=pl.Int64)
+                numbers = pl.int_range(member, member + pl.len(), dtype=pl.Int64)
                 parts[name].append(table.with_columns(member=numbers, reduction=pl.lit(number)))
-            elif name in parts:
-                parts[name].append(table.with_columns(pl.col("member") + at))
-        at += one.ranks.height
+            elif name in _SHORT:
+                parts[name].append(table.with_columns(pl.col("member") + member))
+        firsts, following = _firsts(one, at)
+        for name in _LONG:
+            table = getattr(one, name)
+            place = firsts[table.get_column("member").to_numpy()] + table.get_column("number").to_numpy()
+            told = _inside(table, one.steps) if name == "collectives" else table
+            told = told.with_columns(pl.col("member") + member, at=pl.Series(place))
+            parts.setdefault(name, []).append(_small(told, name))
+        member, at = member + one.ranks.height, following
+    if not parts["ranks"]:
+        raise NoJobError.empty()
     return {name: pl.concat(some) for name, some in parts.items()}
+
+
+def _firsts(one: Reduction, at: int) -> tuple[npt.NDArray[np.int64], int]:
+    """The place of collective 0 of each member of a reduction, from `at` on, and the one after all."""
+    counts = np.zeros(one.ranks.height, dtype=np.int64)
+    for table in (one.collectives, one.pieces, one.before):
+        np.maximum.at(counts, table.get_column("member").to_numpy(), table.get_column("number").to_numpy() + 1)
+    ends = at + np.cumsum(counts)
+    return ends - counts, int(ends[-1]) if len(ends) else at
+
+
+#: Tables with a row or more per collective, and the others.
+_LONG: Final = ("collectives", "pieces", "before")
+_SHORT: Final = ("steps", "ledgers", "kernels", "findings")
+
+#: Columns that are held in less memory, or not at all.
+_HELD: Final = {
+    "member": pl.Int32, "number": pl.Int32, "size": pl.Int32, "own": pl.Int32, "source": pl.Int32, "target": pl.Int32,
+    "device": pl.Int32, "stream": pl.Int32, "inside": pl.Int32, "kind": pl.Categorical, "group": pl.Categorical,
+    "ranks": pl.Categorical, "bucket": pl.Categorical,
+}  # fmt: skip
+_UNUSED: Final = {"collectives": ("type",), "pieces": ("number",), "before": ()}
+
+
+def _small(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """A long table in little memory; names of collectives as numbers."""
+    told = table.drop(_UNUSED[name])
+    if "id" in told.columns:
+        told = told.with_columns(pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash()).alias("id"))
+    return told.cast({column: dtype for column, dtype in _HELD.items() if column in told.columns})
+
+
+def _inside(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The rows with `inside`, the row of the step of their rank that each begins in; null outside."""
+    found = np.full(rows.height, -1, dtype=np.int64)
+    member, start = rows.get_column("member").to_numpy(), rows.get_column("start_ns").to_numpy()
+    for one in steps.get_column("member").unique():
+        line = steps.filter(pl.col("member") == one).sort("start_ns")
+        mine = np.flatnonzero(member == one)
+        at = np.searchsorted(line.get_column("start_ns").to_numpy(), start[mine], side="right") - 1
+        ends, index = line.get_column("end_ns").to_numpy()[at], line.get_column("index").to_numpy()[at]
+        found[mine] = np.where((at >= 0) & (start[mine] < ends), index, -1)
+    return rows.with_columns(inside=pl.Series(found)).with_columns(inside=pl.when(pl.col("inside") >= 0).then("inside"))
 
 
 def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host: bool) -> pl.DataFrame:
@@ -218,19 +296,21 @@ def _numbers(ranks: pl.DataFrame) -> pl.Expr | pl.Series:
 
 def _timed(rows: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, Clocks]:
     """The rows with the offset of their clock and how far it may be off, and the offsets."""
-    told = rows.drop_nulls("match").sort("match", "rank", "number")
-    clocks = clocks_of(told, int(ranks.item(0, "clock")), int(ranks.item(0, "origin_ns")))
-    offsets = told.select("member", "number").with_columns(
-        offset_ns=pl.Series(clocks.offsets, dtype=pl.Int64), error_ns=pl.Series(clocks.error_ns, dtype=pl.Int64)
-    )
-    return _joined(rows, offsets, "member", "number").with_columns(pl.col("offset_ns", "error_ns").fill_null(0)), clocks
+    left = rows.get_column("match").null_count()
+    clocks = clocks_of(rows.head(rows.height - left), int(ranks.item(0, "clock")), int(ranks.item(0, "origin_ns")))
+    added = [
+        pl.Series(name, values, dtype=pl.Int64).extend_constant(0, left)
+        for name, values in (("offset_ns", clocks.offsets), ("error_ns", clocks.error_ns))
+    ]
+    return rows.with_columns(added), clocks
 
 
 def _same_steps(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """The steps with `step` the same on all ranks: the program's own number, else as their collectives tell."""
     if steps.is_empty() or steps.get_column("numbered").all():
         return steps
-    placed = _with_steps(rows, steps.with_columns(step="index")).drop_nulls(["match", "step"])
+    columns = [pl.col("member").cast(pl.Int64), pl.col("inside").cast(pl.Int64).alias("step"), "match", "rank"]
+    placed = rows.select(columns).drop_nulls(["match", "step"]).sort("rank", "match", maintain_order=True)
     if placed.is_empty():
         return steps
     base = placed.filter(pl.col("member") == placed.item(0, "member")).select("match", theirs="step").unique("match")
@@ -245,10 +325,20 @@ def _same_steps(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _with_steps(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The rows with the step that each begins in."""
-    line = steps.select("member", "step", at="start_ns", until="end_ns").sort("at")
-    told = rows.drop("step", strict=False).with_row_index("place").sort("start_ns")
-    told = told.join_asof(
-        line, left_on="start_ns", right_on="at", by="member", strategy="backward", check_sortedness=False
+    if steps.is_empty():
+        return rows.with_columns(step=pl.lit(None, dtype=pl.Int64))
+    counts = np.zeros(
+        int(steps.select(pl.max_horizontal(pl.col("member").max(), rows.get_column("member").max())).item()) + 2,
+        dtype=np.int64,
     )
-    inside = pl.when(pl.col("start_ns") < pl.col("until")).then("step")
-    return told.with_columns(step=inside).sort("place").drop("place", "at", "until")
+    by_member = steps.group_by("member").agg(pl.col("index").max() + 1)
+    counts[by_member.get_column("member").to_numpy() + 1] = by_member.get_column("index").to_numpy()
+    firsts = np.cumsum(counts)
+    numbers = np.zeros(firsts[-1] + 1, dtype=np.int64)
+    numbers[firsts[steps.get_column("member").to_numpy()] + steps.get_column("index").to_numpy()] = steps.get_column(
+        "step"
+    ).to_numpy()
+    inside = rows.get_column("inside")
+    at = firsts[rows.get_column("member").to_numpy()] + inside.fill_null(0).to_numpy()
+    told = rows.with_columns(step=pl.Series(numbers[np.minimum(at, len(numbers) - 1)]))
+    return told.with_columns(step=pl.when(pl.col("inside").is_not_null()).then("step"))

@@ -26,18 +26,16 @@ def lateness(job: Job) -> pl.DataFrame:
     Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
     it), second (the member that came before it) and second_number; by arrival.
     """
-    rows = job.rows.drop_nulls(["match", "last_rank"])
-    order = rows.with_columns(last=pl.col("rank") == pl.col("last_rank")).sort(
-        "match", "last", "corrected_ns", "rank", descending=[False, True, True, False]
+    rows = job.rows.filter(pl.col("last_rank").is_not_null())
+    last = pl.col("rank") == pl.col("last_rank")
+    others = rows.filter(~last)
+    costs = others.group_by("match").agg(cost_ns=pl.min_horizontal("exposed_wait_ns", "lateness_ns").sum())
+    before = others.filter(pl.col("arrival_ns") - pl.col("corrected_ns") == pl.col("lateness_ns"))
+    seconds = before.unique("match", keep="first", maintain_order=True).select(
+        "match", second="member", second_number="number", idle="exposed_wait_ns"
     )
-    found = order.group_by("match", maintain_order=True).agg(
-        pl.col("member", "number", "rank", "step", "lateness_ns", "arrival_ns").first(),
-        second=pl.col("member").get(1),
-        second_number=pl.col("number").get(1),
-        idle=pl.col("exposed_wait_ns").get(1),
-        cost_ns=pl.min_horizontal("exposed_wait_ns", "lateness_ns").slice(1).sum(),
-    )
-    found = found.sort("arrival_ns", "match")
+    found = rows.filter(last).select("match", "member", "number", "rank", "step", "lateness_ns", "arrival_ns")
+    found = found.join(costs, on="match", how="left").join(seconds, on="match", how="left").sort("arrival_ns", "match")
     behind: dict[int, tuple[int | None, int]] = {}
     new = []
     for member, step, late_ns, idle_ns in found.select("member", "step", "lateness_ns", "idle").iter_rows():

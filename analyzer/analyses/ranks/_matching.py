@@ -81,8 +81,8 @@ class Matches(NamedTuple):
 def matched(collectives: pl.DataFrame) -> Matches:
     """Matches the collectives of all ranks.
 
-    `collectives` has the columns of :data:`kanalyze.reduction.COLLECTIVES`, with `rank` and `clock`, the number of the
-    clock that the rank is timed by. All is done with numbers and by sorting: it is linear but for that.
+    `collectives` has the columns of :data:`kanalyze.reduction.COLLECTIVES` (`id` as a number), with `rank` and `clock`,
+    the number of the clock that the rank is timed by. All is done with numbers and sorting, with no loop over rows.
     """
     doubts: list[tuple[str, int, str]] = []
     rows = _in_order(collectives)
@@ -93,19 +93,22 @@ def matched(collectives: pl.DataFrame) -> Matches:
     for level, found in ((_ID, _by_id(rows)), (_SEQUENCE, _by_sequence(rows, told, doubts))):
         own = (key == 0) & (found != 0)
         key[own], how[own] = found[own], level
+    del found
     left = np.flatnonzero(key == 0)
     found = _by_order(told, left, doubts)
     key[left] = found
     how[left[found != 0]] = _ORDINAL
-    wrong = _disagreeing(told, key)
-    if wrong.any():
-        doubts.append(("collectives that ranks call by different kinds", int(wrong.sum()), _DIFFERENT))
-    key[wrong] = 0
-    match = _numbered(key, told)
+    runs = _sorted(key, told.rank)
+    bad = _disagreeing(told, key, runs)
+    if bad.any():
+        count = int(_lengths(runs.first, len(key))[bad].sum())
+        doubts.append(("collectives that ranks call by different kinds", count, _DIFFERENT))
+    match, order = _numbered(told, key, runs, bad)
+    del key, runs
     unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed).sum())
     if unnamed and told.ranks > 2:  # noqa: PLR2004 - two ranks have one group
         doubts.append(("collectives whose group is not recorded", unnamed, _UNNAMED))
-    return Matches(_ordered(rows, match, how), doubts)
+    return Matches(_ordered(rows, match, how, order), doubts)
 
 
 _NO_MATCH: Final = pl.lit(None, dtype=pl.Int64)
@@ -247,13 +250,13 @@ def _sorted(key: Keys, rank: Ints) -> _Runs:
 
 
 def _by_id(rows: pl.DataFrame) -> Keys:
-    """Keys by the name that the tool has for a collective on all ranks; none where it has one name for several."""
+    """Keys by the name that a collective has on all ranks, a number here; none where it is the name of several."""
     text = rows.get_column("id")
     found = np.zeros(rows.height, dtype=np.uint64)
     known = np.flatnonzero(text.is_not_null().to_numpy())
     if not len(known):
         return found
-    key = _key(_ID, text.drop_nulls().hash().to_numpy())
+    key = _key(_ID, text.drop_nulls().to_numpy())
     runs = _sorted(key, rows.get_column("rank").to_numpy()[known])
     several = np.maximum.reduceat(_lengths(runs.run, len(key)).repeat(_lengths(runs.run, len(key))), runs.first) > 1
     key[runs.order[several.repeat(_lengths(runs.first, len(key)))]] = 0
@@ -273,21 +276,22 @@ def _by_sequence(rows: pl.DataFrame, told: _Told, doubts: list[tuple[str, int, s
     known = np.flatnonzero((number.is_not_null() & ~pair).to_numpy())
     if not len(known):
         return found
-    numbers = number.fill_null(0).to_numpy()[known]
-    key = _key(_SEQUENCE, told.lane[known], numbers, told.kind[known])
+    key = _key(_SEQUENCE, told.lane[known], number.fill_null(0).to_numpy()[known], told.kind[known])
     runs = _sorted(key, told.rank[known])
     lengths = _lengths(runs.run, len(key))
+    if lengths.max() == 1:
+        found[known] = key
+        return found
     nth = np.arange(len(key)) - runs.run.repeat(lengths)
     each = lengths.repeat(lengths)
     uneven = np.minimum.reduceat(each, runs.first) != np.maximum.reduceat(each, runs.first)
     lost = runs.order[uneven.repeat(_lengths(runs.first, len(key)))]
     again = runs.order[nth > 0]
     key[again] = _key(_SEQUENCE, key[again], nth[nth > 0])
-    key[lost] = 0
     if len(lost):
         doubts.append(("collectives of which a rank lost some", len(lost), _SOME_LOST))
+    key[lost] = _LOST
     found[known] = key
-    found[known[lost]] = _LOST
     return found
 
 
@@ -466,50 +470,53 @@ def _agree(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools
     return np.asarray(same & (least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64)))
 
 
-def _disagreeing(told: _Told, key: Keys) -> Bools:
-    """The rows that are no one collective: of several kinds or sizes, twice on a rank, or more than their group has."""
-    wrong = np.zeros(len(key), dtype=np.bool_)
-    runs = _sorted(key, told.rank)
+def _disagreeing(told: _Told, key: Keys, runs: _Runs) -> Bools:
+    """The keys of what is no one collective: of several kinds or sizes, twice on a rank, or more than the group has."""
     counts = _lengths(runs.first, len(key))
 
     def differ(values: Ints) -> Bools:
-        own = values[runs.order]
-        return np.asarray(np.minimum.reduceat(own, runs.first) != np.maximum.reduceat(own, runs.first))
+        return np.asarray(np.minimum.reduceat(values, runs.first) != np.maximum.reduceat(values, runs.first))
 
-    ranks = np.add.reduceat(np.isin(np.arange(len(key)), runs.run).astype(np.int64), runs.first)
+    begins = np.zeros(len(key), dtype=np.int64)
+    begins[runs.run] = 1
+    ranks = np.add.reduceat(begins, runs.first)
     size = np.maximum.reduceat(told.size[runs.order], runs.first)
-    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind)
-    known = told.even & (told.what != _UNKNOWN)
-    some = np.maximum.reduceat(np.where(known, told.what, _UNKNOWN)[runs.order], runs.first)
-    bad |= differ(np.where(known, told.what, some.repeat(counts)[np.argsort(runs.order)])) & (some != _UNKNOWN)
-    wrong[runs.order] = bad.repeat(counts)
-    return wrong & (key > _LOST)
+    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[runs.order])
+    sized = np.where(told.even, told.what, _UNKNOWN)[runs.order]
+    some = np.maximum.reduceat(sized, runs.first).repeat(counts)
+    bad |= differ(np.where(sized == _UNKNOWN, some, sized))
+    return np.asarray(bad & (key[runs.order[runs.first]] > _LOST))
 
 
 #: Kinds of which all ranks give as much.
 _EVEN: Final = ("all_reduce", "reduce", "broadcast")
 
 
-def _numbered(key: Keys, told: _Told) -> Ints:
-    """The number of the collective of each row, dense from 0 on by first start; -1 for what has no partner."""
-    runs = _sorted(key, told.rank)
+def _numbered(told: _Told, key: Keys, runs: _Runs, bad: Bools) -> tuple[Ints, Ints]:
+    """The number of the collective of each row, dense from 0 on by first start; -1 for what has no partner.
+
+    And the rows in the order of these numbers and of ranks, those without a partner last.
+    """
     counts = _lengths(runs.first, len(key))
     size = np.maximum.reduceat(told.size[runs.order], runs.first)
-    real = (key[runs.order[runs.first]] > _LOST) & ((counts > 1) | (size == 1))
+    real = (key[runs.order[runs.first]] > _LOST) & ((counts > 1) | (size == 1)) & ~bad
     begun = np.minimum.reduceat(told.start[runs.order], runs.first)
-    by_start = np.lexsort((runs.order[runs.first], begun))
-    by_start = by_start[real[by_start]]
+    keys = np.lexsort((runs.order[runs.first], begun))
+    keys = keys[real[keys]]
     number = np.full(len(counts), -1)
-    number[by_start] = np.arange(len(by_start))
+    number[keys] = np.arange(len(keys))
     match = np.empty(len(key), dtype=np.int64)
     match[runs.order] = number.repeat(counts)
-    return match
+    ends = np.cumsum(counts[keys])
+    places = np.arange(ends[-1] if len(ends) else 0) + (runs.first[keys] - (ends - counts[keys])).repeat(counts[keys])
+    return match, np.r_[runs.order[places], np.flatnonzero(match < 0)]
 
 
-def _ordered(rows: pl.DataFrame, match: Ints, how: npt.NDArray[np.int8]) -> pl.DataFrame:
+def _ordered(rows: pl.DataFrame, match: Ints, how: npt.NDArray[np.int8], order: Ints) -> pl.DataFrame:
     """The rows by match and rank, what has no partner last."""
-    order = np.argsort(np.where(match < 0, _FAR, match), kind="stable")
-    told = rows[order].with_columns(match=pl.Series(match[order]), how=pl.Series(how[order]))
+    told = rows.drop("ranks", "id", "sequence")[order].with_columns(
+        match=pl.Series(match[order]), how=pl.Series(how[order])
+    )
     known = pl.col("match") >= 0
     names = pl.col("how").replace_strict(_NAMES, default=None, return_dtype=pl.Enum([*_NAMES.values()]))
-    return told.with_columns(match=pl.when(known).then("match"), how=pl.when(known).then(names).cast(pl.String))
+    return told.with_columns(match=pl.when(known).then("match"), how=pl.when(known).then(names))

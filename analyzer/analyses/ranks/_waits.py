@@ -5,9 +5,15 @@ Definition: docs/definitions.md, section 11, "Waiting and transferring".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ints = npt.NDArray[np.int64]
 
 #: Below this share of waiting a collective is bound by its transfer, above that one by skew.
 _LITTLE: Final = 0.25
@@ -28,88 +34,126 @@ _SCATTERS: Final = ("reduce_scatter", "scatter")
 _NS_PER_S: Final = 1_000_000_000
 
 
+#: Before all times.
+_FAR: Final = 1 << 62
+
+
 def with_waits(rows: pl.DataFrame) -> pl.DataFrame:
     """Adds what each matched collective waited and transferred.
 
-    `rows` has `match`, `rank`, `offset_ns` and `error_ns` beside the columns of
-    :data:`kanalyze.reduction.COLLECTIVES`. Added are corrected_ns (start by the clock of reference), arrival_ns (of the
-    last rank), wait_ns, transfer_ns, moved_ns (how long the collective as a whole transferred), by_shortest (whether
-    that is the shortest duration, since clocks do not tell), last_rank, lateness_ns, present, share and class.
+    `rows` has `match`, `rank`, `clock`, `offset_ns` and `error_ns` beside the columns of
+    :data:`kanalyze.reduction.COLLECTIVES`, by match and rank, those without a match last. Added are corrected_ns (start
+    by the clock of reference), arrival_ns (of the last rank), wait_ns, transfer_ns, moved_ns (how long the collective
+    as a whole transferred), by_shortest (whether that is the shortest duration, since clocks do not tell), last_rank,
+    lateness_ns, doubt_ns, present and class.
     """
     told = rows.with_columns(corrected_ns=pl.col("start_ns") - pl.col("offset_ns"))
-    told = told.with_columns(left_ns=pl.col("corrected_ns") + pl.col("dur_ns"))
-    matched = pl.col("match").is_not_null()
-    # ranks on the clock of reference have no error among themselves, nor have those on another one
-    one_clock = pl.col("clock").n_unique().over("match") == 1
-    told = told.with_columns(
-        arrival_ns=pl.when(matched).then(pl.col("corrected_ns").max().over("match")),
-        ended_ns=pl.when(matched).then(pl.col("left_ns").max().over("match")),
-        present=pl.len().over("match"),
-        doubt_ns=pl.when(one_clock).then(0).otherwise(pl.col("error_ns").max().over("match")),
-    )
-    wait = pl.when(matched).then(_wait("arrival_ns"))
-    told = told.with_columns(wait_ns=wait, transfer_ns=pl.col("dur_ns") - wait)
-    moved = pl.col("ended_ns") - pl.col("arrival_ns")
-    unsure = 2 * pl.col("doubt_ns") > moved
-    told = told.with_columns(
-        moved_ns=pl.when(unsure).then(pl.col("dur_ns").min().over("match")).otherwise(moved),
-        by_shortest=unsure,
-    )
-    return _with_last(_with_class(told))
-
-
-def _wait(arrival: str) -> pl.Expr:
-    """How much of its duration a rank spends until the last one has come."""
-    return pl.min_horizontal(pl.max_horizontal(pl.col(arrival) - pl.col("corrected_ns"), 0), "dur_ns")
-
-
-def _with_class(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds the share of waiting in the durations of all ranks, and the class that it gives within all doubts."""
-    doubtful = rows.with_columns(
-        early=pl.col("arrival_ns") - pl.col("doubt_ns"), late=pl.col("arrival_ns") + pl.col("doubt_ns")
-    )
-    whole = pl.col("dur_ns").sum().over("match")
-    shares = {
-        "share": pl.col("wait_ns").sum().over("match") / whole,
-        "least": _wait("early").sum().over("match") / whole,
-        "most": _wait("late").sum().over("match") / whole,
+    known = told.head(told.height - told.get_column("match").null_count())
+    if known.is_empty():
+        nothing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _ADDED.items()]
+        return told.with_columns(nothing).with_columns(pl.lit(CANNOT_TELL, dtype=_ADDED["class"]).alias("class"))
+    timed = _Timed(known)
+    wait = timed.wait(timed.arrival)
+    shortest = timed.least(timed.dur)
+    moved = timed.most(timed.came + timed.dur) - timed.arrival
+    unsure = 2 * timed.doubt > moved
+    last, lateness = timed.last()
+    whole = timed.whole
+    told_last = pl.Series(whole & (lateness >= 0))
+    columns = {"wait_ns": pl.Series(wait), "transfer_ns": pl.Series(timed.dur - wait)}
+    of_matches = {
+        "arrival_ns": pl.Series(timed.arrival),
+        "moved_ns": pl.Series(np.where(unsure, shortest, moved)),
+        "by_shortest": pl.Series(unsure),
+        "doubt_ns": pl.Series(timed.doubt),
+        "present": pl.Series(timed.counts),
+        "last_rank": pl.Series(last, dtype=pl.Int64).set(~told_last, None),
+        "lateness_ns": pl.Series(lateness, dtype=pl.Int64).set(~told_last, None),
+        "class": _classes(timed, wait),
     }
-    told = doubtful.with_columns(**shares)
-    classes = {name: _class(name) for name in shares}
-    known = (classes["least"] == classes["most"]) & (pl.col("present") >= pl.col("size").fill_null(0))
-    named = pl.when(pl.col("match").is_not_null() & known).then(classes["share"]).otherwise(pl.lit(CANNOT_TELL))
-    return told.with_columns(named.alias("class")).drop("early", "late", "least", "most")
+    columns |= {name: one.gather(timed.which) for name, one in of_matches.items()}
+    left = told.height - known.height
+    added = [
+        columns[name].cast(dtype).extend_constant(None if name != "class" else CANNOT_TELL, left).alias(name)
+        for name, dtype in _ADDED.items()
+    ]
+    return told.with_columns(added)
 
 
-def _class(share: str) -> pl.Expr:
-    return (
-        pl.when(pl.col(share) < _LITTLE)
-        .then(pl.lit(TRANSFER_BOUND))
-        .when(pl.col(share) > _MUCH)
-        .then(pl.lit(SKEW_BOUND))
-        .otherwise(pl.lit(MIXED))
-    )
+_ADDED: Final[dict[str, pl.DataType]] = {
+    "arrival_ns": pl.Int64(),
+    "wait_ns": pl.Int64(),
+    "transfer_ns": pl.Int64(),
+    "moved_ns": pl.Int64(),
+    "by_shortest": pl.Boolean(),
+    "doubt_ns": pl.Int64(),
+    "present": pl.Int64(),
+    "last_rank": pl.Int64(),
+    "lateness_ns": pl.Int64(),
+    "class": pl.Enum([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL]),
+}
 
 
-def _with_last(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds the rank that came last and by how much, where clocks tell the two last apart and no rank is missing."""
-    order = rows.drop_nulls("match").sort("match", "corrected_ns", "rank", descending=[False, True, False])
-    firsts = order.group_by("match", maintain_order=True).agg(
-        last_rank=pl.col("rank").first(),
-        last=pl.col("corrected_ns").first(),
-        second=pl.col("corrected_ns").get(1, null_on_oob=True),
-        same=pl.col("clock").first() == pl.col("clock").get(1, null_on_oob=True),
-        doubt=pl.col("error_ns").head(2).sum(),
-        whole=pl.len() >= pl.col("size").max().fill_null(0),
-    )
-    lateness = pl.col("last") - pl.col("second")
-    sure = (lateness > pl.when("same").then(0).otherwise("doubt")) & pl.col("whole")
-    told = firsts.select(
-        "match",
-        last_rank=pl.when(sure).then("last_rank"),
-        lateness_ns=pl.when(sure).then(lateness),
-    )
-    return rows.join(told, on="match", how="left", maintain_order="left")
+class _Timed:
+    """The matched collectives as arrays; those of matches have an element per match, the others one per row."""
+
+    def __init__(self, rows: pl.DataFrame) -> None:
+        match = rows.get_column("match").to_numpy()
+        self.first = np.flatnonzero(np.diff(match, prepend=-1))
+        self.counts = np.diff(self.first, append=len(match))
+        self.which = np.repeat(np.arange(len(self.first)), self.counts)
+        self.came = rows.get_column("corrected_ns").to_numpy()
+        self.dur = rows.get_column("dur_ns").to_numpy()
+        self.clock = rows.get_column("clock").to_numpy()
+        self.error = rows.get_column("error_ns").to_numpy()
+        self.rank = rows.get_column("rank").to_numpy()
+        self.arrival = self.most(self.came)
+        # ranks on the clock of reference have no error among themselves, nor have those on another one
+        one_clock = self.least(self.clock) == self.most(self.clock)
+        self.doubt = np.where(one_clock, 0, self.most(self.error))
+        self.whole = self.counts >= self.most(rows.get_column("size").fill_null(0).to_numpy())
+
+    def most(self, values: Ints) -> Ints:
+        """The most of each match."""
+        return np.asarray(np.maximum.reduceat(values, self.first))
+
+    def least(self, values: Ints) -> Ints:
+        """The least of each match."""
+        return np.asarray(np.minimum.reduceat(values, self.first))
+
+    def sums(self, values: Ints) -> Ints:
+        """The sum of each match."""
+        return np.asarray(np.add.reduceat(values, self.first))
+
+    def wait(self, arrival: Ints) -> Ints:
+        """How much of its duration each rank spends until the last one has come."""
+        return np.asarray(np.minimum(np.maximum(arrival[self.which] - self.came, 0), self.dur))
+
+    def last(self) -> tuple[Ints, Ints]:
+        """The rank that came last to each match and by how much; less than 0 where clocks do not tell who it was."""
+        places = np.arange(len(self.came))
+        at = self.least(np.where(self.came == self.arrival[self.which], places, len(places)))
+        others = self.came.copy()
+        others[at] = -_FAR
+        second = self.most(others)
+        apart = self.clock != self.clock[at][self.which]
+        others += np.where(apart, self.error + self.error[at][self.which], 0)
+        others[at] = -_FAR
+        sure = (self.arrival > self.most(others)) & (self.counts > 1)
+        return self.rank[at], np.where(sure, self.arrival - np.where(sure, second, 0), -1)
+
+
+def _classes(timed: _Timed, wait: Ints) -> pl.Series:
+    """The class of each match, by the share of waiting in the durations of all ranks, where all doubts give one."""
+    durations = np.maximum(timed.sums(timed.dur), 1)
+    arrivals = (timed.arrival - timed.doubt, timed.arrival + timed.doubt)
+    least, most = (timed.sums(timed.wait(one)) / durations for one in arrivals)
+    codes = [
+        (share >= _LITTLE).astype(np.int64) + (share > _MUCH) for share in (timed.sums(wait) / durations, least, most)
+    ]
+    known = (codes[1] == codes[2]) & timed.whole
+    names = pl.Series([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL], dtype=_ADDED["class"])
+    return names.gather(np.where(known, codes[0], 3))
 
 
 def with_bandwidth(rows: pl.DataFrame) -> pl.DataFrame:
@@ -156,20 +200,22 @@ def _factor(size: pl.Expr) -> pl.Expr:
     )
 
 
-def exposed(rows: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """The exposed pieces of each collective, split where the last rank came.
+def exposed(pieces: pl.DataFrame, until: Ints) -> tuple[Ints, Ints, pl.DataFrame]:
+    """The exposed pieces of collectives, split where the last rank came.
 
-    Columns: member, number, step, exposed_wait_ns, exposed_transfer_ns and, of what has no match, unmatched_ns.
+    `pieces` has `at`, the place of the collective in `until`, which is when the last rank came to it by the clock of
+    the rank itself; -1 without a match. Returned are exposed waiting and exposed transfer by place, and their sums by
+    member and step: exposed_wait_ns, exposed_transfer_ns and, of what has no match, unmatched_ns.
     """
-    arrival = pl.col("arrival_ns") + pl.col("offset_ns")  # by the clock of the rank itself
-    known = pieces.join(
-        rows.select("member", "number", until=arrival), on=["member", "number"], how="left", maintain_order="left"
+    at = pieces.get_column("at").to_numpy()
+    start, end, came = pieces.get_column("start_ns").to_numpy(), pieces.get_column("end_ns").to_numpy(), until[at]
+    known = came >= 0
+    waits = np.where(known, np.maximum(np.minimum(end, came) - start, 0), 0)
+    moves = np.where(known, end - start - waits, 0)
+    parts = [np.zeros(len(until), dtype=np.int64) for _ in range(2)]
+    for part, ns in zip(parts, (waits, moves), strict=True):
+        np.add.at(part, at, ns)
+    told = pieces.select("member", "step").with_columns(
+        exposed_wait_ns=waits, exposed_transfer_ns=moves, unmatched_ns=np.where(known, 0, end - start)
     )
-    ns, matched = pl.col("end_ns") - pl.col("start_ns"), pl.col("until").is_not_null()
-    wait = (pl.min_horizontal("end_ns", "until") - pl.col("start_ns")).clip(lower_bound=0)
-    told = known.with_columns(wait=pl.when(matched).then(wait).otherwise(0))
-    return told.group_by("member", "number", "step").agg(
-        exposed_wait_ns=pl.col("wait").sum(),
-        exposed_transfer_ns=(ns - pl.col("wait")).filter(matched).sum(),
-        unmatched_ns=ns.filter(~matched).sum(),
-    )
+    return parts[0], parts[1], told.group_by("member", "step").agg(pl.all().sum())

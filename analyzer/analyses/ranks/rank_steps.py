@@ -59,8 +59,8 @@ def rank_steps(job: Job) -> pl.DataFrame:
     )
     exposed = (
         job.exposed.drop_nulls("step")
-        .group_by("member", index="step")
-        .agg(pl.col("exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns").sum())
+        .select(pl.col("member", "step").cast(pl.Int64), "exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns")
+        .rename({"step": "index"})
     )
     steps = steps.join(exposed, on=["member", "index"], how="left")
     late = _late(job)

@@ -64,7 +64,8 @@ def ranks(job: Job) -> pl.DataFrame:
     wide = parts.pivot("bucket", index="member", values="ns", on_columns=list(BUCKETS))
     wide = wide.select("member", pl.col(_PARTS).name.suffix("_ns"))
     hidden = (
-        job.rows.join(rows.select("rank", "step"), on=["rank", "step"], how="semi")
+        job.rows.select("rank", "step", "dur_ns", "exposed_ns")
+        .join(rows.select("rank", "step"), on=["rank", "step"], how="semi")
         .group_by("rank")
         .agg(hidden_ns=(pl.col("dur_ns") - pl.col("exposed_ns")).sum())
     )
