@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import count
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
@@ -284,14 +285,11 @@ def _host_in(report: str) -> str | None:
     return found[1] if found else None
 
 
-def _numbers(ranks: pl.DataFrame) -> pl.Expr | pl.Series:
-    """The number of each rank: as recorded, else by order."""
-    recorded = ranks.get_column("rank")
-    if recorded.null_count() == 0 and ranks.group_by("report").len().get_column("len").max() == 1:
-        return recorded
-    if recorded.null_count() == 0 and recorded.n_unique() == len(recorded):
-        return recorded
-    return pl.Series("rank", range(len(recorded)), dtype=pl.Int64)
+def _numbers(ranks: pl.DataFrame) -> pl.Series:
+    """The number of each rank: as recorded, else the next one that is free, in the order of the reports."""
+    recorded = ranks.get_column("rank").to_list()
+    free = (number for number in count() if number not in {*recorded})
+    return pl.Series("rank", [next(free) if one is None else one for one in recorded], dtype=pl.Int64)
 
 
 def _timed(rows: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, Clocks]:
