@@ -138,9 +138,9 @@ def job_of(reductions: Iterable[Reduction], *, one_host: bool = False) -> Job:
 def _summed(doubts: list[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...]:
     """The doubts, those of one check as one."""
     sums: dict[tuple[str, str], int] = {}
-    for check, count, effect in doubts:
-        sums[check, effect] = sums.get((check, effect), 0) + count
-    return tuple((check, count, effect) for (check, effect), count in sums.items())
+    for check, number, effect in doubts:
+        sums[check, effect] = sums.get((check, effect), 0) + number
+    return tuple((check, number, effect) for (check, effect), number in sums.items())
 
 
 def _of_ranks(rows: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
@@ -288,7 +288,8 @@ def _host_in(report: str) -> str | None:
 def _numbers(ranks: pl.DataFrame) -> pl.Series:
     """The number of each rank: as recorded, else the next one that is free, in the order of the reports."""
     recorded = ranks.get_column("rank").to_list()
-    free = (number for number in count() if number not in {*recorded})
+    taken = {*recorded}
+    free = (number for number in count() if number not in taken)
     return pl.Series("rank", [next(free) if one is None else one for one in recorded], dtype=pl.Int64)
 
 
