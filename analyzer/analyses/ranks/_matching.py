@@ -108,6 +108,7 @@ def matched(collectives: pl.DataFrame) -> Matches:
     unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed).sum())
     if unnamed and told.ranks > 2:  # noqa: PLR2004 - two ranks have one group
         doubts.append(("collectives whose group is not recorded", unnamed, _UNNAMED))
+    del told
     return Matches(_ordered(rows, match, how, order), doubts)
 
 
@@ -164,29 +165,22 @@ def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _told(rows: pl.DataFrame) -> _Told:
+    told = rows.select("rank", "kind", "group", "size", "ranks", "source", "target", "stream", "in_bytes", "out_bytes")
     pair = pl.col("kind").is_in(POINT_TO_POINT)
     known = pl.col("source").is_not_null() & pl.col("target").is_not_null()
     unnamed = pl.col("group").is_null()
     # what is sent between ranks that are not told is in a lane of its own, that of its rank
     stray = pair & ~known & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
-    streams = rows.select("rank", "stream").unique().with_columns(
-        order=pl.col("stream").rank("dense").over("rank").fill_null(0).cast(pl.Int64)
-    )  # fmt: skip
-    told = rows.select("rank", "kind", "group", "size", "ranks", "source", "target", "stream", "in_bytes", "out_bytes")
-    order = told.select("rank", "stream").join(
-        streams, on=["rank", "stream"], how="left", nulls_equal=True, maintain_order="left"
+    size = told.get_column("size").fill_null(0).to_numpy()
+    parts = (
+        told.select(pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int32).fill_null(_UNKNOWN)).to_series()
+        for name in ("group", "ranks")
     )
-    parts = told.select(
-        group="group",
-        size=pl.col("size").fill_null(0),
-        ranks="ranks",
-        source=pl.when(pair & known).then("source"),
-        target=pl.when(pair & known).then("target"),
-        order=pl.when(unnamed).then(order.get_column("order")),
-        stray=pl.when(stray).then("rank"),
+    numbers = (
+        told.select(pl.when(wanted).then(name).fill_null(_UNKNOWN)).to_series()
+        for name, wanted in (("source", pair & known), ("target", pair & known), ("rank", stray))
     )
-    lanes = parts.unique(maintain_order=True).with_row_index("lane")
-    lane = parts.join(lanes, on=parts.columns, how="left", nulls_equal=True, maintain_order="left").get_column("lane")
+    lane = _key(0, size, *(one.to_numpy() for one in (*parts, *numbers)), _streams(told, unnamed)).view(np.int64)
     names = told.get_column("kind").unique().sort().to_list()
     codes = {name: names.index(name) if name not in POINT_TO_POINT else len(names) for name in names}
     kind = told.get_column("kind").replace_strict(codes, return_dtype=pl.Int64).to_numpy()
@@ -198,13 +192,13 @@ def _told(rows: pl.DataFrame) -> _Told:
     uneven = told.select(pl.col("kind").is_in(_UNEVEN)).to_series().to_numpy()
     return _Told(
         rank=rows.get_column("rank").to_numpy(),
-        lane=lane.cast(pl.Int64).to_numpy(),
+        lane=lane,
         unnamed=told.select(unnamed).to_series().to_numpy(),
         kind=kind,
         what=np.where(uneven, kind << _SIZE_BITS, sized),
         pair=kind == len(names),
         even=told.select(pl.col("kind").is_in(_EVEN)).to_series().to_numpy(),
-        size=parts.get_column("size").to_numpy(),
+        size=size,
         start=start,
         end=start + rows.get_column("dur_ns").to_numpy(),
         enters=enters,
@@ -212,6 +206,17 @@ def _told(rows: pl.DataFrame) -> _Told:
         clock=rows.get_column("clock").to_numpy(),
         ranks=rows.get_column("rank").n_unique(),
     )
+
+
+def _streams(told: pl.DataFrame, unnamed: pl.Expr) -> Ints:
+    """The place of the stream among those of its rank, where no group is recorded; else 0."""
+    if not told.get_column("group").null_count():
+        return np.zeros(told.height, dtype=np.int64)
+    streams = told.select("rank", "stream").unique().with_columns(
+        order=pl.col("stream").rank("dense").over("rank").fill_null(0).cast(pl.Int64)
+    )  # fmt: skip
+    every = told.join(streams, on=["rank", "stream"], how="left", nulls_equal=True, maintain_order="left")
+    return every.select(pl.when(unnamed).then("order").fill_null(0)).to_series().to_numpy()
 
 
 def _key(level: int, *parts: Ints | Keys) -> Keys:
