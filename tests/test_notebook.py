@@ -9,9 +9,9 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.device import kernels as module
-from kanalyze.errors import IncomparableError
+from kanalyze.errors import IncomparableError, NoJobError, ReportNotFoundError, UnknownNameError
 from kanalyze.readers import read
-from support.command import ADD, ADD_UM, SAMPLES, TORCH
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
 VOID = {"br", "meta"}
 
@@ -190,3 +190,48 @@ def test_a_least_effect_and_a_floor_decide_what_counts():
 def test_what_cannot_be_compared_is_refused(error, base, options):
     with pytest.raises(error):
         kanalyze.compare(base, ADD, **options)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Two ranks of one report."""
+    return kanalyze.ranks(REPORTS / "nccl.sqlite")
+
+
+def test_a_job_has_frames(ranks):
+    for name in ("collectives", "collective_summary", "ranks", "rank_steps", "clocks"):
+        assert getattr(ranks, name).equals(ranks.tables[name])
+    assert ranks.ranks["rank"].to_list() == [0, 1]
+    assert (ranks.world_size, ranks.missing, ranks.left_out) == (2, [], [])
+    assert ranks.doubts.columns == ["check", "count", "effect"]
+    assert ranks.doubts.height == len(ranks.job.doubts)
+    assert repr(ranks) == "<Job of 2 ranks, 2 read>"
+    with pytest.raises(UnknownNameError, match="no table of a job 'clock'"):
+        ranks.table("clock")
+
+
+def test_a_job_shows_its_page(ranks):
+    text = " ".join(text_of(ranks._repr_html_()).split())
+    assert "2 ranks" in text
+    assert "NVIDIA H200" in text
+    assert " ms" in text_of(ranks.ranks._repr_html_())
+
+
+def test_a_job_is_of_reports_and_paths_and_tells_what_is_left_out(ranks, tmp_path):
+    with kanalyze.read(REPORTS / "nccl.sqlite") as report:
+        assert kanalyze.ranks(report).ranks.equals(ranks.ranks)
+    found = kanalyze.ranks(REPORTS / "nccl.sqlite", str(tmp_path / "<none>.json"))
+    assert [type(error) for error in found.left_out] == [ReportNotFoundError]
+    assert "Left out: " in text_of(found._repr_html_())
+    assert "<none>" not in found._repr_html_()
+
+
+def test_what_is_no_job_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="takes reports and paths, not int"):
+        kanalyze.ranks(1)
+    with pytest.raises(ReportNotFoundError):
+        kanalyze.ranks(tmp_path / "none.json")
+    with pytest.raises(NoJobError):
+        kanalyze.ranks(REPORTS / "empty.sqlite")
+    with pytest.raises(NoJobError):
+        kanalyze.ranks()

@@ -46,7 +46,8 @@ def test_reports_and_reductions_of_them_count_once(out):
     run("reduce", NCCL, "-o", out)
     assert run("show", "ranks", out, NCCL).text == run("show", "ranks", NCCL).text
     one = next(out.iterdir())
-    assert run("show", "ranks", one).text == run("show", "ranks", NCCL).text
+    told = run("show", "ranks", one)
+    assert (told.text, told.error) == (run("show", "ranks", NCCL).text, "")
     both = run("show", "ranks", out, DDP, "--format", "json")
     assert len(json.loads(both.text)) == 3
 
@@ -58,6 +59,20 @@ def test_reductions_beside_their_reports(tmp_path):
     run("reduce", tmp_path / "ddp.json.gz", "-o", tmp_path)
     assert run("show", "collectives", tmp_path, "--format", "csv").text == before
     assert run("summarize", tmp_path).status == 0
+
+
+def test_other_commands_say_what_it_is(out):
+    run("reduce", NCCL, "-o", out)
+    for path in (out, *out.iterdir()):
+        message, remedy = refused(run("summarize", path))
+        assert message == f"{path}: what `kanalyze reduce` left, not a report that kanalyze reads."
+        assert f"`kanalyze ranks {path}`" in remedy
+
+
+def test_a_collective_of_what_is_kept_is_drawn(out):
+    run("reduce", NCCL, "-o", out)
+    words = ("show", "collectives", "--one", 3)
+    assert run(*words, out).text == run(*words, NCCL).text != ""
 
 
 def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):

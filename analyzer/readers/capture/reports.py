@@ -69,7 +69,7 @@ def reports_in_folder(path: Path) -> list[Path]:
     Folders in it count where they are reports, such as captures. Of a report of nsys and its export beside it there is
     only the export.
     """
-    if not _is_folder(path) or read_capture.accepts(path, b""):
+    if not _is_folder(path) or read_capture.accepts(path, b"") or is_reduction(path):
         return []
     with readable(path):
         entries = sorted(path.iterdir())

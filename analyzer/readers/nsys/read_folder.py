@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.nsys.report import report_of, shows_nsys
 from kanalyze.readers.storage.table_folder import FORMS, TableFolder, tables_in
+from kanalyze.reduction_files import is_reduction
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def accepts(path: Path, head: bytes) -> bool:
     """Whether `path` is a folder of table files, or one such file (:func:`open_report` checks that they are nsys')."""
     if path.is_dir():
-        return any(tables_in(path, form) for form in FORMS)
+        return any(tables_in(path, form) for form in FORMS) and not is_reduction(path)
     return any(path.suffix == form.suffix and head.startswith(form.magic) for form in FORMS)
 
 
