@@ -112,9 +112,7 @@ def _first_bytes(path: Path) -> bytes:
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
     if path.is_dir():
-        from kanalyze.reduction_files import reductions_at  # noqa: PLC0415 - for mistakes only
-
-        if reductions_at(path):
+        if import_module("kanalyze.reduction_files").reductions_at(path):  # with polars, for mistakes only
             remedy = f"See it with `{outlets.command('kanalyze', 'ranks', path)}`, or give the reports themselves."
             return UnknownFormatError.of(path, "what `kanalyze reduce` left", remedy)
         return UnknownFormatError.of(path, "a folder without tables")
