@@ -9,6 +9,7 @@ took. A table of the collectives of all ranks is printed only by `--rows`, which
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def write(folder: Path, ranks: int, recorded: str, *, mixed: bool) -> None:
     plan = Plan(
         ranks=ranks,
         hosts=-(-ranks // OF_HOST),
-        tp=OF_HOST,
+        tp=math.gcd(ranks, OF_HOST),
         steps=COLLECTIVES // len(ops),
         ops=ops,
         stragglers=(Straggler(ranks // 2, 100, 120, 4_000_000, "host"),),

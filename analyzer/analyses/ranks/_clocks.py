@@ -99,8 +99,11 @@ def clocks_of(rows: pl.DataFrame, reference: int, origin_ns: int) -> Clocks:
     parts = len(middle)
     origins = np.arange(parts) * number + reference
     low, high = _bounds(found, origins, parts * number)
-    low, high = _drifting(low, high, middle, number)
     broken = (low > high).reshape(parts, number).any(axis=1)
+    # what cannot be true says nothing of the parts beside it
+    untold = broken.repeat(number) & ~np.isin(np.arange(parts * number), origins)
+    low, high = _drifting(np.where(untold, -_FAR, low), np.where(untold, _FAR, high), middle, number)
+    broken |= (low > high).reshape(parts, number).any(axis=1)
     offset, spread = _estimates(found._replace(start=start, end=end), origins, low, high)
     half = (DRIFT * (edges[1:] - edges[:-1]) / 2).astype(np.int64)
     half = np.where(np.arange(number)[None, :] == reference, 0, half[:, None]).ravel()
@@ -130,23 +133,25 @@ def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
     """Lower and upper bounds of the offset of each node: longest paths from the clock of reference, and to it."""
     low, high = np.full(nodes, -_FAR, dtype=np.int64), np.full(nodes, _FAR, dtype=np.int64)
     low[origins], high[origins] = 0, 0
+    stuck = np.zeros(len(rows.node), dtype=np.bool_)
     for _ in range(_ROUNDS):
         # theta_b >= theta_a + start_b - end_a, for a that leaves after b entered
         reached = np.where(rows.leaves & (low[rows.node] > -_FAR // 2), rows.end - low[rows.node], _FAR)
         least = np.minimum.reduceat(reached, rows.first)[rows.match]
-        fair = rows.enters & (least < _FAR // 2)
+        fair = rows.enters & (least < _FAR // 2) & ~stuck
         new_low = low.copy()
         np.maximum.at(new_low, rows.node[fair], rows.start[fair] - least[fair])
         entered = np.where(rows.enters & (high[rows.node] < _FAR // 2), high[rows.node] - rows.start, _FAR)
         most = np.minimum.reduceat(entered, rows.first)[rows.match]
-        fair = rows.leaves & (most < _FAR // 2)
+        fair = rows.leaves & (most < _FAR // 2) & ~stuck
         new_high = high.copy()
         np.minimum.at(new_high, rows.node[fair], rows.end[fair] + most[fair])
         if (new_low == low).all() and (new_high == high).all():
             break
         low, high = new_low, new_high
-        if (low > high).any():
-            break
+        # a part that cannot be true would go on for ever; the others are not held up by it
+        wrong = np.flatnonzero((low > high).reshape(len(origins), -1).any(axis=1))
+        stuck = np.isin(rows.node // (nodes // len(origins)), wrong)
     return low, high
 
 

@@ -226,3 +226,17 @@ def test_sends_between_ranks_that_are_not_recorded_are_not_matched():
     rows = job_of([*made.reductions()]).rows
     assert rows.filter(pl.col("kind") == "all_reduce").get_column("match").null_count() == 0
     assert rows.filter(pl.col("kind") != "all_reduce").get_column("match").drop_nulls().is_empty()
+
+
+def test_a_clock_that_jumps_does_not_hold_up_the_other_parts():
+    """Pairs of hosts in a row: it takes several rounds to come from the first to the last."""
+    ops = (Op("all_reduce", "tp"), Op("all_reduce", "dp"))
+    made = play(Plan(ranks=8, hosts=8, steps=100, ops=ops, tp=2))
+    found = [*made.reductions()]
+    jumps = pl.col("start_ns") + pl.when(pl.col("number").is_between(4, 12)).then(3_000_000 * (pl.col("number") % 2))
+    rows = found[1].collectives.with_columns(start_ns=pl.coalesce(jumps, "start_ns"))
+    job = job_of([found[0], replace(found[1], collectives=rows), *found[2:]])
+    assert job.clocks.broken == (0,)
+    later = job.table("clocks").filter(pl.col("part") > 0)
+    assert later.height > 8
+    assert later.get_column("low_ns").null_count() == 0
