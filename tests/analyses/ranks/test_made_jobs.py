@@ -7,8 +7,10 @@ import polars as pl
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.ranks._clocks import _bounds, _Rows
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._lateness import causes, lateness
+from kanalyze.analyses.ranks._matching import shows
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
 #: A step in which some leave before others have come.
@@ -240,3 +242,55 @@ def test_a_clock_that_jumps_does_not_hold_up_the_other_parts():
     later = job.table("clocks").filter(pl.col("part") > 0)
     assert later.height > 8
     assert later.get_column("low_ns").null_count() == 0
+
+
+def longest_paths(rows, clocks):
+    """Least offsets of clocks to the first, by all pairs of rows and Floyd and Warshall."""
+    least = np.full((clocks, clocks), -(1 << 60))
+    np.fill_diagonal(least, 0)
+    for a in range(len(rows.match)):
+        for b in np.flatnonzero(rows.match == rows.match[a]):
+            if rows.leaves[a] and rows.enters[b]:
+                one, other = rows.node[a], rows.node[b]
+                least[one, other] = max(least[one, other], rows.start[b] - rows.end[a])
+    for middle in range(clocks):
+        least = np.maximum(least, least[:, [middle]] + least[[middle], :])
+    return least
+
+
+@given(plans(recorded=("id",)))
+def test_bounds_are_longest_paths(plan):
+    job = job_of([*play(replace(plan, steps=min(plan.steps, 4))).reductions()])
+    told = job.rows.drop_nulls("match")
+    match = told.get_column("match").to_numpy()
+    start = told.get_column("start_ns").to_numpy() - told.get_column("start_ns").min()
+    end = start + told.get_column("dur_ns").to_numpy()
+    node = told.get_column("clock").to_numpy()
+    first = np.flatnonzero(np.diff(match, prepend=-1))
+    # the error of time stamps, without which ranks of one clock could not be right
+    rows = _Rows(match, first, node, start - 1_000, end + 1_000, *shows(told))
+    low, high = _bounds(rows, np.array([0]), plan.hosts)
+    least = longest_paths(rows, plan.hosts)
+    assert np.where(low < -(1 << 59), 0, low).tolist() == np.where(least[0] < -(1 << 59), 0, least[0]).tolist()
+    assert np.where(high > 1 << 59, 0, high).tolist() == np.where(least[:, 0] < -(1 << 59), 0, -least[:, 0]).tolist()
+
+
+@given(damaged())
+def test_waits_equal_those_of_a_plain_loop(plan):
+    job = job_of([*play(plan).reductions()])
+    told = [*job.rows.drop_nulls("match").iter_rows(named=True)]
+    for row in told:
+        own = [one for one in told if one["match"] == row["match"]]
+        came = sorted((one["corrected_ns"] for one in own), reverse=True)
+        assert row["wait_ns"] == max(0, min(came[0], row["corrected_ns"] + row["dur_ns"]) - row["corrected_ns"])
+        assert row["present"] == len(own)
+        last = next(one for one in own if one["corrected_ns"] == came[0])
+        doubts = [
+            0 if one["clock"] == last["clock"] else one["error_ns"] + last["error_ns"] for one in own if one is not last
+        ]
+        others = [one["corrected_ns"] for one in own if one is not last]
+        sure = all(came[0] > ns + doubt for ns, doubt in zip(others, doubts, strict=True)) and len(own) >= max(
+            row["size"], 2
+        )
+        assert row["last_rank"] == (last["rank"] if sure else None)
+        assert row["lateness_ns"] == (came[0] - came[1] if sure else None)
