@@ -16,17 +16,27 @@ if TYPE_CHECKING:
 EARLIER: Final = "earlier"
 
 
+#: What ranks of several groups wait in one of them is passed on to the others from this time on.
+_PASSED_ON_NS: Final = 1_000
+
+#: What is new and less than this part of a lateness is how much computing varies, and is not told.
+_SCATTER: Final = 0.05
+
+_GROUP: Final = ("group", "size")
+
+
 def lateness(job: Job) -> pl.DataFrame:
     """The lateness of each collective's last rank that no collective before it has told already.
 
     A rank whose partners wait beside other work stays behind them, and is the last to come to the next collectives too:
-    only what it falls behind by there is new. What partners wait with an idle GPU brings them together again, and so
-    does a new step.
+    only what it falls behind by there is new. What partners wait with an idle GPU brings them together again, in that
+    group; and so does a new step. A rank that waited in one group is as late in its other groups, and not by itself.
 
     Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
     it), second (the member that came before it) and second_number; by arrival.
     """
     rows = job.rows.filter(pl.col("last_rank").is_not_null())
+    rows = rows.with_columns(lane=pl.struct(_GROUP).rank("dense"))
     last = pl.col("rank") == pl.col("last_rank")
     others = rows.filter(~last)
     costs = others.group_by("match").agg(cost_ns=pl.min_horizontal("exposed_wait_ns", "lateness_ns").sum())
@@ -34,16 +44,54 @@ def lateness(job: Job) -> pl.DataFrame:
     seconds = before.unique("match", keep="first", maintain_order=True).select(
         "match", second="member", second_number="number", idle="exposed_wait_ns"
     )
-    found = rows.filter(last).select("match", "member", "number", "rank", "step", "lateness_ns", "arrival_ns")
+    found = rows.filter(last).select("match", "member", "number", "rank", "step", "lateness_ns", "arrival_ns", "lane")
     found = found.join(costs, on="match", how="left").join(seconds, on="match", how="left").sort("arrival_ns", "match")
-    behind: dict[int, tuple[int | None, int]] = {}
+    return found.drop("idle", "arrival_ns", "lane").with_columns(new_ns=_new(found, _passed_on(rows, others)))
+
+
+def _passed_on(rows: pl.DataFrame, others: pl.DataFrame) -> dict[int, list[tuple[int, int]]]:
+    """What ranks of several groups waited in each collective: member and time, by match."""
+    several = rows.group_by("member").agg(pl.col("lane").n_unique()).filter(pl.col("lane") > 1)
+    waits = others.filter(pl.col("exposed_wait_ns") >= _PASSED_ON_NS).join(several, on="member", how="semi")
+    found: dict[int, list[tuple[int, int]]] = {}
+    for match, member, ns in waits.select("match", "member", "exposed_wait_ns").iter_rows():
+        found.setdefault(match, []).append((member, ns))
+    return found
+
+
+def _new(found: pl.DataFrame, passed_on: dict[int, list[tuple[int, int]]]) -> pl.Series:
+    """What of each lateness is new, in the order of arrival."""
+    behind: dict[int, int] = {}  # by how much a member fell behind, or was held up, in the step
+    caught_up: dict[tuple[int, int], int] = {}  # what of that the partners in a group have waited for
+    steps: dict[int, int | None] = {}
+    lanes: dict[int, set[int]] = {}
     new = []
-    for member, step, late_ns, idle_ns in found.select("member", "step", "lateness_ns", "idle").iter_rows():
-        known_step, known = behind.get(member, (step, 0))
-        carried = known if known_step == step else 0
-        new.append(max(0, late_ns - carried))
-        behind[member] = step, max(0, max(carried, late_ns) - idle_ns)
-    return found.drop("idle", "arrival_ns").with_columns(new_ns=pl.Series(new, dtype=pl.Int64))
+
+    def lag(member: int, lane: int, step: int | None) -> int:
+        if steps.get(member, step) != step:
+            behind[member] = 0
+            for other in lanes.pop(member, ()):
+                caught_up.pop((member, other), None)
+        steps[member] = step
+        return behind.get(member, 0) - caught_up.get((member, lane), 0)
+
+    def add(member: int, lane: int, ns: int) -> None:
+        caught_up[member, lane] = min(behind.get(member, 0), caught_up.get((member, lane), 0) + ns)
+        lanes.setdefault(member, set()).add(lane)
+
+    columns = ("match", "member", "second", "step", "lane", "lateness_ns", "idle")
+    for match, member, second, step, lane, late_ns, idle_ns in found.select(columns).iter_rows():
+        carried = max(0, lag(member, lane, step) - lag(second, lane, step))
+        own = max(0, late_ns - carried)
+        own = own if own > _SCATTER * late_ns else 0
+        new.append(own)
+        behind[member] = behind.get(member, 0) + own
+        add(member, lane, idle_ns)
+        for other, ns in passed_on.get(match, ()):
+            lag(other, lane, step)
+            behind[other] = behind.get(other, 0) + ns
+            add(other, lane, ns)
+    return pl.Series("new_ns", new, dtype=pl.Int64)
 
 
 def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:

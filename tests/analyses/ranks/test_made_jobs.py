@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.ranks._clocks import _bounds, _Rows
 from kanalyze.analyses.ranks._job import job_of
+from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.analyses.ranks._matching import shows
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
@@ -207,6 +209,19 @@ def test_a_straggler_is_named_with_its_delay_and_cause(plan, step, delay, bucket
     assert set(steps.get_column("step")) == {step + 1, step + 2}
     assert set(steps.get_column("cause")) == {bucket}
     assert steps.select(((pl.col("late_ns") - delay).abs() < 0.05 * delay).all()).item()
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("left_out", ["", "pp"])
+def test_a_delay_counts_once_where_its_rank_is_in_several_groups_and_is_not_passed_on(ranks, left_out):
+    ops = tuple(op for op in MIXED_OPS if op.group != left_out)
+    late = Straggler(1, 2, 3, 4_000_000)
+    made = play(Plan(ranks=ranks, hosts=1, steps=6, ops=ops, stragglers=(late,), jitter=0.001))
+    found = late_ranks(job_of([*made.reductions()], one_host=True))
+    assert [(one.rank, one.first, one.last) for one in found] == [(1, 3, 4)]
+    assert abs(found[0].late_ns - late.delay_ns) < 0.05 * late.delay_ns
+    assert found[0].causes[0][0] == "kernel"
+    assert sum(ns for _, ns in found[0].causes) == pytest.approx(found[0].late_ns, abs=len(found[0].causes))
 
 
 def test_several_collectives_of_one_number_are_not_matched_by_place_where_a_rank_lost_one():
