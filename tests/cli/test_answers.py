@@ -164,7 +164,7 @@ def test_what_is_a_report_itself_is_no_folder_of_reports(path):
 
 def test_a_folder_of_captures_is_each_of_them():
     assert {path.name for path in reports_in_folder(SAMPLES)} == {
-        path.name for path in SAMPLES.iterdir() if path.is_dir()
+        path.parent.name for path in SAMPLES.glob("*/manifest.json")
     }
 
 
