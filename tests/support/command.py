@@ -30,6 +30,7 @@ ADD, ADD_UM, TORCH = (REPORTS / f"{name}.sqlite" for name in ("add", "add_um", "
 
 #: What ADD_UM does not hold, and a report that does, by the table that shows it.
 _HELD = {
+    "communicator_calls": "communicators",
     "ranges": "nvtx",
     "range_gpu": "nvtx",
     "range_kernels": "nvtx",
