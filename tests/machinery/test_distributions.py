@@ -15,7 +15,7 @@ ALONE = """
 import sys
 from kanalyze.machinery.distributions import distributions
 found = distributions()
-print("scipy.special" in sys.modules, "numpy.f2py" in sys.modules)
+print("scipy.special" in sys.modules)
 import scipy.stats
 from scipy import special
 print(special.stdtrit is found.stdtrit, float(scipy.stats.t.ppf(0.975, 3)) == float(found.stdtrit(3, 0.975)))
@@ -34,7 +34,7 @@ def again():
 def test_the_package_is_not_imported_and_can_be_imported_later():
     words = [sys.executable, "-c", ALONE]
     ran = subprocess.run(words, capture_output=True, text=True, check=True)  # noqa: S603 - this very Python
-    assert ran.stdout.split() == ["False", "False", "True", "True", "True", "True"]
+    assert ran.stdout.split() == ["False", "True", "True", "True", "True"]
 
 
 def test_beside_another_thread_the_package_is_imported():
