@@ -241,3 +241,9 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     if len(windows) == 1:
         return {None: whole.narrow(window=windows[0])}
     return {window.name: whole.narrow(window=window) for window in windows if window}
+
+
+def doubted(report: Report) -> None:
+    """Prints what is in doubt about a report while it is open."""
+    register_figures(report)
+    print_doubts_early()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.collectors.base.progress import Event
+    from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 
 _NARROWEST = 40
@@ -286,3 +287,20 @@ class Progress:
 def _clock(seconds: float) -> str:
     minutes, rest = divmod(seconds, 60)
     return f"{int(minutes)} min {rest:02.0f} s" if minutes else f"{rest:.1f} s"
+
+
+def emit_page(found: Shown, form: str, top: int | None, output: Path | None) -> None:
+    """Prints a page, or writes it, as JSON, Markdown or for the terminal."""
+    if form == "json":
+        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
+
+        emit(render_json([found]).encode(), output)
+    elif form == "markdown":
+        from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - as above
+
+        emit(render_markdown([found], top).encode(), output)
+    else:
+        from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - as above
+        from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
+
+        emit(render([found], Look(width(), colour(output)), top), output)

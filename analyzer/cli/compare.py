@@ -10,17 +10,17 @@ import click
 
 from kanalyze.cli._options import (
     Where,
+    doubted,
     in_one_thread_if_small,
     no_formulas,
     output,
     part,
-    print_doubts_early,
     print_left_out,
     progress_shown,
     scope,
     top,
 )
-from kanalyze.cli._output import colour, emit, refuse_overwriting, register_figures, width
+from kanalyze.cli._output import emit, emit_page, refuse_overwriting
 from kanalyze.errors import BadThresholdError, OutputError, UnreadableReportError
 from kanalyze.machinery.memory import sparing_memory
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kanalyze.analyses.comparing._comparison import Comparison
-    from kanalyze.renderers.page.of_any_kind import Shown
-    from kanalyze.report import Report
     from kanalyze.sides import Asked
 
 #: The exit status of a gate.
@@ -95,7 +93,7 @@ def shown(base: Path, new: Path) -> None:
     with sparing_memory():
         from kanalyze import sides  # noqa: PLC0415 - --help need not import polars
     asked = _asked({"window": None, "device": None, "process": None, "no_cache": False, "least": _LEAST, "floor": None})
-    _emit_page(sides.comparison([base], [new], asked), "terminal", None, None)
+    emit_page(sides.comparison([base], [new], asked), "terminal", None, None)
 
 
 def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> None:
@@ -111,23 +109,7 @@ def _emit(found: Comparison, output: Path | None, options: dict[str, Any]) -> No
 
         emit(render_junit(found).encode(), output)
     else:
-        _emit_page(found, form, options["top"], output)
-
-
-def _emit_page(found: Shown, form: str, top: int | None, output: Path | None) -> None:
-    if form == "json":
-        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
-
-        emit(render_json([found]).encode(), output)
-    elif form == "markdown":
-        from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - as above
-
-        emit(render_markdown([found], top).encode(), output)
-    else:
-        from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - as above
-        from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
-
-        emit(render([found], Look(width(), colour(output)), top), output)
+        emit_page(found, form, options["top"], output)
 
 
 def _asked(options: dict[str, Any]) -> Asked:
@@ -146,13 +128,7 @@ def _asked(options: dict[str, Any]) -> Asked:
             limits = Limits(effect, *read_floor(floor.read_bytes(), floor))
         except OSError as error:
             raise UnreadableReportError.of(floor, error) from None
-    return Asked(part(where), not where["no_cache"], progress_shown(), _doubted, limits, print_left_out)
-
-
-def _doubted(report: Report) -> None:
-    """Prints what is in doubt about a report while it is open."""
-    register_figures(report)
-    print_doubts_early()
+    return Asked(part(where), not where["no_cache"], progress_shown(), doubted, limits, print_left_out)
 
 
 def _share(text: str, example: str) -> float:
@@ -190,7 +166,7 @@ def _noise(reports: Sequence[Path], output: Path | None, options: dict[str, Any]
     elif options["form"] == "json":
         emit(stored(noise), output)
         return
-    _emit_page(noise, "terminal" if options["form"] != "markdown" else "markdown", options["top"], None)
+    emit_page(noise, "terminal" if options["form"] != "markdown" else "markdown", options["top"], None)
 
 
 def _gated(found: Comparison, options: dict[str, Any]) -> Comparison:

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from kanalyze.cli._options import (
+    doubted,
     in_one_thread_if_small,
     output,
-    print_doubts_early,
     print_left_out,
     progress_shown,
     top,
 )
-from kanalyze.cli._output import colour, emit, refuse_overwriting, register_figures, width
+from kanalyze.cli._output import emit_page, refuse_overwriting
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from kanalyze.report import Report
 
 
 @click.command()
@@ -40,23 +38,5 @@ def ranks(  # noqa: PLR0913 - a click command has a parameter per option
         refuse_overwriting(report, output)
     with sparing_memory():
         from kanalyze.jobs import Asked, job  # noqa: PLC0415 - --help need not import polars
-    found = job(reports, Asked(one_host, not no_cache, progress_shown(), _doubted, print_left_out))
-    if form == "json":
-        from kanalyze.renderers.formats.json import render as render_json  # noqa: PLC0415 - one format is used
-
-        emit(render_json([found]).encode(), output)
-    elif form == "markdown":
-        from kanalyze.renderers.formats.markdown import render as render_markdown  # noqa: PLC0415 - as above
-
-        emit(render_markdown([found], top).encode(), output)
-    else:
-        from kanalyze.renderers.formats.terminal import render  # noqa: PLC0415 - as above
-        from kanalyze.renderers.text.grid import Look  # noqa: PLC0415 - as above
-
-        emit(render([found], Look(width(), colour(output)), top), output)
-
-
-def _doubted(report: Report) -> None:
-    """Prints what is in doubt about a report while it is open."""
-    register_figures(report)
-    print_doubts_early()
+    found = job(reports, Asked(one_host, not no_cache, progress_shown(), doubted, print_left_out))
+    emit_page(found, form, top, output)

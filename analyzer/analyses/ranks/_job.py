@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from itertools import count
 from pathlib import PurePath
@@ -14,6 +15,7 @@ import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.ranks._clocks import Clocks, clocks_of
+from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.analyses.ranks._matching import matched
 from kanalyze.analyses.ranks._waits import exposed, with_bandwidth, with_waits
 from kanalyze.errors import NoJobError
@@ -76,6 +78,16 @@ class Job:
     def tables(self) -> dict[str, pl.DataFrame]:
         """All tables, by name."""
         return {name: self.table(name) for name in homes_of_jobs()}
+
+    @cached_property
+    def lateness(self) -> pl.DataFrame:
+        """What of the lateness of each collective is new; see :func:`lateness`."""
+        return lateness(self)
+
+    @cached_property
+    def causes(self) -> pl.DataFrame:
+        """That by cause, in sums of a rank's step: rank, step, bucket, ns."""
+        return causes(self, self.lateness).group_by("rank", "step", "bucket").agg(pl.col("ns").sum())
 
     @property
     def world_size(self) -> int:

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.ranks._lateness import causes, lateness
-
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
 
@@ -53,8 +51,7 @@ def late_ranks(job: Job) -> list[Late]:
         & (pl.col("cause") == pl.col("cause").shift(1))
     )
     runs = late.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum())
-    parts = causes(job, lateness(job)).group_by("rank", "step", "bucket").agg(pl.col("ns").sum())
-    parts = runs.select("run", "rank", "step").join(parts, on=["rank", "step"], how="inner")
+    parts = runs.select("run", "rank", "step").join(job.causes, on=["rank", "step"], how="inner")
     found = []
     for (run,), own in runs.partition_by("run", as_dict=True, maintain_order=True).items():
         sums = parts.filter(pl.col("run") == run).group_by("bucket").agg(pl.col("ns").sum())

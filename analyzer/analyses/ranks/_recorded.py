@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -71,35 +69,21 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def collectives_on_cpu(report: Report) -> pl.DataFrame:
-    """The collectives that gloo ran, as annotations: process_id, kind, group, in_bytes, out_bytes, start_ns, dur_ns."""
+    """The collectives that gloo ran, as annotations: without sizes: process_id, kind, group, start_ns, dur_ns."""
     ranges = report.kind("range").filter(pl.col("name").cast(pl.String).str.starts_with(_GLOO))
-    told = ranges.join(report.table("op_detail"), on="event_id", how="left", maintain_order="left")
-    names = told.get_column("name").cast(pl.String).unique()
+    names = ranges.get_column("name").cast(pl.String).unique()
     kind = pl.col("name").cast(pl.String).replace_strict({text: kind_of(text) for text in names}, default="other")
-    sizes = [_bytes_of(*row) for row in told.select("input_shapes", "input_types").cast(pl.String).iter_rows()]
-    return told.with_columns(pl.Series("in_bytes", sizes, dtype=pl.Int64)).select(
+    return ranges.select(
         "process_id",
-        "in_bytes",
         "start_ns",
         kind=kind,
         group=pl.lit(_GLOO.rstrip(":")),
-        out_bytes=pl.when(kind == "all_reduce").then("in_bytes"),
         dur_ns=pl.col("dur_ns").fill_null(0),
     )
 
 
 #: What the annotations of gloo's collectives begin with.
 _GLOO: Final = "gloo:"
-
-
-def _bytes_of(shapes: str | None, types: str | None) -> int | None:
-    """The bytes of tensors by their shapes and types, JSON lists as recorded."""
-    try:
-        every = json.loads(shapes or ""), json.loads(types or "")
-        sizes = [element_bytes(str(one).lower()) for one in every[1]]
-        return sum(prod(shape) * (each or 0) for shape, each in zip(every[0], sizes, strict=True)) or None
-    except (ValueError, TypeError):
-        return None
 
 
 def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:

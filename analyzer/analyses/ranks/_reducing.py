@@ -21,6 +21,7 @@ from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations._steady import SteadyPart, done_before, known_steady_part
 from kanalyze.analyses.ranks._recorded import collectives_of, collectives_on_cpu
 from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction import (
     BEFORE,
@@ -221,27 +222,9 @@ def _pieces(one: _Member, found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFr
 
 def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The pieces cut where steps begin or end, with the step that each lies in."""
-    edges = pl.concat([steps.get_column("start_ns"), steps.get_column("end_ns").alias("start_ns")]).unique().sort()
-    if edges.is_empty():
-        none = pl.lit(None, dtype=pl.Int64)
-        return pieces.select("member", "number", none.alias("step"), start_ns="start", end_ns="end")
-    low, high = edges.item(0), edges.item(-1)
-    begins = pl.concat([pl.Series([intervals.BEFORE_ALL], dtype=pl.Int64), edges])
-    ends = pl.concat([edges, pl.Series([intervals.AFTER_ALL], dtype=pl.Int64)])
-    del low, high
-    inner = ends.search_sorted(pieces.get_column("start"), side="right")
-    last = begins.search_sorted(pieces.get_column("end"), side="left")
-    at = pl.select(pl.int_ranges(inner, last)).to_series().alias("at")
-    parts = pieces.with_columns(at).explode("at").with_columns(pl.col("at").cast(pl.UInt32))
-    where = parts.get_column("at")
-    cut = parts.with_columns(
-        pl.max_horizontal("start", begins.gather(where).alias("begin")).alias("start_ns"),
-        pl.min_horizontal("end", ends.gather(where).alias("stop")).alias("end_ns"),
-    )
-    line = steps.select(at="start_ns", until="end_ns", step="index").sort("at")
-    told = cut.sort("start_ns").join_asof(line, left_on="start_ns", right_on="at", strategy="backward")
-    inside = pl.when(pl.col("start_ns") < pl.col("until")).then("step")
-    return told.select("member", "number", inside.alias("step"), "start_ns", "end_ns").sort("number", "start_ns")
+    spans = steps.select(start="start_ns", end="end_ns", step="index").sort("start")
+    told = overlaid(pieces.sort("start"), spans, "step")
+    return told.select("member", "number", "step", start_ns="start", end_ns="end").sort("number", "start_ns")
 
 
 def _before(one: _Member, found: pl.DataFrame) -> pl.DataFrame:
@@ -251,9 +234,14 @@ def _before(one: _Member, found: pl.DataFrame) -> pl.DataFrame:
     spans = found.select("member", "number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
     if spans.is_empty():
         return BEFORE.empty()
+    return BEFORE.select(_in_spans(one, spans, ["member", "number"]))
+
+
+def _in_spans(one: _Member, spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """The ledger of the rank in each of `spans` (start, end), a row per bucket: `keys`, bucket, ns."""
     sums = window_ledgers(one.report, spans.select("start", "end")).filter(pl.col("device") == one.device)
-    keys = spans.with_row_index("window").drop("start", "end")
-    return BEFORE.select(_long(keys.join(sums, on="window", how="left", maintain_order="left"), ["member", "number"]))
+    named = spans.select(keys).with_row_index("window")
+    return _long(named.join(sums, on="window", how="inner", maintain_order="left"), keys)
 
 
 def _long(wide: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -287,10 +275,8 @@ def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
 def _ledgers(one: _Member, steps: pl.DataFrame) -> pl.DataFrame:
     if steps.is_empty():
         return LEDGERS.empty()
-    sums = window_ledgers(one.report, steps.select(start="start_ns", end="end_ns"))
-    sums = sums.filter(pl.col("device") == one.device)
-    keys = steps.select("member", "index").with_row_index("window")
-    return LEDGERS.select(_long(keys.join(sums, on="window", how="inner", maintain_order="left"), ["member", "index"]))
+    spans = steps.rename({"start_ns": "start", "end_ns": "end"})
+    return LEDGERS.select(_in_spans(one, spans, ["member", "index"]))
 
 
 def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:

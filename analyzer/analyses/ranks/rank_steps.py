@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.schema import Column, Table
 
@@ -86,9 +85,8 @@ def _offsets(job: Job) -> pl.DataFrame:
 
 def _late(job: Job) -> pl.DataFrame:
     """Lateness by rank and step, with the bucket that has most of it, and what it cost the others."""
-    late = lateness(job)
-    by_cause = causes(job, late).group_by("rank", "step", "bucket").agg(pl.col("ns").sum())
-    best = by_cause.sort("ns", "bucket", descending=[True, False]).group_by("rank", "step", maintain_order=True)
+    late = job.lateness
+    best = job.causes.sort("ns", "bucket", descending=[True, False]).group_by("rank", "step", maintain_order=True)
     named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
     sums = late.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
     return sums.join(named, on=["rank", "step"], how="left", nulls_equal=True)

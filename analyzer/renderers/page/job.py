@@ -11,6 +11,7 @@ from kanalyze.analyses.ranks._job_findings import job_findings
 from kanalyze.analyses.ranks._late_ranks import late_ranks, notable_causes
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.outlets import command
+from kanalyze.renderers.page.comparison import signed
 from kanalyze.renderers.page.time import Block, Page
 from kanalyze.renderers.text.grid import Grid, Head, Section, of
 
@@ -83,7 +84,7 @@ def _waited(one: Late, others: int) -> str:
 
 
 def _causes(one: Late) -> str:
-    named = [f"{bucket} {_signed(ns)}" for bucket, ns in notable_causes(one)]
+    named = [f"{bucket} {signed(ns)}" for bucket, ns in notable_causes(one)]
     return ", ".join(named) or "many small parts"
 
 
@@ -243,15 +244,11 @@ def _clocks(job: Job, top: int) -> Section | None:
         pl.col("host").first(), pl.col("offset_ns").median(), pl.col("low_ns").min(), pl.col("high_ns").max()
     )
     cells = [
-        (str(rank), _signed(offset), f"{_signed(low)} to {_signed(high)}", host or "?")
+        (str(rank), signed(offset), f"{signed(low)} to {signed(high)}", host or "?")
         for rank, host, offset, low, high in sums.head(top).iter_rows()
     ]
     heads = (Head("rank"), Head("offset"), Head("at least, at most"), Head("host", left=True))
     return Section("CLOCKS", of(len(cells), sums.height, "against the first rank"), Grid(heads, cells, cut=True))
-
-
-def _signed(ns: float) -> str:
-    return f"{'−' if ns < 0 else '+' if ns else ''}{units.time(abs(ns))}"
 
 
 def _more(job: Job) -> str:
