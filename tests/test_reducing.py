@@ -54,6 +54,7 @@ def test_a_folder_is_reduced_and_what_cannot_be_is_named(traces, tmp_path):
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.slow
 def test_a_rerun_does_what_is_missing_or_changed_or_damaged(traces, tmp_path):
     out, done = tmp_path / "out", []
 
@@ -111,6 +112,7 @@ def test_python_reduces_and_combines(tmp_path):
     assert all(table.equals(kept.table(name)) for name, table in direct.tables.items())
 
 
+@pytest.mark.slow
 def test_threads_give_the_same(tmp_path):
     here = kanalyze.reduce([DDP, NCCL], tmp_path / "here")
     with ThreadPoolExecutor(2) as executor:
@@ -147,6 +149,7 @@ def test_a_defect_is_told_of_its_report_alone(tmp_path):
     assert found["fsdp.json.gz"].ranks == (1,) or found["fsdp.json.gz"].ranks == (0,)
 
 
+@pytest.mark.slow
 def test_processes_of_this_machine_give_the_same(traces, tmp_path):
     here = reduce_reports([traces], tmp_path / "here", one_by_one, Told())
     found = reduce_reports([traces], tmp_path / "there", by_processes(2), Told())
@@ -157,8 +160,15 @@ def test_processes_of_this_machine_give_the_same(traces, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_costs_its_report_alone(tmp_path):
-    openers = [lost_reports.opened, lost_reports.killed, lost_reports.killed_once, lost_reports.opened]
+@pytest.mark.parametrize(
+    ("openers", "expected"),
+    [
+        ([lost_reports.opened, lost_reports.killed, lost_reports.opened, lost_reports.opened], ["1.json.gz"]),
+        ([lost_reports.killed_once, lost_reports.opened, lost_reports.opened], []),
+    ],
+    ids=["killed each time", "killed once"],
+)
+def test_a_process_that_is_killed_costs_its_report_alone(openers, expected, tmp_path):
     tasks = []
     for number, opener in enumerate(openers):
         path = tmp_path / f"{number}.json.gz"
@@ -166,8 +176,8 @@ def test_a_process_that_is_killed_costs_its_report_alone(tmp_path):
         tasks.append(lost_reports.task(opener, path, tmp_path))
     found = {task.name: outcome for task, outcome in by_processes(2)(tasks)}
     lost = [Path(name).name for name, outcome in found.items() if isinstance(outcome, LostReportError)]
-    assert len(found) == 4
-    assert lost == ["1.json.gz"]
+    assert len(found) == len(openers)
+    assert lost == expected
     assert multiprocessing.active_children() == []
 
 
@@ -272,6 +282,7 @@ def store(traces):
     return f"file://{traces}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["", "/*.json.gz"])
 def test_reports_on_an_object_store_are_fetched_one_by_one(store, ending, tmp_path):
     out = tmp_path / "out"
@@ -286,6 +297,7 @@ def test_reports_on_an_object_store_are_fetched_one_by_one(store, ending, tmp_pa
     assert all(table.equals(other[name]) for name, table in one.items() if name != "ranks")
 
 
+@pytest.mark.slow
 def test_a_changed_object_is_reduced_again(store, traces, tmp_path):
     old = sorted(kanalyze.reduce(store, tmp_path / "out").made)
     shutil.copy(FSDP, traces / "ddp.json.gz")
@@ -315,6 +327,7 @@ def test_an_object_store_without_its_package(missing, address, reason, tmp_path,
     assert "copy the files" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_a_task_can_be_handed_to_another_process(tmp_path):
     seen = []
 

@@ -128,6 +128,7 @@ def profiled(machine):
     return [words[next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-")) :] for words in commands]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -152,6 +153,7 @@ def test_two_programs_and_the_arguments_of_both(machine, words):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
@@ -179,6 +181,7 @@ def test_two_modules(machine):
     ]
 
 
+@pytest.mark.slow
 def test_each_of_two_captures_is_read_as_any_other(machine):
     assert run("collect", "--with", "nsys", "program", "--against", "--fused", "-o", "cap").status == 0
     alone = run("collect", "--with", "nsys", "-o", "alone", "program")
@@ -192,6 +195,7 @@ def test_each_of_two_captures_is_read_as_any_other(machine):
     assert machine.called("ncu") == []
 
 
+@pytest.mark.slow
 def test_the_command_at_the_end_compares_them_pair_by_pair(machine):
     del machine
     ran = run("collect", "--with", "nsys", "--repeat", "3", "program", "--against", "--fused", "-o", "cap")
@@ -223,6 +227,7 @@ def test_two_programs_that_cannot_be_compared_are_recorded_even_so(machine):
     assert told[-2].startswith("kanalyze: cap: base: ncu failed")
 
 
+@pytest.mark.slow
 def test_pages_of_ncu_that_cannot_be_read_are_left_out_of_a_comparison_with_a_word(machine):
     """The stand-in's are none."""
     del machine
@@ -249,6 +254,7 @@ def test_what_fails_of_two_programs_is_told_with_its_side(machine):
     assert "Compare them: kanalyze compare cap/base cap/new" in ran.error
 
 
+@pytest.mark.slow
 def test_the_commands_of_a_dry_run_of_two_programs_do_what_the_run_does(machine):
     """In the same order, with the same reports."""
     machine.write("python3", OWN_PYTHON)
@@ -453,6 +459,7 @@ def test_a_signal_before_anything_is_finished_leaves_nothing(machine):
     assert sleepers() == []
 
 
+@pytest.mark.slow
 def test_on_a_terminal_progress_is_one_line_that_changes(machine):
     machine.write("program", "#!/bin/sh\nfor n in 1 2 3 4 5 6; do echo step $n; sleep 0.3; done\n")
     ours, theirs = pty.openpty()
@@ -495,6 +502,7 @@ def test_a_wrong_call_is_told(machine, arguments, message):
     assert machine.called("nsys") == []
 
 
+@pytest.mark.slow
 def test_flags_reach_their_tool(machine):
     flags = ["--nsys-flag=--stats=true", "--nsys-flag", "--trace=cuda,osrt", "--ncu-flag=--cache-control=none"]
     assert run("collect", "-o", "cap", *flags, "program").status == 0

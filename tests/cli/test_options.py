@@ -142,6 +142,7 @@ def test_an_instance_is_a_window():
     assert [row["count"] for row in expected] == [10]
 
 
+@pytest.mark.slow
 def test_all_instances_are_one_table_with_a_column_that_names_them():
     found = rows("ledger", NVTX, "--window", "step#*")
     assert found == rows("ledger", NVTX, "--window", "step")

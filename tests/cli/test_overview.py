@@ -50,6 +50,7 @@ def test_json_is_small(path):
     assert json.loads(text)["answer"]
 
 
+@pytest.mark.slow
 def test_the_steady_part_is_first_and_the_whole_is_an_option():
     first, whole, full = page(MLP), page(MLP, "--whole"), page(MLP, "--full")
     assert "WHERE A STEP GOES" in first

@@ -16,6 +16,7 @@ def test_the_page_has_the_answer_first():
     assert max(map(len, ran.text.splitlines())) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["markdown", "json"])
 def test_other_formats_have_it_too(form, tmp_path):
     target = tmp_path / "page"
@@ -28,11 +29,13 @@ def test_other_formats_have_it_too(form, tmp_path):
         assert len(found["collectives"]) == 70
 
 
+@pytest.mark.slow
 def test_a_page_per_rank_points_to_the_ranks_together():
     assert "kanalyze ranks" in run("summarize", JOB).error
     assert "kanalyze ranks" not in run("summarize", JOB / "rank0.json.gz").error
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_need_no_clocks():
     assert "CLOCKS" in run("ranks", JOB).text
     assert "CLOCKS" not in run("ranks", JOB, "--one-host").text
@@ -48,6 +51,7 @@ def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     assert "missing: rank 1" in ran.text
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_given_twice_is_read_once():
     ran = run("ranks", JOB / "rank0.json.gz", JOB / "rank1.json.gz", JOB / "rank0.json.gz")
     assert "2 ranks" in ran.text.splitlines()[0]

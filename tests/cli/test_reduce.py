@@ -34,6 +34,7 @@ def test_a_report_is_reduced_once(out):
     assert again.text.startswith("0 reports reduced, 1 there already.")
 
 
+@pytest.mark.slow
 def test_the_page_and_tables_are_those_of_the_report(out):
     run("reduce", NCCL, "-o", out)
     for words in (("ranks",), ("show", "collectives"), ("show", "clocks", "--format", "csv")):
@@ -42,6 +43,7 @@ def test_the_page_and_tables_are_those_of_the_report(out):
         assert told_of(kept, out) == told_of(direct, NCCL)
 
 
+@pytest.mark.slow
 def test_reports_and_reductions_of_them_count_once(out):
     run("reduce", NCCL, "-o", out)
     assert run("show", "ranks", out, NCCL).text == run("show", "ranks", NCCL).text
@@ -52,6 +54,7 @@ def test_reports_and_reductions_of_them_count_once(out):
     assert len(json.loads(both.text)) == 3
 
 
+@pytest.mark.slow
 def test_reductions_beside_their_reports(tmp_path):
     for path in (DDP, FSDP):
         shutil.copy(path, tmp_path)
@@ -61,6 +64,7 @@ def test_reductions_beside_their_reports(tmp_path):
     assert run("summarize", tmp_path).status == 0
 
 
+@pytest.mark.slow
 def test_other_commands_say_what_it_is(out):
     run("reduce", NCCL, "-o", out)
     for path in (out, *out.iterdir()):
@@ -69,6 +73,7 @@ def test_other_commands_say_what_it_is(out):
         assert f"`kanalyze ranks {path}`" in remedy
 
 
+@pytest.mark.slow
 def test_a_collective_of_what_is_kept_is_drawn(out):
     run("reduce", NCCL, "-o", out)
     words = ("show", "collectives", "--one", 3)
@@ -93,6 +98,7 @@ def test_nothing_at_all(out, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["table", "manifest", "version"])
 @pytest.mark.parametrize("words", [("ranks",), ("show", "collectives")])
 def test_a_damaged_reduction_is_named_and_the_rest_goes_on(out, damage, words):

@@ -180,6 +180,7 @@ def test_one_device_has_one_ledger():
     assert [window["device"] for window in content(TWO_GPUS, "--device", "1")["windows"]] == [1]
 
 
+@pytest.mark.slow
 def test_one_process_is_counted_alone():
     whole = content(TWO_PROCESSES)
     alone = [content(TWO_PROCESSES, "--process", pid) for pid in {row["process_id"] for row in whole["processes"]}]

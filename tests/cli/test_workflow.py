@@ -48,6 +48,7 @@ def step(line):
     return subprocess.run(["/bin/bash", "-e", "step.sh"], env=environs, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "new", "status", "gate"),
     [
@@ -72,6 +73,7 @@ def test_the_steps_end_with_the_gate_and_leave_its_page(checkout, base, new, sta
     assert any(line.startswith(f"**Gate** {gate}") for line in page), page
 
 
+@pytest.mark.slow
 def test_a_gate_that_cannot_judge_fails_the_step(checkout):
     """The baseline has another number of steps."""
     checkout("mlp_train", "launch_bound_plain")

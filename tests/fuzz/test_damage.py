@@ -27,6 +27,7 @@ def test_damage_ends_in_an_error_or_a_word(form):
     assert outcomes["error"] + outcomes["word"] > 0
 
 
+@pytest.mark.slow
 def test_a_damaged_baseline_ends_in_an_error_or_what_none_can_see():
     """Each kind of damage to it three times: quick enough for every run of the tests."""
     found = Found()

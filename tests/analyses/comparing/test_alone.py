@@ -81,6 +81,7 @@ def test_an_interval_holds_its_ratio_and_never_less_than_the_noise_of_runs(base,
         assert verdict.high <= 10 * verdict.ratio
 
 
+@pytest.mark.slow
 def test_the_iterations_of_a_window_are_its_steps():
     path = SAMPLES / "launch_bound_plain"
     three = comparison([path], [path], Asked({"window": "step#2..step#4"}))
@@ -92,6 +93,7 @@ def test_the_iterations_of_a_window_are_its_steps():
     assert "says nothing of how much" in answer(single)
 
 
+@pytest.mark.slow
 def test_the_steady_part_is_what_is_compared_by_itself():
     path = SAMPLES / "launch_bound_plain"
     asked, by_itself = (comparison([path], [path], Asked(where)) for where in ({"window": "steady"}, {}))

@@ -72,6 +72,7 @@ def test_a_baseline_is_its_runs(path):
         assert all(one.slots.equals(other.slots) for one, other in zip(again, runs, strict=True))
 
 
+@pytest.mark.slow
 def test_a_window_of_iterations_is_compared_per_iteration():
     path = ROOT / "sample_reports/launch_bound_plain"
     single, three = (comparison([path], [path], Asked({"window": text})) for text in ("step#2", "step#2..step#4"))

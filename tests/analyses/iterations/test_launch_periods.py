@@ -131,6 +131,7 @@ def test_one_odd_step_of_sixty(which, place, change):
     assert found(program) == program.begun
 
 
+@pytest.mark.slow
 @given(st.integers(3, 12), st.integers(3, 20), st.integers(1, 8), st.booleans())
 @FEWER
 def test_steps_and_not_epochs(epochs, steps, evaluated, data):

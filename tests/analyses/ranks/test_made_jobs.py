@@ -97,6 +97,7 @@ def test_a_match_is_one_true_collective(plan):
     assert told == unmatched
 
 
+@pytest.mark.slow
 @given(damaged(hosts=1, jitters=(0.001, 0.05, 0.5)))
 def test_all_that_was_recorded_is_matched_on_one_host(plan):
     made = play(plan)

@@ -20,6 +20,7 @@ def page(name):
     return told.answer, tables, findings, told.cannot_tell, told.not_recorded
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_several_tables_at_once(name, monkeypatch):

@@ -74,6 +74,7 @@ def test_each_side_is_a_capture_as_of_one_program(program):
     assert [path.relative_to("cap") for path in (both.base.folder, both.new.folder)] == [Path("base"), Path("new")]
 
 
+@pytest.mark.slow
 def test_of_two_collections_no_runs_are_beside_each_other(program):
     for name in ("one", "two"):
         collect_against(program, "--fused", output=Path(name), passes=("nsys",), repeat=2)
@@ -114,6 +115,7 @@ def script(stand_ins):
     return path.absolute(), stand_ins.make("python3")
 
 
+@pytest.mark.slow
 def test_traces_are_repeated_too_and_each_has_a_folder(script):
     path, python = script
     both = collect_against(path, "--fused", output=Path("cap"), python=python, repeat=3, passes=("nsys", "torch"))
@@ -174,6 +176,7 @@ def test_a_program_that_fails_at_once_leaves_nothing(stand_ins):
     assert order(stand_ins) == ["base/nsys", "new/nsys"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "runs"), [(2, (2, 1)), (3, (3, 2))])
 def test_a_program_that_fails_later_ends_the_pass_and_keeps_the_runs_before(stand_ins, number, runs):
     """Of the second runs it is the first, of the third ones the second; the other one has its turn in any case."""
@@ -218,6 +221,7 @@ def test_where_nothing_is_recorded_of_one_program_nothing_is_kept(stand_ins, pro
     assert (caught.value.details, left()) == (["broken"], set())
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_for_one_program_is_a_pass_that_failed(stand_ins, program):
     stand_ins.mode("ncu", "no permission")
     both = collect_against(program, "--fused", output=Path("cap"))
@@ -228,6 +232,7 @@ def test_a_tool_that_fails_for_one_program_is_a_pass_that_failed(stand_ins, prog
     assert [problem.partition(": this")[0] for problem in both.problems] == ["base: ncu failed", "new: ncu failed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("starts", "kept"), [(2, None), (4, None), (5, (1, 1)), (6, (1, 1)), (7, (1, 2))])
 def test_ctrl_c_keeps_the_runs_that_are_finished_if_there_are_some_of_both(program, starts, kept):
     """Of two runs each, with the export of each a step of its own: base, new, new, base."""

@@ -50,6 +50,7 @@ def output(build):
     return subprocess.run([build.binary], check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own
 
 
+@pytest.mark.slow
 @with_nvcc
 def test_a_source_is_compiled_once_and_again_when_anything_changes(home):
     first = built(home)

@@ -13,6 +13,7 @@ from kanalyze.errors import CollectError
 COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
 
 
+@pytest.mark.slow
 def test_it_runs_first_and_the_manifest_says_how_long_it_took(stand_ins):
     program = stand_ins.write("program", COUNTING)
     capture = collect(program, ["a b"], output=Path("cap"), prepare=True)
@@ -64,6 +65,7 @@ def test_extensions_are_built_where_torch_is_told_to(monkeypatch, chosen, found)
     assert compiled_after.folder() == Path(found)
 
 
+@pytest.mark.slow
 def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):
     """torch waits for the lock file of a build for ever, and a build that is killed leaves it."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path("extensions").absolute()))

@@ -87,6 +87,7 @@ def test_repeated_runs_are_kept_one_by_one(program):
     assert [path.name for path in capture.reports] == ["nsys.sqlite", "nsys-2.sqlite", "nsys-3.sqlite"]
 
 
+@pytest.mark.slow
 def test_without_a_name_the_folder_is_called_after_the_program_and_never_the_same(program):
     folders = {collect(program, passes=("nsys",)).folder for _ in range(3)}
     assert len(folders) == 3

@@ -230,6 +230,7 @@ def test_an_instruction_without_text_is_one(tmp_path):
     assert (found[0], found[1]) == ("LDC R1, c[0x0][0x28]", "")
 
 
+@pytest.mark.slow
 @needs_module
 def test_instructions_that_end_the_disassembler_are_refused(tmp_path, monkeypatch):
     """They are read in a process of their own."""

@@ -464,6 +464,7 @@ def stopped(process, number, true):
     return process.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "stubborn"),
     [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, False)],
@@ -494,6 +495,7 @@ def test_children_of_nsys_are_stopped_with_it(nsys, cache, report):
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_commands_at_once_both_have_a_page(nsys, cache, report):
     nsys.write(before="time.sleep(1)")
     both = [started("summarize", report) for _ in range(2)]

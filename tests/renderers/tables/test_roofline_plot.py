@@ -61,6 +61,7 @@ def test_without_a_file_the_table_is_printed():
     assert "roof_share" in ran.lines[0]
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path):
     pytest.importorskip("matplotlib")
     for form, begin in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")):
