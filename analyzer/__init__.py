@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.errors import KanalyzeError
     from kanalyze.notebook import compare, ranks, read_all, reduce
+    from kanalyze.queries import sql
     from kanalyze.readers import read
     from kanalyze.report import Report
     from kanalyze.window import Window
@@ -123,6 +124,7 @@ __all__ = [
     "read_all",
     "reduce",
     "roofline",
+    "sql",
     "stalls",
     "steps",
     "summarize",
@@ -139,6 +141,7 @@ _PLACES = {
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.analyses.page.overview_page": ("Overview",),
     "kanalyze.notebook": ("compare", "overview", "ranks", "read", "read_all", "reduce", "summarize"),
+    "kanalyze.queries": ("sql",),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),
 }

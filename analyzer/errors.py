@@ -40,15 +40,15 @@ class KanalyzeError(Exception):
     slug: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 2
 
-    def __init__(self, message: str, remedy: str) -> None:
+    def __init__(self, message: str, remedy: str, details: Iterable[str] = ()) -> None:
         """Keep the message (what was found, and where) and the remedy (what to do)."""
         super().__init__(message)
         self.remedy = remedy
-        self.details: list[str] = []
+        self.details = [*details]
 
-    def __reduce__(self) -> tuple[type[KanalyzeError], tuple[str, str], dict[str, list[str]]]:
+    def __reduce__(self) -> tuple[type[KanalyzeError], tuple[str, str, list[str]]]:
         """Keep the remedy when another process hands the error over."""
-        return type(self), (str(self), self.remedy), {"details": self.details}
+        return type(self), (str(self), self.remedy, self.details)
 
 
 class ReportNotFoundError(KanalyzeError):
@@ -64,8 +64,7 @@ class ReportNotFoundError(KanalyzeError):
         except OSError:
             beside = []
         hint = nearest(path.name, beside)
-        remedy = f"Did you mean {path.parent / hint}?" if hint else "Check the path."
-        return cls(f"{path}: no such file.", remedy)
+        return cls(f"{path}: no such file.", f"Did you mean {path.parent / hint}?" if hint else "Check the path.")
 
 
 class UnreadableReportError(KanalyzeError):
@@ -76,8 +75,7 @@ class UnreadableReportError(KanalyzeError):
     @classmethod
     def because(cls, path: Path, reason: str) -> UnreadableReportError:
         """Error: reading `path` failed with `reason`, the operating system's message."""
-        remedy = "Check the file's permissions, or copy it to a local disk."
-        return cls(f"{path}: cannot be read ({reason}).", remedy)
+        return cls(f"{path}: cannot be read ({reason}).", "Check the file's permissions, or copy it to a local disk.")
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> UnreadableReportError | OutOfMemoryError:
@@ -413,6 +411,17 @@ class UnknownNameError(KanalyzeError):
         return cls(f"no {what} {number!r}.", f"There are: 1 to {count:,}." if count > 1 else "There is: 1.")
 
 
+class SqlError(KanalyzeError):
+    """A statement of `kanalyze sql` is no SQL that can be answered."""
+
+    slug = "bad-sql"
+
+    @classmethod
+    def of(cls, said: str) -> SqlError:
+        """Error: polars refuses the statement and `said` why."""
+        return cls(f"SQL: {said}.", "`kanalyze tables TABLE` has a table's columns; docs/sql.md has examples.")
+
+
 class OutputError(KanalyzeError):
     """The output cannot be written."""
 
@@ -518,18 +527,14 @@ class CollectError(KanalyzeError):
         lines = list(said)
         ended = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
         last = f": {' '.join(lines[-1].split())[:_WIDE].rstrip('.')}" if lines else ""
-        error = cls(f"{name}: the program {ended}{last}.", "Run it without a profiler first; nothing of it was kept.")
-        error.details = lines
-        return error
+        tried = "Run it without a profiler first; nothing of it was kept."
+        return cls(f"{name}: the program {ended}{last}.", tried, lines)
 
     @classmethod
     def every_pass_failed(cls, reasons: Iterable[str], said: Iterable[str]) -> CollectError:
         """Error: every pass failed, for these `reasons`; `said` is the end of the last one's output."""
-        error = cls(
-            f"nothing was collected: {'; '.join(reasons)}.", "Nothing was kept. `kanalyze doctor` looks at the tools."
-        )
-        error.details = list(said)
-        return error
+        none = f"nothing was collected: {'; '.join(reasons)}."
+        return cls(none, "Nothing was kept. `kanalyze doctor` looks at the tools.", said)
 
     @classmethod
     def without_torch(cls, reason: object) -> CollectError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -11,13 +11,17 @@ from kanalyze import outlets
 from kanalyze.cli._options import (
     Where,
     closed_at_end,
+    different,
     opened_counters,
     opened_parts,
+    opened_together,
+    part,
     parts_of,
+    print_doubts_early,
     print_left_out,
     progress_shown,
 )
-from kanalyze.cli._output import print_message
+from kanalyze.cli._output import drop_registered, print_message
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
@@ -26,11 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    import polars as pl
+
     from kanalyze.readers.capture.reports import Way
     from kanalyze.report import Report
     from kanalyze.schema import Table
 
 T = TypeVar("T")
+
+#: The table that says what is in doubt.
+_SAYS_ITSELF: Final = "health"
 
 #: Key of the paths that were found in a folder, and of those of them that cannot be read, in the command's context.
 _FOUND: Final = "kanalyze.found"
@@ -66,48 +75,136 @@ def of_each(
     meta = click.get_current_context().meta
     found_in_folder, failed = meta.get(_FOUND, set()), meta.setdefault(_FAILED, {})
     results: list[T] = []
+    missing: dict[Path, KanalyzeError] = {}
     for path in paths:
         if path in failed:
             continue
         try:
             results.append(work(path))
         except KanalyzeError as error:
-            if path not in found_in_folder and not (len(paths) > 1 and isinstance(error, tolerated)):
+            bearable = len(paths) > 1 and isinstance(error, tolerated)
+            if path not in found_in_folder and not bearable:
                 raise
-            failed[path] = error
+            (missing if bearable else failed)[path] = error  # what lacks one table may give the next
             if len(paths) > 1:
                 print_left_out(error)
-    if not results and failed:
-        raise next(iter(failed.values()))
+    if not results and (failed or missing):
+        raise next(iter((failed | missing).values()))
     return results
 
 
-def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]) -> dict[str | None, T]:
+class Opened:
+    """Reports that a command asks for several tables: each is opened once, and held until the command ends."""
+
+    def __init__(self) -> None:
+        """Nothing is open yet."""
+        self._found: dict[tuple[object, ...], Any] = {}
+        self.origins: dict[str, str] = {}
+        """Tables that are not of a capture's first report, and what is to be said of that."""
+
+    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """What `make` gave for `key` when it was first asked for."""
+        if key not in self._found:
+            self._found[key] = make()
+        found: T = self._found[key]
+        return found
+
+
+def answered(
+    path: Path, table: Table, where: Where, make: Callable[[Report], T], opened: Opened | None = None
+) -> dict[str | None, T]:
     """What `make` gives of each part of a report that was asked for, by its name.
 
     Of a capture it is made of the first of its reports that records what the table needs, and a word says which if it
-    is not the one that gives the time of all other tables.
+    is not the one that gives the time of all other tables. With `opened` reports stay open for the next table.
     """
-    ways = _ways(path, where)
+    held = opened or Opened()
+    ways = held.once((path, "ways"), lambda: _ways(path, where))
     if table.counted or len(ways) < 2:  # noqa: PLR2004 - one report has no other
-        parts = opened_counters(path, where) if table.counted else opened_parts(path, where)
+        source = opened_counters if table.counted else opened_parts
+        parts = held.once((path, table.counted), lambda: source(path, where))
         return {name: make(part) for name, part in parts.items()}
     suited = [way for way in ways if way.tool in table.tools] or ways[:1]
     failed: CannotTellError | None = None
     for way in suited:
-        whole = way.opened()
+        whole = held.once((path, way), way.opened)
         try:
-            found = {name: make(part) for name, part in parts_of(whole, where).items()}
+            parts = held.once((path, way, "parts"), lambda whole=whole: parts_of(whole, where))  # type: ignore[misc]
+            found = {name: make(part) for name, part in parts.items()}
         except CannotTellError as error:
-            whole.source.close()
+            if opened is None:
+                whole.source.close()
             failed = failed or error
             continue
         closed_at_end(whole)
         if way is not ways[0]:
-            print_message(outlets.line(f"kanalyze: {_from(table.name, way, ways)}"))
+            held.origins[table.name] = _from(table.name, way, ways)
+            if opened is None:
+                print_message(outlets.line(f"kanalyze: {held.origins[table.name]}"))
         return found
     assert failed is not None, "each way gives a table or cannot tell"  # noqa: S101 - there is at least one
     raise failed
+
+
+def rows_of(
+    reports: Sequence[Path],
+    declared: Table,
+    where: Where,
+    keywords: dict[str, Any] | None = None,
+    opened: Opened | None = None,
+) -> pl.DataFrame:
+    """The table of one report or each of several, of all together, of two sides, or of a job."""
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    table = declared.name
+    if declared.sides or declared.job:
+        return _of_sides(reports, table, where) if declared.sides else _of_job(reports, table, where)
+    if declared.together:
+        first, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
+        return catalog.make(first, table, *others, **(keywords or {}), **part(where))
+    return _of_every_report(
+        reports, declared, where, lambda report: catalog.make(report, table, **(keywords or {})), opened
+    )
+
+
+def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
+    """The table of two sides of runs."""
+    from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
+
+    asked = Asked(part(where), cache=not where["no_cache"], progress=progress_shown())
+    return comparison(*given(reports), asked).table(table)
+
+
+def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
+    """The table of the ranks of one job."""
+    from kanalyze.jobs import Asked, job  # noqa: PLC0415 - as above
+
+    asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+    return job(reports, asked).table(table)
+
+
+def _of_every_report(
+    reports: Sequence[Path],
+    table: Table,
+    where: Where,
+    make: Callable[[Report], pl.DataFrame],
+    opened: Opened | None,
+) -> pl.DataFrame:
+    """The table of each report, one after the other; of several with a first column that names the report."""
+    from kanalyze.renderers.tables.frame import joined, of_reports  # noqa: PLC0415 - as above
+
+    paths = different(expanded(reports))
+
+    def rows(report: Path) -> tuple[str, pl.DataFrame]:
+        found = answered(report, table, where, make, opened)
+        if table.name == _SAYS_ITSELF:
+            drop_registered()
+        if len(paths) > 1 and opened is None:
+            print_doubts_early()  # lest all of them are held
+        return str(report), joined(found)
+
+    found = of_each(paths, rows, tolerated=(CannotTellError,))
+    return found[0][1] if len(paths) == 1 else of_reports(found)
 
 
 def _ways(path: Path, where: Where) -> list[Way]:

@@ -8,37 +8,26 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
-from kanalyze.cli._answers import answered, expanded, of_each
+from kanalyze.cli._answers import rows_of
 from kanalyze.cli._options import (
     Where,
-    different,
     in_one_thread_if_small,
     no_formulas,
-    opened_together,
     output,
-    part,
-    print_doubts_early,
-    print_left_out,
-    progress_shown,
     reports_argument,
     scope,
     top,
 )
-from kanalyze.cli._output import drop_registered, emit, refuse_overwriting, width
-from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, UnknownNameError
+from kanalyze.cli._output import emit, refuse_overwriting, width
+from kanalyze.errors import BadThresholdError, OutputError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import polars as pl
 
-    from kanalyze.report import Report
-    from kanalyze.schema import Table
-
-#: The table that says what is in doubt.
-_SAYS_ITSELF = "health"
 
 #: How to see the columns that do not fit.
 _HOW = "--columns all, or a,b,…"
@@ -115,7 +104,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     keywords = asked | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
-    rows = _rows(reports, declared, where, keywords)
+    rows = rows_of(reports, declared, where, keywords)
     if one is not None:
         _emit_one(rows, one, output)
         return
@@ -140,59 +129,6 @@ def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
         known = rows.get_column("id").drop_nulls().unique().sort().to_list()
         raise UnknownNameError.of("collective", one, [f"{known[0]} to {known[-1]}"] if known else [])
     emit(timeline(found, width()).encode(), output)
-
-
-def _rows(reports: Sequence[Path], declared: Table, where: Where, keywords: dict[str, Any]) -> pl.DataFrame:
-    """The table of one report or each of several, of all together, of two sides, or of a job."""
-    from kanalyze import catalog  # noqa: PLC0415 - as above
-
-    table = declared.name
-    if declared.sides or declared.job:
-        return _of_sides(reports, table, where) if declared.sides else _of_job(reports, table, where)
-    if declared.together:
-        return catalog.make(*_first(opened_together(reports, where), table), **keywords, **part(where))
-    return _of_each(reports, declared, where, lambda report: catalog.make(report, table, **keywords))
-
-
-def _of_sides(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
-    """The table of two sides of runs."""
-    from kanalyze.sides import Asked, comparison, given  # noqa: PLC0415 - as above
-
-    asked = Asked(part(where), cache=not where["no_cache"], progress=progress_shown())
-    return comparison(*given(reports), asked).table(table)
-
-
-def _of_job(reports: Sequence[Path], table: str, where: Where) -> pl.DataFrame:
-    """The table of the ranks of one job."""
-    from kanalyze.jobs import Asked, job  # noqa: PLC0415 - as above
-
-    asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
-    return job(reports, asked).table(table)
-
-
-def _of_each(
-    reports: Sequence[Path], table: Table, where: Where, make: Callable[[Report], pl.DataFrame]
-) -> pl.DataFrame:
-    """The table of each report, one after the other; of several with a first column that names the report."""
-    from kanalyze.renderers.tables.frame import joined, of_reports  # noqa: PLC0415 - as above
-
-    paths = different(expanded(reports))
-
-    def rows(report: Path) -> tuple[str, pl.DataFrame]:
-        found = answered(report, table, where, make)
-        if table.name == _SAYS_ITSELF:
-            drop_registered()
-        if len(paths) > 1:
-            print_doubts_early()  # lest all of them are held
-        return str(report), joined(found)
-
-    found = of_each(paths, rows, tolerated=(CannotTellError,))
-    return found[0][1] if len(paths) == 1 else of_reports(found)
-
-
-def _first(reports: Sequence[Report], table: str) -> tuple[Report, str, *tuple[Report, ...]]:
-    """The arguments of the maker of tables."""
-    return (reports[0], table, *reports[1:])
 
 
 def _threshold(text: str | None, known: Sequence[str]) -> dict[str, object]:
