@@ -13,7 +13,7 @@ from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, names
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._window_ledgers import unknown_times
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.occupancy.occupancy import launch_occupancy
 from kanalyze.analyses.shared.cached import analysis
@@ -76,7 +76,7 @@ def _attribution(report: Report) -> list[Check]:
 def _told_by_ledger(report: Report) -> list[tuple[int, int]]:
     """As :func:`unknown_times`, of the devices that have such time."""
     begins = pl.col("detail").is_not_null()
-    unknown = ledger(report).filter(pl.col("bucket") == "unknown").group_by("device")
+    unknown = bucket_sums(report).filter(pl.col("bucket") == "unknown").group_by("device")
     sums = unknown.agg(pl.col("ns").filter(~begins).sum(), begins=pl.col("ns").filter(begins).sum())
     return [*sums.select("ns", "begins").iter_rows()]
 

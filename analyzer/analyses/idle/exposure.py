@@ -10,7 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, of_device, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import total
@@ -73,7 +73,7 @@ def exposure(report: Report) -> pl.DataFrame:
         device, category, detail, total_ns, union_ns, exposed_ns, hidden_share.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    ledger(report)  # first, since it computes in parallel what is needed below
+    bucket_sums(report)  # first, since it computes in parallel what is needed below
     rows: list[tuple[int, str, str | None, int, int, int, int]] = []
     for device, low, high in windows(report).iter_rows():
         needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
@@ -119,7 +119,7 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[_Row]:
     inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
     if inside.is_empty():
         return []
-    waited = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
+    waited = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
     together = intervals.length(intervals.union(inside))
     calling = total(waited.filter(pl.col("detail") == "call"), "ns")
     return [("launch", None, intervals.length(inside), together, total(waited, "ns"), calling)]

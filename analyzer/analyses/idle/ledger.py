@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from kanalyze.analyses.communication._partners import has_partners, told_communication
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle._idle_sums import idle_rows, idle_sums
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.analyses.shared.cached import analysis
+from kanalyze.analyses.shared.cached import analysis, once_per_report
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -27,8 +28,9 @@ TABLE = Table(
         Column(
             "detail",
             pl.String,
-            "kernel: graph for whole-graph rows; memcpy: the direction; loading: context or the call; launch: call or "
-            "latency; profiler: its own word; allocation, sync, api: the call; unknown: recording begins, or null.",
+            "kernel: graph for whole-graph rows; communication: waiting for whom, or transfer, where its ranks are in "
+            "the report; memcpy: the direction; loading: context or the call; launch: call or latency; profiler: its "
+            "own word; allocation, sync, api: the call; unknown: recording begins, or null.",
             nullable=True,
         ),
         Column("ns", pl.Int64, "Time."),
@@ -36,10 +38,13 @@ TABLE = Table(
     ),
     purpose="where each GPU's time went, to the nanosecond",
     reads=(*DEVICE_KINDS, "api", "overhead", "collective_detail"),
-    may_read=("range", "op"),
+    may_read=("range", "op", "communicator_calls"),
 )
 
 _ROWS: Final = {"bucket": pl.String, "detail": pl.String, "ns": pl.Int64}
+
+_BUCKET: Final = pl.Enum(BUCKETS)
+_TALKS: Final = pl.col("bucket") == "communication"
 
 _ROW: Final = [pl.col(name).cast(dtype) for name, dtype in _ROWS.items()]
 
@@ -58,14 +63,32 @@ def ledger(report: Report) -> pl.DataFrame:
     Columns:
         device, bucket, detail, ns, share.
     """
+    rows = bucket_sums(report)
+    if rows.filter(_TALKS).is_empty() or not has_partners(report):
+        return rows
+    told = [_communication(report, device, high - low) for device, low, high in windows(report).iter_rows()]
+    return _sorted([rows.filter(~_TALKS), *told])
+
+
+def _communication(report: Report, device: int, window: int) -> pl.DataFrame:
+    """The bucket communication of a device, by whom it waited for and what it transferred."""
+    sums = told_communication(report, of_device(exclusive_operations(report), device))
+    number, bucket = pl.lit(device, dtype=pl.Int64), pl.lit("communication", dtype=_BUCKET)
+    return sums.select(
+        number.alias("device"), bucket.alias("bucket"), "detail", "ns", share=pl.col("ns") / max(window, 1)
+    )
+
+
+@once_per_report
+def bucket_sums(report: Report) -> pl.DataFrame:
+    """The ledger without details of communication, for what is computed from its buckets: :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report records no device operations at all.
+    """
     require(report, TABLE, *DEVICE_KINDS)
     idle_sums(report)  # first, since it computes in parallel what is needed below
-    frames = [_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()]
-    if not frames:
-        return TABLE.empty()
-    return TABLE.select(pl.concat(frames)).sort(
-        "device", "bucket", "ns", "detail", descending=[False, False, True, False]
-    )
+    return _sorted([_of_device(report, device, low, high) for device, low, high in windows(report).iter_rows()])
 
 
 def _of_device(report: Report, device: int, low: int, high: int) -> pl.DataFrame:
@@ -73,9 +96,9 @@ def _of_device(report: Report, device: int, low: int, high: int) -> pl.DataFrame
     found, window = int(rows.get_column("ns").sum()), high - low
     if found != window or rows.select((pl.col("ns") < 0).any()).item():
         raise AssertionError(f"the ledger of device {device} sums to {found} ns, its window is {window} ns: {rows}")
-    return rows.filter(pl.col("ns") > 0).select(
-        pl.lit(device, dtype=pl.Int64).alias("device"), *_ROWS, (pl.col("ns") / max(window, 1)).alias("share")
-    )
+    share = (pl.col("ns") / max(window, 1)).alias("share")
+    rows = rows.filter(pl.col("ns") > 0).select(pl.lit(device, dtype=pl.Int64).alias("device"), *_ROWS, share)
+    return rows.with_columns(pl.col("bucket").cast(_BUCKET))
 
 
 def _busy(report: Report, device: int) -> pl.DataFrame:
@@ -83,3 +106,11 @@ def _busy(report: Report, device: int) -> pl.DataFrame:
     work = of_device(exclusive_operations(report).select(needed), device)
     sums = work.group_by("bucket", "detail").agg(pl.col("exclusive_ns").sum().alias("ns"))
     return sums.select(_ROW)
+
+
+def _sorted(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    if not frames:
+        return TABLE.empty()
+    return TABLE.select(pl.concat(frames)).sort(
+        "device", "bucket", "ns", "detail", descending=[False, False, True, False]
+    )

@@ -47,7 +47,7 @@ TABLE: Final = Table(
     ),
     purpose="what came before and after the steady part",
     reads=(*DEVICE_KINDS, "api", "range", "op", "overhead", "range_detail"),
-    may_read=("kernel_config", "copy_detail", "collective_detail", "memory"),
+    may_read=("kernel_config", "copy_detail", "collective_detail", "memory", "sync"),
 )
 
 #: Parts that are told by more than their names.

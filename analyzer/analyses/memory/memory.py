@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.host._call_kinds import shown
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, allocating_calls, steps
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
@@ -313,5 +313,5 @@ def _by_call(report: Report) -> pl.DataFrame:
 def _exposed(report: Report) -> pl.DataFrame:
     if not set(DEVICE_KINDS).intersection(report.kinds):
         return pl.DataFrame(schema={"call": pl.String, "exposed_ns": pl.Int64})
-    rows = ledger(report).filter(pl.col("bucket").cast(pl.String) == "allocation")
+    rows = bucket_sums(report).filter(pl.col("bucket").cast(pl.String) == "allocation")
     return rows.group_by(call=pl.col("detail")).agg(exposed_ns=pl.col("ns").sum())

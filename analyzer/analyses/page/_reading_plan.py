@@ -19,7 +19,7 @@ from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.shared.workers import at_once, many, many_events
 from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.machinery.memory import give_back
-from kanalyze.model import KERNEL_CONFIG, KINDS, READER_TABLES
+from kanalyze.model import COMMUNICATOR_CALLS, KERNEL_CONFIG, KINDS, READER_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,14 +31,20 @@ if TYPE_CHECKING:
 #: Read before everything else: by their numbers of rows a report is large.
 _COUNTED: Final = ("api", "op", "python")
 
+#: Read only where a report turns out to hold several ranks of a job: of others it would cost, and tell nothing.
+LATER: Final = (COMMUNICATOR_CALLS.name,)
+
 #: Cached answers to compute first: slow for a large report, with small intermediate tables.
 _FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
 
 
 def reads_of(tables: Iterable[Table], *more: str) -> tuple[str, ...]:
-    """Names of all that `tables` declare as read, always or in some reports, and `more`; in reading order."""
+    """Names of all that `tables` declare as read, always or in some reports, and `more`; in reading order.
+
+    Without what is read :data:`LATER`.
+    """
     wanted = {name for table in tables for name in (*table.reads, *table.may_read)} | {*more}
-    return tuple(name for name in (*KINDS, *READER_TABLES) if name in wanted)
+    return tuple(name for name in (*KINDS, *READER_TABLES) if name in wanted and name not in LATER)
 
 
 def read_first(report: Report, reads: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.ranks._matching import DRIFT, STAMP_ERROR_NS, shows
+from kanalyze.analyses.communication._matching import DRIFT, STAMP_ERROR_NS, shows
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
+from kanalyze.analyses.communication._matching import matched
+from kanalyze.analyses.communication._waits import exposed, with_bandwidth, with_waits
 from kanalyze.analyses.ranks._clocks import Clocks, clocks_of
 from kanalyze.analyses.ranks._lateness import causes, lateness
-from kanalyze.analyses.ranks._matching import matched
-from kanalyze.analyses.ranks._waits import exposed, with_bandwidth, with_waits
 from kanalyze.errors import NoJobError
 from kanalyze.reduction import TABLES
 

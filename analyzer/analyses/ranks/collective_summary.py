@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.ranks._matching import POINT_TO_POINT
+from kanalyze.analyses.communication._matching import POINT_TO_POINT
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:

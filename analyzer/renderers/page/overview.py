@@ -20,6 +20,7 @@ from kanalyze.renderers.page.time import (
     culprits_of,
     heading,
     health_line,
+    told_waits,
 )
 from kanalyze.renderers.text.grid import Grid, Head, Section, of
 from kanalyze.window import PerIteration
@@ -180,6 +181,9 @@ def _detail(found: Overview, per: PerIteration, bucket: str, device: int, whole:
     """What most of a bucket was: kernel families, the ranges that it lies in, or what held the device up."""
     if bucket == _KERNEL:
         return _families(found)
+    rows = found.tables["ledger"].filter((pl.col("device") == device) & (pl.col("bucket") == bucket))
+    if told := told_waits(bucket, [*rows.select("detail", "ns").iter_rows()]):
+        return told
     named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device)
     worth = [(name, ns) for name, ns in named if ns >= _WORTH_NAMING * whole][:_DETAILS]
     return ", ".join(f"{sections.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)

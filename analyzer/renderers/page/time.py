@@ -33,6 +33,11 @@ NO_DETAIL: Final = {
 }
 _DETAILS: Final = 2
 
+#: Communication is told by shares, of which one is named from this one on.
+_COMMUNICATION: Final = "communication"
+_TRANSFER: Final = "transfer"
+_WORTH_NAMING: Final = 0.02
+
 #: Buckets whose details are in the table of culprits, not in the ledger.
 _BY_CULPRIT: Final = ("host",)
 
@@ -263,7 +268,8 @@ def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
             sums[bucket],
             text,
             units.percent(sums[bucket] / max(length, 1)),
-            _detail(culprits_of(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
+            told_waits(bucket, parts[bucket])
+            or _detail(culprits_of(bucket, reasons) if bucket in _BY_CULPRIT else parts[bucket]),
             worded(NO_DETAIL.get(bucket, ""), summary.interface),
         )
         for bucket, text in zip(longest, texts, strict=True)
@@ -293,6 +299,22 @@ def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[_Part]:
         told = culprit and located(sections.without_function(culprit), where)
         sums[told] = sums.get(told, 0) + ns
     return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
+
+
+def told_waits(bucket: str, parts: list[_Part]) -> str:
+    """Communication by whom it waited for and what it transferred, as shares; empty where the report does not tell."""
+    named = [(detail, ns) for detail, ns in parts if detail is not None]
+    if bucket != _COMMUNICATION or not named:
+        return ""
+    whole = max(sum(ns for _, ns in parts), 1)
+    worth = [(detail, ns / whole) for detail, ns in named if ns >= _WORTH_NAMING * whole]
+    worth = sorted(worth, key=lambda part: -part[1])[: _DETAILS + 1]
+    # waiting first, where there is no room for all: the rest of it is what is transferred
+    return ", ".join(f"{detail} {share:.0%}".replace("%", " %") for detail, share in sorted(worth, key=_is_transfer))
+
+
+def _is_transfer(part: tuple[str, float]) -> bool:
+    return part[0] == _TRANSFER
 
 
 def _detail(parts: list[_Part]) -> str:

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _context_creation
 from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
@@ -720,7 +720,7 @@ def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, bat
         patch.setattr(_context_creation, "CONTEXT_FROM_NS", context_from_ns)
         patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
         in_batches(patch, batch)
-        found = ledger(report(events).narrow(window=Window(*window)))
+        found = bucket_sums(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())
     assert_sums_to_windows(found, model)
 
@@ -756,7 +756,7 @@ def test_one_process_is_read_as_if_it_had_been_alone(events, process):
     whole = report([*events, call("cudaGetDevice", 0, 1, process=process)])
     own = [event for event in events if event.process == process]
     assert_same(
-        ledger(whole.narrow(process=process)),
+        bucket_sums(whole.narrow(process=process)),
         SlowModel([*own, call("cudaGetDevice", 0, 1, process=process)]).ledger(),
     )
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.communication._matching import shows
 from kanalyze.analyses.ranks._clocks import _bounds, _Rows
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
-from kanalyze.analyses.ranks._matching import shows
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
 #: A step in which some leave before others have come.

@@ -14,7 +14,7 @@ from kanalyze.analyses.findings.rules.recurring_loading import idle_while_planni
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
 from kanalyze.analyses.idle._idle_sums import idle_sums
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.units import count, moment, plural, time
@@ -32,8 +32,8 @@ _NAMED: Final = 3
 def cold_start(report: Report) -> list[Finding]:
     """At most one finding per device for each of context creation, loading and first launches."""
     found = []
-    for device in ledger(report).get_column("device").unique(maintain_order=True):
-        rows = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket") == "loading"))
+    for device in bucket_sums(report).get_column("device").unique(maintain_order=True):
+        rows = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "loading"))
         found += _context(report, device, rows.filter(pl.col("detail") == "context"))
         found += _unrecorded_context(report, device)
         found += _loading(report, device, rows.filter(pl.col("detail") != "context"))

@@ -11,7 +11,7 @@ from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.columns.lookup import beside
 from kanalyze.units import percent, plural
@@ -44,7 +44,7 @@ _ELSEWHERE: Final = (
 
 def exposed_communication(report: Report) -> list[Finding]:
     """At most one finding per device, on all its collectives."""
-    exposed = ledger(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
+    exposed = bucket_sums(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
     if exposed.is_empty():
         return []
     work = exclusive_operations(report).filter(pl.col("bucket") == "communication")

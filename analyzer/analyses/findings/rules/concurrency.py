@@ -13,7 +13,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._launching_call import calls_of
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
@@ -42,7 +42,7 @@ _COPY_ASIDE: Final = (
 
 def serial_copy(report: Report) -> list[Finding]:
     """One finding per device with such copies."""
-    if not any(worth_saying(report, ns) for ns in ledger(report).filter(bucket="memcpy").get_column("ns")):
+    if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
         return []
     found = []
     for (device,), copies in serial_copies(report).partition_by("device", as_dict=True, maintain_order=True).items():

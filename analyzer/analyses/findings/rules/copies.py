@@ -19,7 +19,7 @@ from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launch
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host._rounds import STEP, rounds, rounds_at
 from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls, scope_of
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.shared.cached import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -376,7 +376,7 @@ def _like(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 def _waited_ns(report: Report, device: int) -> int:
     """The device's idle time in the ledger's buckets for such calls, in ns."""
-    rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(_WAITS))
+    rows = bucket_sums(report).filter((pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(_WAITS))
     return total(rows, "ns")
 
 

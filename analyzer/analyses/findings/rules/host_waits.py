@@ -27,7 +27,7 @@ from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle._idle_sums import idle_sums, launch_waits
 from kanalyze.analyses.idle.culprits import context_culprits, culprits, host_by_culprit
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import least_worth_saying, worth_saying
 from kanalyze.analyses.memory._unified_moves import faults_seen
 from kanalyze.analyses.shared.cached import once_per_report
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 def host_blocks(report: Report) -> list[Finding]:
     """At most one finding per device, on blocking calls other than those of :func:`unneeded_sync` and of reads."""
-    every = ledger(report).filter(pl.col("bucket") == "sync")
+    every = bucket_sums(report).filter(pl.col("bucket") == "sync")
     found = []
     for (device,), rows in every.partition_by("device", as_dict=True, maintain_order=True).items():
         told, read = unneeded(report).get(int(device)), idle_after_reads(report, int(device))
@@ -118,7 +118,7 @@ def host_computes(report: Report) -> list[Finding]:
     (``cold_start``), and that of :data:`_TELLERS`.
     """
     found = []
-    for device, ns, share in ledger(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
+    for device, ns, share in bucket_sums(report).filter(bucket="host").select("device", "ns", "share").iter_rows():
         stake = (
             ns - idle_sums(report)[device].unrecorded_ns - sum(map(intervals.length, _told(report, device).values()))
         )
@@ -298,7 +298,7 @@ def unneeded_sync(report: Report) -> list[Finding]:
     """At most one finding per device, on all such calls together."""
     found = []
     for device, calls in unneeded(report).items():
-        rows = ledger(report).filter((pl.col("device") == device) & pl.col("bucket").is_in(_BUCKETS))
+        rows = bucket_sums(report).filter((pl.col("device") == device) & pl.col("bucket").is_in(_BUCKETS))
         stake = min(total(calls, "gain_ns"), total(rows, "ns"))
         blocked = int((calls.get_column("end") - calls.get_column("start")).sum())
         per, most = per_iteration(report), _most(report, calls)
@@ -328,7 +328,7 @@ _UNWAIT: Final = (
 
 def unneeded(report: Report) -> dict[int, pl.DataFrame]:
     """The rows of :func:`avoidable` by device, for devices with enough of them."""
-    rows = ledger(report).filter(pl.col("bucket").is_in(_BUCKETS))
+    rows = bucket_sums(report).filter(pl.col("bucket").is_in(_BUCKETS))
     if not any(worth_saying(report, ns) for ns in rows.group_by("device").agg(pl.col("ns").sum()).get_column("ns")):
         return {}
     parts = avoidable(report).partition_by("device", as_dict=True, maintain_order=True)

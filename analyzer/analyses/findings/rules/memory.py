@@ -13,7 +13,7 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._launching_call import launching_calls
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faults_seen, moves, pages
 from kanalyze.analyses.shared.statistics import longest, total
@@ -82,7 +82,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         .group_by("call")
         .agg(pl.len().alias("count"), pl.col("exposed").sum(), ns=(pl.col("end") - pl.col("start")).sum())
     )
-    held = ledger(report).filter((pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation"))
+    held = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation"))
     known = sums.join(held.select(call="detail", held="ns"), on="call").with_columns(
         stake=pl.min_horizontal("exposed", "held")
     )

@@ -13,7 +13,7 @@ from kanalyze.analyses.findings.rules._telling import in_pytorch
 from kanalyze.analyses.findings.rules.memory import in_window
 from kanalyze.analyses.host._call_kinds import names_that, shown
 from kanalyze.analyses.idle._idle_within import idle_within
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
 from kanalyze.analyses.memory._allocations import allocating_calls
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -33,7 +33,7 @@ def pinned_allocation(report: Report) -> list[Finding]:
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
     calls = in_window(report, calls)
-    held = ledger(report).filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
+    held = bucket_sums(report).filter((pl.col("bucket") == "allocation") & pl.col("detail").is_in(_shown(names)))
     if calls.is_empty() or not any(worth_saying(report, ns) for ns in held.get_column("ns")):
         return []
     found = []

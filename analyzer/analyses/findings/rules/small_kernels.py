@@ -12,7 +12,7 @@ from kanalyze.analyses.findings.rules._places import place_of_kernel
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.fusion._chains import chains
 from kanalyze.analyses.fusion.fusion import fusion
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.operators._paths import ARROW
@@ -89,7 +89,7 @@ def graph_candidate(report: Report) -> list[Finding]:
     """One finding per device that waited for such launches."""
     if device_operations(report).height < _FEWEST_LAUNCHES:
         return []
-    buckets = ledger(report).filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device")
+    buckets = bucket_sums(report).filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device")
     held = buckets.agg(pl.col("ns", "share").sum()).filter(pl.col("share") >= _WORTH_LOOKING).sort("device")
     found = []
     for device, most, _ in held.iter_rows():

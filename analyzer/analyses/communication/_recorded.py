@@ -9,6 +9,8 @@ import polars as pl
 
 from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.host._launching_call import calls_of
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.reduction import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     launch was not recorded has the group of the others on its stream, where these have one.
     """
     kernels = work.select("row", "event_id").join(
-        report.kind("kernel").select("event_id", "name", "stream", "parent_id"),
+        report.kind("kernel").select("event_id", "name", "stream", "parent_id", "process_id"),
         on="event_id",
         how="left",
         maintain_order="left",
@@ -146,9 +148,9 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     )
     calls = _calls(report)
     # each call belongs to the next kernel that its thread launched: at once, or where the group of calls ends
-    order = launched.drop_nulls("call_start").select("event_id", "thread_id", "call_start", "kind").sort("call_start")
+    order = launched.drop_nulls("call_start").select("event_id", *THREAD, "call_start", "kind").sort("call_start")
     joined = calls.sort("start_ns").join_asof(
-        order, left_on="start_ns", right_on="call_start", by="thread_id", strategy="forward", check_sortedness=False,
+        order, left_on="start_ns", right_on="call_start", by=THREAD, strategy="forward", check_sortedness=False,
         suffix="_of_kernel",
     )  # fmt: skip
     fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
@@ -179,8 +181,9 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
 _BY_PAIRS: Final = ("send", "recv", "all_to_all", "gather", "scatter")
 
 
+@once_per_process
 def _calls(report: Report) -> pl.DataFrame:
-    """The calls of NCCL that move data: thread_id, start_ns, kind, group, size, own, peer, root, bytes."""
+    """The calls of NCCL that move data: process_id, thread_id, start_ns, kind, group, size, own, peer, root, bytes."""
     calls = report.table("communicator_calls")
     ranges = report.kind("range").select("event_id", "name", "start_ns", "process_id", "thread_id")
     known = calls.join(ranges, on="event_id", how="inner")
@@ -191,7 +194,7 @@ def _calls(report: Report) -> pl.DataFrame:
     texts = {text: kind_of(text) for text in moved.get_column("name").cast(pl.String).drop_nulls().unique()}
     kind = pl.col("name").cast(pl.String).replace_strict(texts, default="other", return_dtype=pl.String)
     return moved.select(
-        "thread_id",
+        *THREAD,
         "start_ns",
         kind.alias("kind"),
         "size",
