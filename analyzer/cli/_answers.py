@@ -66,11 +66,16 @@ def _in_folder(path: Path) -> list[Path]:
 
 
 def of_each(
-    paths: Sequence[Path], work: Callable[[Path], T], *, tolerated: tuple[type[KanalyzeError], ...] = ()
+    paths: Sequence[Path],
+    work: Callable[[Path], T],
+    *,
+    tolerated: tuple[type[KanalyzeError], ...] = (),
+    lacking: Callable[[Path], None] | None = None,
 ) -> list[T]:
     """What `work` gives of each path; the first error where it gives nothing of any.
 
-    Paths that were found in a folder are left out with a word where they fail, others where the error is `tolerated`.
+    Paths that were found in a folder are left out with a word where they fail, others where the error is `tolerated`;
+    with `lacking` that is told of these in place of the word.
     """
     meta = click.get_current_context().meta
     found_in_folder, failed = meta.get(_FOUND, set()), meta.setdefault(_FAILED, {})
@@ -86,7 +91,9 @@ def of_each(
             if path not in found_in_folder and not bearable:
                 raise
             (missing if bearable else failed)[path] = error  # what lacks one table may give the next
-            if len(paths) > 1:
+            if bearable and lacking:
+                lacking(path)
+            elif len(paths) > 1:
                 print_left_out(error)
     if not results and (failed or missing):
         raise next(iter((failed | missing).values()))
@@ -96,11 +103,14 @@ def of_each(
 class Opened:
     """Reports that a command asks for several tables: each is opened once, and held until the command ends."""
 
-    def __init__(self) -> None:
-        """Nothing is open yet."""
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Nothing is open yet; a `quiet` one keeps what reports lack, for the command to say once."""
+        self.quiet = quiet
         self._found: dict[tuple[object, ...], Any] = {}
         self.origins: dict[str, str] = {}
         """Tables that are not of a capture's first report, and what is to be said of that."""
+        self.left_out: dict[Path, list[str]] = {}
+        """The tables that others of the reports give, and these do not."""
 
     def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
         """What `make` gave for `key` when it was first asked for."""
@@ -203,7 +213,11 @@ def _of_every_report(
             print_doubts_early()  # lest all of them are held
         return str(report), joined(found)
 
-    found = of_each(paths, rows, tolerated=(CannotTellError,))
+    def lacking(report: Path) -> None:
+        if opened:
+            opened.left_out.setdefault(report, []).append(table.name)
+
+    found = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if opened and opened.quiet else None)
     return found[0][1] if len(paths) == 1 else of_reports(found)
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from kanalyze import outlets, units
 from kanalyze.errors import KanalyzeError, OutputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import TextIO
 
     import polars as pl
@@ -134,6 +135,27 @@ def _write(data: bytes, output: Path) -> None:
             temporary.replace(target)
         finally:
             temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError.because(output, error.strerror or str(error)) from error
+
+
+@contextmanager
+def emit_folder(output: Path) -> Iterator[Path]:
+    """An empty folder to be filled, which is at `output` when all of it has been written, and gone before.
+
+    Raises:
+        OutputError: There is something, or it cannot be written.
+    """
+    try:
+        if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+            raise OutputError.exists(output)
+        with tempfile.TemporaryDirectory(
+            dir=output.resolve().parent, prefix=f".{output.name}.", ignore_cleanup_errors=True
+        ) as place:
+            made = Path(place) / "made"
+            made.mkdir()
+            yield made
+            made.replace(output.resolve())
     except OSError as error:
         raise OutputError.because(output, error.strerror or str(error)) from error
 

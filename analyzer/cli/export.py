@@ -1,0 +1,100 @@
+"""``kanalyze export``: reports as files of other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kanalyze import outlets
+from kanalyze.cli import _complete
+from kanalyze.cli._answers import Opened, rows_of
+from kanalyze.cli._options import Where, in_one_thread_if_small, reports_argument, scope
+from kanalyze.cli._output import emit_folder, print_message
+from kanalyze.errors import CannotTellError
+from kanalyze.machinery.memory import sparing_memory
+from kanalyze.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Forms that are a folder of tables.
+_TABLES: Final = ("parquet", "arrow", "csv")
+
+
+@click.command()
+@reports_argument
+@scope
+@click.option("--to", "form", type=click.Choice(_TABLES), required=True, help="What is written.")
+@click.option(
+    "--tables",
+    metavar="A,B",
+    shell_complete=_complete.tables,
+    help="These tables alone (parquet, arrow, csv); without it all that the reports give.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="A folder that is not there yet; all of it is written, or nothing.",
+)
+@in_one_thread_if_small
+def export(  # noqa: PLR0913 - a click command has a parameter per option
+    reports: Sequence[Path],
+    form: str,
+    tables: str | None,
+    output: Path,
+    *,
+    window: str | None,
+    device: int | None,
+    process: int | None,
+    no_cache: bool,
+) -> None:
+    """REPORTS as files of other programs.
+
+    parquet, arrow, csv: a folder with a file for each table, named as `kanalyze tables` lists them, and `tables.json`
+    with units, meanings, and the reason for each table that the reports cannot give.
+    """
+    where = Where(window=window, device=device, process=process, no_cache=no_cache)
+    _write_tables(reports, where, form, tables, output)
+
+
+def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str | None, output: Path) -> None:
+    """Writes a folder of tables: those that are `named`, or all that the reports give."""
+    with sparing_memory():
+        from kanalyze import catalog  # noqa: PLC0415 - --help need not import polars
+    from kanalyze.renderers.exports.typed import CONTENTS, WRITERS, Contents, Exported  # noqa: PLC0415 - as above
+
+    opened = Opened(quiet=named is None)
+    contents, missing = Contents([str(report) for report in reports]), dict[str, str]()
+    names = [name.strip() for name in named.split(",") if name.strip()] if named is not None else catalog.names()
+    chosen = [catalog.table(name) for name in dict.fromkeys(names)]
+    with emit_folder(output) as folder:
+        for table in chosen:
+            try:
+                frame = rows_of(reports, table, where, opened=opened)
+            except CannotTellError as error:
+                if named is not None:
+                    raise
+                missing[table.name] = str(error)
+                continue
+            made = Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
+            file = f"{table.name}.{form}"
+            WRITERS[form](made, folder / file)
+            contents.add(made, file)
+        (folder / CONTENTS).write_bytes(contents.render(missing))
+    _say(len(chosen) - len(missing), missing, opened, output / CONTENTS)
+
+
+def _say(written: int, missing: dict[str, str], opened: Opened, contents: Path) -> None:
+    """Says what was written, and what could not be given."""
+    if opened.origins:
+        print_message(outlets.line(f"kanalyze: not of the first report: {', '.join(opened.origins)}."))
+    if missing:
+        print_message(outlets.line(f"kanalyze: cannot tell, for the reasons in {contents}: {', '.join(missing)}."))
+    for report, names in opened.left_out.items():
+        print_message(outlets.line(f"kanalyze: left out of {report}: {', '.join(names)}."))
+    print_message(outlets.line(f"kanalyze: {plural(written, 'table')} in {contents.parent}."))

@@ -1,0 +1,1 @@
+"""Renders reports as files of other programs: typed tables, Perfetto, speedscope."""

@@ -1,0 +1,118 @@
+"""Writes tables as Parquet, Arrow and CSV files; the first two with units and meanings in the fields' metadata."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.schema import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from kanalyze.schema import Table
+
+#: The file in a folder of tables that says what is in it; its layout's version, which grows where programs break.
+CONTENTS: Final = "tables.json"
+_VERSION: Final = 1
+
+#: Meanings of columns that a table has where it is of several windows or reports.
+_KEYS: Final = {
+    "instance": "The window that the row is of.",
+    "report": "The report that the row is of, as it was given.",
+}
+
+
+class Exported(NamedTuple):
+    """A table to be written: its declaration with those of its other forms, its rows, and a word on its origin."""
+
+    forms: Sequence[Table]
+    frame: pl.DataFrame
+    origin: str = ""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.forms[0].name
+
+    def described(self) -> dict[str, tuple[str, str]]:
+        """Unit and meaning of each column."""
+        known = _KEYS | {column.name: column.doc for form in reversed(self.forms) for column in form.columns}
+        return {name: (unit_of(name), known.get(name, "")) for name in self.frame.columns}
+
+
+def write_parquet(table: Exported, path: Path) -> None:
+    """Writes a table as Parquet; the Arrow schema in it has the fields' metadata."""
+    from pyarrow import parquet  # noqa: PLC0415 - takes long to import
+
+    parquet.write_table(_arrow(table), path, compression="zstd")
+
+
+def write_arrow(table: Exported, path: Path) -> None:
+    """Writes a table as an Arrow IPC file (Feather)."""
+    from pyarrow import feather  # noqa: PLC0415 - as above
+
+    feather.write_feather(_arrow(table), path, compression="zstd")
+
+
+def write_csv(table: Exported, path: Path) -> None:
+    """Writes a table as CSV: numbers and texts unformatted, nulls empty."""
+    table.frame.write_csv(path)
+
+
+def _arrow(table: Exported) -> pa.Table:
+    """A table as Arrow, with its meaning and that of each field."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    found = pl.DataFrame(table.frame).to_arrow(compat_level=pl.CompatLevel.oldest())
+    told = table.described()
+    fields = [field.with_metadata(_metadata(*told[field.name])) for field in found.schema]
+    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
+    return found.cast(pa.schema(fields, metadata=about))
+
+
+def _metadata(unit: str, meaning: str) -> dict[bytes | str, bytes | str]:
+    found: dict[bytes | str, bytes | str] = {"description": meaning}
+    return found | {"unit": unit} if unit else found
+
+
+class Contents:
+    """What a folder of tables holds, collected while they are written."""
+
+    def __init__(self, reports: Sequence[str]) -> None:
+        """Nothing of the `reports` is written yet."""
+        self._reports = [*reports]
+        self._tables: dict[str, object] = {}
+
+    def add(self, table: Exported, file: str) -> None:
+        """A table was written to `file`."""
+        types = {name: str(kind) for name, kind in table.frame.schema.items()}
+        columns = [
+            {"name": name, "type": types[name].partition("(")[0], "unit": unit or None, "description": meaning}
+            for name, (unit, meaning) in table.described().items()
+        ]
+        self._tables[table.name] = {
+            "file": file,
+            "rows": table.frame.height,
+            "description": table.forms[0].doc,
+            "origin": table.origin or None,
+            "columns": columns,
+        }
+
+    def render(self, missing: Mapping[str, str]) -> bytes:
+        """All tables as JSON; `missing` has the reason for each that could not be given."""
+        found = {"version": _VERSION, "reports": self._reports, "tables": self._tables, "cannot_tell": dict(missing)}
+        return json.dumps(found, indent=1).encode() + b"\n"
+
+
+#: How each format is written, by its name, which is the file's ending.
+WRITERS: Final[dict[str, Callable[[Exported, Path], None]]] = {
+    "parquet": write_parquet,
+    "arrow": write_arrow,
+    "csv": write_csv,
+}

@@ -1,0 +1,99 @@
+"""`kanalyze export`: reports as files of other programs."""
+
+import json
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import feather, parquet
+
+import kanalyze
+from kanalyze import catalog, schema
+from support.command import ADD, REPORTS, SAMPLES, refused, run
+
+SQUARE = SAMPLES / "square"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """All tables of a capture, as Parquet, with what the command said."""
+    folder = tmp_path_factory.mktemp("exported") / "tables"
+    ran = run("export", SQUARE, "--to", "parquet", "-o", folder)
+    assert (ran.status, ran.text) == (0, "")
+    return folder, ran.error
+
+
+def test_every_table_is_written_or_its_reason(exported):
+    folder, said = exported
+    contents = json.loads((folder / "tables.json").read_text())
+    assert {*contents["tables"]} | {*contents["cannot_tell"]} == {*catalog.names()}
+    assert {file.name for file in folder.iterdir()} == {f"{name}.parquet" for name in contents["tables"]} | {
+        "tables.json"
+    }
+    for name, reason in contents["cannot_tell"].items():
+        assert f"cannot tell {name}" in reason
+        assert name in said
+    assert contents["tables"]["ops"]["origin"].startswith("ops is from")
+    assert f"{len(contents['tables'])} tables in {folder}" in said
+
+
+def test_tables_are_those_of_the_report(exported):
+    folder, _ = exported
+    report = kanalyze.read(SQUARE)
+    for name in ("ledger", "kernels", "events", "gaps"):
+        expected = catalog.make(report, name).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
+        found = pl.read_parquet(folder / f"{name}.parquet").with_columns(
+            pl.col(pl.Categorical, pl.Enum).cast(pl.String)
+        )
+        assert found.equals(expected), name
+
+
+def test_fields_say_unit_and_meaning(exported):
+    folder, _ = exported
+    for file in folder.glob("*.parquet"):
+        found = parquet.read_schema(file)
+        assert found.metadata[b"description"].decode() == catalog.table(file.stem).doc
+        for field in found:
+            assert field.metadata[b"description"], (file.stem, field.name)
+            assert field.metadata.get(b"unit", b"").decode() == schema.unit_of(field.name)
+    contents = json.loads((folder / "tables.json").read_text())
+    columns = {column["name"]: column for column in contents["tables"]["ledger"]["columns"]}
+    assert (columns["ns"]["unit"], columns["ns"]["type"], columns["bucket"]["type"]) == ("ns", "Int64", "Enum")
+
+
+def test_arrow_of_several_reports_and_csv_of_windows(tmp_path):
+    ran = run(
+        "export", ADD, REPORTS / "nvtx.sqlite", "--to", "arrow", "--tables", "kernels,ranges", "-o", tmp_path / "a"
+    )
+    assert ran.status == 0
+    found = feather.read_table(tmp_path / "a" / "kernels.arrow")
+    assert found.schema.field("report").metadata[b"description"]
+    assert pa.types.is_int64(found.schema.field("total_ns").type)
+    assert {*found["report"].to_pylist()} == {str(ADD), str(REPORTS / "nvtx.sqlite")}
+    assert f"{ADD}: cannot tell ranges" in ran.error
+    window = ("--window", "step#*")
+    mlp = SAMPLES / "mlp_train" / "nsys.sqlite"
+    assert run("export", mlp, "--to", "csv", "--tables", "ledger", *window, "-o", tmp_path / "c").status == 0
+    shown = run("show", "ledger", mlp, *window, "--format", "csv")
+    assert (tmp_path / "c" / "ledger.csv").read_bytes() == shown.raw
+
+
+def test_nothing_is_left_where_a_named_table_cannot_be_given(tmp_path):
+    message, _ = refused(run("export", ADD, "--to", "csv", "--tables", "kernels,ranges", "-o", tmp_path / "x"))
+    assert "cannot tell ranges" in message
+    assert [*tmp_path.iterdir()] == []
+    message, remedy = refused(run("export", ADD, "--to", "csv", "--tables", "kernls", "-o", tmp_path / "x"))
+    assert "Did you mean kernels?" in remedy
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_nothing_that_is_there_is_overwritten(tmp_path):
+    (tmp_path / "kept").write_text("mine")
+    message, _ = refused(run("export", ADD, "--to", "csv", "--tables", "kernels", "-o", tmp_path))
+    assert "is not overwritten" in message
+    assert [file.name for file in tmp_path.iterdir()] == ["kept"]
+    (tmp_path / "empty").mkdir()
+    assert run("export", ADD, "--to", "csv", "--tables", "kernels", "-o", tmp_path / "empty").status == 0
+    assert (tmp_path / "empty" / "kernels.csv").exists()
+    message, _ = refused(run("export", ADD, "--to", "csv", "--tables", "kernels", "-o", tmp_path / "no" / "where"))
+    assert "cannot be written" in message
