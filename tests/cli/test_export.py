@@ -9,16 +9,16 @@ from pyarrow import feather, parquet
 
 import kanalyze
 from kanalyze import catalog, schema
-from support.command import ADD, REPORTS, SAMPLES, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
 SQUARE = SAMPLES / "square"
 
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """All tables of a capture, as Parquet, with what the command said."""
+    """All tables of a report, as Parquet, with what the command said."""
     folder = tmp_path_factory.mktemp("exported") / "tables"
-    ran = run("export", SQUARE, "--to", "parquet", "-o", folder)
+    ran = run("export", ADD_UM, "--to", "parquet", "-o", folder)
     assert (ran.status, ran.text) == (0, "")
     return folder, ran.error
 
@@ -33,13 +33,12 @@ def test_every_table_is_written_or_its_reason(exported):
     for name, reason in contents["cannot_tell"].items():
         assert f"cannot tell {name}" in reason
         assert name in said
-    assert contents["tables"]["ops"]["origin"].startswith("ops is from")
     assert f"{len(contents['tables'])} tables in {folder}" in said
 
 
 def test_tables_are_those_of_the_report(exported):
     folder, _ = exported
-    report = kanalyze.read(SQUARE)
+    report = kanalyze.read(ADD_UM)
     for name in ("ledger", "kernels", "events", "gaps"):
         expected = catalog.make(report, name).with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
         found = pl.read_parquet(folder / f"{name}.parquet").with_columns(
@@ -59,6 +58,13 @@ def test_fields_say_unit_and_meaning(exported):
     contents = json.loads((folder / "tables.json").read_text())
     columns = {column["name"]: column for column in contents["tables"]["ledger"]["columns"]}
     assert (columns["ns"]["unit"], columns["ns"]["type"], columns["bucket"]["type"]) == ("ns", "Int64", "Enum")
+
+
+def test_a_table_of_a_capture_says_where_it_is_from(tmp_path):
+    assert run("export", SQUARE, "--to", "csv", "--tables", "ops,kernels", "-o", tmp_path / "x").status == 0
+    contents = json.loads((tmp_path / "x" / "tables.json").read_text())
+    assert contents["tables"]["ops"]["origin"].startswith("ops is from")
+    assert contents["tables"]["kernels"]["origin"] is None
 
 
 def test_arrow_of_several_reports_and_csv_of_windows(tmp_path):
