@@ -114,8 +114,9 @@ KERNELS: Final = Table(
     "The kernels of one name in all steady steps of a rank.",
     (
         _MEMBER,
-        Column("name", pl.String, "Name.", nullable=True),
+        Column("name", pl.String, "Name; null for all that are not among the longest.", nullable=True),
         Column("count", pl.Int64, "How often."),
+        Column("per_step", pl.Float64, "How often in a step; null where no steps are known.", nullable=True),
         Column("ns", pl.Int64, "Sum of their durations."),
     ),
 )

@@ -54,6 +54,8 @@ class Op(NamedTuple):
         overlapped: Whether that begins together with the collective.
         eager: Whether those that need nobody leave at once: who sends, the root of a broadcast, the others of a reduce.
         stream: The stream.
+        uneven: How many times the mean the first rank of each group sends to others, of an all_to_all; 0 where the
+            sizes of parts are not recorded.
     """
 
     kind: str = "all_reduce"
@@ -63,6 +65,7 @@ class Op(NamedTuple):
     overlapped: bool = False
     eager: bool = False
     stream: int = 7
+    uneven: float = 0
 
 
 class Straggler(NamedTuple):
@@ -118,6 +121,8 @@ class Plan:
         recorded: What tells which are the same: id, seq, seq in pairs of one number (coalesced), or order.
         grouped: Whether a rank knows group, size and its place in it; else only kind and bytes.
         numbered: Whether steps have the program's own numbers.
+        slow: Groups, such as tp1, whose links carry that part of what others carry.
+        kernels: Kernels that each rank runs in a step, where that is recorded.
         seed: What is drawn.
     """
 
@@ -135,6 +140,8 @@ class Plan:
     recorded: str = "id"
     grouped: bool = True
     numbered: bool = True
+    slow: Mapping[str, float] = field(default_factory=dict)
+    kernels: tuple[int, ...] = ()
     seed: int = 0
 
 
@@ -200,9 +207,10 @@ def _delays(plan: Plan, step: int) -> tuple[Ints, Ints]:
 def _left(plan: Plan, op: Op, entered: Ints, random: np.random.Generator) -> Ints:
     """When each rank leaves a collective."""
     left = np.zeros_like(entered)
-    for members in groups(plan, op.group):
+    for number, members in enumerate(groups(plan, op.group)):
         own = entered[members]
-        took = LATENCY_NS + int(op.bytes / BYTES_PER_NS * (1 + 0.1 * random.random()))
+        link = BYTES_PER_NS * plan.slow.get(f"{op.group}{number}", 1)
+        took = LATENCY_NS + int(op.bytes * max(1, op.uneven) / link * (1 + 0.1 * random.random()))
         out = np.full(len(members), own.max())
         if op.eager and op.kind in ("broadcast", PAIR):
             out = np.maximum(own, own[0])
@@ -366,8 +374,25 @@ class _Rank:
             before=self._before(),
             steps=self._steps(),
             ledgers=self._ledgers(),
-            kernels=KERNELS.empty(),
+            kernels=self._kernels(),
         )
+
+    def _kernels(self) -> pl.DataFrame:
+        plan = self.made.plan
+        if not plan.kernels:
+            return KERNELS.empty()
+        each = plan.kernels[self.rank]
+        rows = {"name": ["gemm"], "count": [each * plan.steps], "per_step": [float(each)], "ns": [each * 1_000]}
+        return KERNELS.select(self._member(rows))
+
+    def _largest(self, op: Op) -> int | None:
+        """What the rank sends to others of an all_to_all; the sizes of its ranks have the mean of the operation's."""
+        if not op.uneven:
+            return None
+        members = groups(self.made.plan, op.group)
+        number, own = (int(one[0]) for one in np.nonzero(members == self.rank))
+        size = len(members[number])
+        return int(op.bytes * (op.uneven if own == 0 else (size - op.uneven) / (size - 1)))
 
     def _member(self, rows: dict[str, object]) -> pl.DataFrame:
         return pl.DataFrame(rows).with_columns(member=pl.lit(0, dtype=pl.Int64))
@@ -410,7 +435,7 @@ class _Rank:
             id=pl.format("{}.{}", "at", "group") if plan.recorded == "id" else pl.lit(None),
             member=pl.lit(0),
             type=pl.lit("float"),
-            largest_bytes=pl.lit(None),
+            largest_bytes=pl.Series([self._largest(op) for op in plan.ops] * plan.steps, dtype=pl.Int64),
             device=pl.lit(self.rank % max(1, plan.ranks // plan.hosts)),
         )
         unknown = [] if plan.grouped else ["group", "size", "ranks", "own", "source", "target"]

@@ -174,29 +174,37 @@ def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     yield JobFinding(
         "uneven-all-to-all",
         int(ns.item()) // steps.both,
-        f"Parts of {plural(uneven.height, 'all_to_all')} are uneven: up to {worst:.2f} × the mean of the ranks.",
+        f"Parts of {uneven.height:,} all_to_all are uneven: up to {worst:.2f} × the mean of the ranks.",
         "Balance what ranks exchange: expert capacity, an auxiliary loss for balance, sequence packing.",
         "collectives",
     )
 
 
 def _other_work(job: Job, steps: _Steps) -> Iterable[JobFinding]:
-    """Ranks that run other numbers of kernels than the rest."""
-    kernels = job.kernels.join(job.ranks.select("member", "rank"), on="member")
-    counts = dict(kernels.group_by("rank").agg(pl.col("count").sum()).sort("rank").iter_rows())
+    """Ranks that run other numbers of kernels in a step than the rest."""
+    counts = _kernels_per_step(job)
     times = dict(steps.rows.group_by("rank").agg(pl.col("compute_ns").mean()).iter_rows())
+    if len(counts) == 1 or {*counts} != {*times}:
+        return
     for rank, own in counts.items():
         usual = median([count for other, count in counts.items() if other != rank])
-        longer = times.get(rank, 0) - median([ns for other, ns in times.items() if other != rank])
+        longer = times[rank] - median([ns for other, ns in times.items() if other != rank])
         if own > (1 + _OTHER_WORK) * usual:
             yield JobFinding(
                 "other-work",
                 max(0, int(longer)),
-                f"Rank {rank} runs {own / max(usual, 1):.2f} × as many kernels as the others, and computes "
+                f"Rank {rank} runs {own / usual:.2f} × as many kernels as the others, and computes "
                 f"{time(max(0, longer))} longer in a step.",
                 "Give ranks the same work; what one rank alone does, the others wait for.",
                 "rank_steps",
             )
+
+
+def _kernels_per_step(job: Job) -> dict[int, float]:
+    """Kernels that each rank runs in a step, by rank; without those that ran none, or whose steps are not known."""
+    counts = job.kernels.group_by("member").agg(pl.col("per_step").sum()).filter(pl.col("per_step") > 0)
+    known = counts.join(job.ranks.select("member", "rank"), on="member").sort("rank")
+    return dict(known.select("rank", "per_step").iter_rows())
 
 
 RULES: Final = (_stragglers, _exposed_transfer, _small_collectives, _slow_groups, _uneven_parts, _other_work)

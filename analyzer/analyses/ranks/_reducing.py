@@ -274,12 +274,15 @@ def _ledgers(one: _Member, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
-    """The names of kernels that took longest in the steady part, or in all of the recording."""
+    """The kernels that took longest, by name, and all others as one, in the steady part, or in all of the recording."""
     report = one.report if steady is None else one.report.narrow(window=steady.window)
     work = exclusive_operations(report).filter(pl.col("kind").cast(pl.String).is_in(["kernel", "graph"]))
     sums = work.group_by("name").agg(count=pl.len(), ns=(pl.col("end") - pl.col("start")).sum())
     best = sums.with_columns(pl.col("name").cast(pl.String)).sort("ns", "name", descending=[True, False])
-    return KERNELS.select(best.head(_KERNELS).with_columns(member=pl.lit(one.number, dtype=pl.Int64)))
+    others = best.slice(_KERNELS).select(pl.lit(None, dtype=pl.String).alias("name"), pl.col("count", "ns").sum())
+    kept = pl.concat([best.head(_KERNELS), others.filter(pl.col("count") > 0)])
+    each = pl.lit(None, dtype=pl.Float64) if steady is None else pl.col("count") / steady.number
+    return KERNELS.select(kept.with_columns(each.alias("per_step"), member=pl.lit(one.number, dtype=pl.Int64)))
 
 
 def _findings(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:

@@ -253,4 +253,5 @@ def _clocks(job: Job, top: int) -> Section | None:
 
 def _more(job: Job) -> str:
     lines = [["show", name, *job.paths] for name in ("collectives", "rank_steps")]
+    lines += [["explain", one.finding] for one in job_findings(job)[:1]]
     return "\n".join(command("kanalyze", *words) for words in lines)

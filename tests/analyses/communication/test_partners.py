@@ -143,7 +143,8 @@ def test_the_page_names_whom_it_waits_for():
 def test_pages_of_other_reports_load_nothing_of_it():
     """What matches collectives needs numpy, which takes longer than a small page."""
     program = (
-        "import sys, kanalyze; page = kanalyze.overview(sys.argv[1]);"
+        "import sys; from kanalyze.analyses.page.overview_page import overview; from kanalyze.readers import read;"
+        "from pathlib import Path; page = overview(read(Path(sys.argv[1])));"
         "print([name for name in sys.modules if name.endswith(('_matching', '_arrivals'))])"
     )
     told = [
