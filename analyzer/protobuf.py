@@ -1,4 +1,4 @@
-"""Parses protocol buffer messages without a schema.
+"""Parses protocol buffer messages without a schema, and encodes fields.
 
 Source: the description of the wire format, https://protobuf.dev/programming-guides/encoding/.
 """
@@ -57,3 +57,23 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, value, shift = at + 1, value | (byte & ~_MORE) << shift, shift + 7
         if byte < _MORE:
             return value, at
+
+
+def number(key: int, value: int) -> bytes:
+    """A field with a number that is not negative."""
+    return _varint_of(key << 3 | _NUMBER) + _varint_of(value)
+
+
+def sized(key: int, value: bytes | str) -> bytes:
+    """A field with bytes, a text, or a message."""
+    data = value.encode() if isinstance(value, str) else value
+    return _varint_of(key << 3 | _BYTES) + _varint_of(len(data)) + data
+
+
+def _varint_of(value: int) -> bytes:
+    found = bytearray()
+    while value >= _MORE:
+        found.append(value & ~_MORE & 0xFF | _MORE)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

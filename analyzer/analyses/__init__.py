@@ -16,7 +16,7 @@ from kanalyze.rooms import modules
 #: The rooms whose tables compare two sides, or are of a job of several ranks; and rooms whose modules are no tables.
 _OF_SIDES: Final = "comparing"
 _OF_JOBS: Final = "ranks"
-_NO_TABLES: Final = ("communication", "page", "shared", _OF_SIDES, _OF_JOBS)
+_NO_TABLES: Final = ("communication", "page", "shared", "slices", _OF_SIDES, _OF_JOBS)
 
 
 @cache

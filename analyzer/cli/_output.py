@@ -17,8 +17,8 @@ from kanalyze import outlets, units
 from kanalyze.errors import KanalyzeError, OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import TextIO
+    from collections.abc import Callable, Iterator
+    from typing import BinaryIO, TextIO
 
     import polars as pl
 
@@ -122,15 +122,26 @@ def refuse_overwriting(report: Path, output: Path | None) -> None:
 
 
 def _write(data: bytes, output: Path) -> None:
+    emit_file(lambda file: file.write(data), output)
+
+
+def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
+    """Writes a file piece by piece; it has its name when all of it has been written, and is gone before.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
     try:
         target = output.resolve()
         if target.exists() and not target.is_file():
-            target.write_bytes(data)  # a device or a pipe takes what comes, and is not to be replaced
+            with target.open("wb") as file:  # a device or a pipe takes what comes, and is not to be replaced
+                write(file)
             return
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
             temporary = Path(file.name)
         try:
-            temporary.write_bytes(data)
+            with temporary.open("wb") as file:
+                write(file)
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(target)
         finally:

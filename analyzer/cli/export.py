@@ -10,8 +10,16 @@ import click
 from kanalyze import outlets
 from kanalyze.cli import _complete
 from kanalyze.cli._answers import Opened, rows_of
-from kanalyze.cli._options import Where, in_one_thread_if_small, reports_argument, scope
-from kanalyze.cli._output import emit_folder, print_message
+from kanalyze.cli._options import (
+    Where,
+    closed_at_end,
+    in_one_thread_if_small,
+    part,
+    progress_shown,
+    reports_argument,
+    scope,
+)
+from kanalyze.cli._output import emit_file, emit_folder, print_message, refuse_overwriting
 from kanalyze.errors import CannotTellError
 from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
@@ -19,14 +27,15 @@ from kanalyze.units import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Forms that are a folder of tables.
+#: Forms that are a folder of tables, and those that are a file of one report.
 _TABLES: Final = ("parquet", "arrow", "csv")
+_TRACES: Final = ("perfetto", "speedscope")
 
 
 @click.command()
 @reports_argument
 @scope
-@click.option("--to", "form", type=click.Choice(_TABLES), required=True, help="What is written.")
+@click.option("--to", "form", type=click.Choice([*_TABLES, *_TRACES]), required=True, help="What is written.")
 @click.option(
     "--tables",
     metavar="A,B",
@@ -38,8 +47,8 @@ _TABLES: Final = ("parquet", "arrow", "csv")
     "--output",
     type=click.Path(path_type=Path),
     required=True,
-    metavar="DIR",
-    help="A folder that is not there yet; all of it is written, or nothing.",
+    metavar="PLACE",
+    help="A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
 )
 @in_one_thread_if_small
 def export(  # noqa: PLR0913 - a click command has a parameter per option
@@ -57,8 +66,19 @@ def export(  # noqa: PLR0913 - a click command has a parameter per option
 
     parquet, arrow, csv: a folder with a file for each table, named as `kanalyze tables` lists them, and `tables.json`
     with units, meanings, and the reason for each table that the reports cannot give.
+
+    perfetto: a trace for https://ui.perfetto.dev, of one report.
+
+    speedscope: a file for https://www.speedscope.app, with the stacks of each host thread and stream of one report.
     """
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
+    if form in _TRACES:
+        if tables is not None:
+            raise click.UsageError(f"--tables is for {', '.join(_TABLES)}.")
+        if len(reports) > 1:
+            raise click.UsageError(f"--to {form} takes one report.")
+        _write_trace(reports[0], where, form, output)
+        return
     _write_tables(reports, where, form, tables, output)
 
 
@@ -87,6 +107,27 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
             contents.add(made, file)
         (folder / CONTENTS).write_bytes(contents.render(missing))
     _say(len(chosen) - len(missing), missing, opened, output / CONTENTS)
+
+
+def _write_trace(path: Path, where: Where, form: str, output: Path) -> None:
+    """Writes all events of a report as slices on tracks."""
+    from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
+
+    refuse_overwriting(path, output)
+    with sparing_memory():
+        whole = closed_at_end(read(path, progress_shown(), cache=not where["no_cache"]))
+    from kanalyze.analyses.slices.slices import slices  # noqa: PLC0415 - as above
+    from kanalyze.renderers.exports import perfetto, speedscope  # noqa: PLC0415 - as above
+
+    found = slices(whole.narrow(**part(where)))
+    name = path.resolve().name
+    emit_file(
+        lambda file: perfetto.write(found, file) if form == "perfetto" else speedscope.write(found, file, name), output
+    )
+    further = sum(track.lane > 0 for track in found.tracks)
+    overlaps = f", {further} of them for what overlaps" if further else ""
+    told = f"{plural(found.slices.height, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
+    print_message(outlets.line(f"kanalyze: {told}"))
 
 
 def _say(written: int, missing: dict[str, str], opened: Opened, contents: Path) -> None:

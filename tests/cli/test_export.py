@@ -103,3 +103,27 @@ def test_nothing_that_is_there_is_overwritten(tmp_path):
     assert (tmp_path / "empty" / "kernels.csv").exists()
     message, _ = refused(run("export", ADD, "--to", "csv", "--tables", "kernels", "-o", tmp_path / "no" / "where"))
     assert "cannot be written" in message
+
+
+def test_traces_are_files_and_say_what_is_in_them(tmp_path):
+    graphs = REPORTS / "graph_node.sqlite"
+    for form in ("perfetto", "speedscope"):
+        ran = run("export", graphs, "--to", form, "-o", tmp_path / form)
+        assert (ran.status, ran.text) == (0, "")
+        assert f"680 events on 10 tracks, in {tmp_path / form}." in ran.error
+        assert (tmp_path / form).stat().st_size > 10_000
+    ran = run("export", REPORTS / "add_um.sqlite", "--to", "speedscope", "-o", tmp_path / "um")
+    assert "1 of them for what overlaps" in ran.error
+
+
+def test_traces_are_of_one_report_with_times(tmp_path):
+    ran = run("export", ADD, ADD_UM, "--to", "perfetto", "-o", tmp_path / "x")
+    assert ran.status == 2
+    assert "takes one report" in ran.error
+    ran = run("export", ADD, "--to", "perfetto", "--tables", "kernels", "-o", tmp_path / "x")
+    assert ran.status == 2
+    assert "--tables is for parquet, arrow, csv" in ran.error
+    counters = REPORTS / "ncu" / "add.details.csv"
+    assert "when they ran" in refused(run("export", counters, "--to", "perfetto", "-o", tmp_path / "x"))[0]
+    assert "it is the report itself" in refused(run("export", ADD, "--to", "perfetto", "-o", ADD))[0]
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,156 @@
+"""All events of a report as slices on tracks: streams and host threads, what of it is a launch, and counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import recorded
+from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, steps
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.slices._nested_lanes import lanes
+from kanalyze.columns.lookup import gathered
+from kanalyze.model import DEVICE_KINDS, KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kanalyze.report import Report
+
+#: What a track is of, as its events have it.
+_PLACE: Final = ("device", "stream", "process_id", "thread_id", "of")
+
+_UNNAMED: Final = "(no name)"
+
+
+class Track(NamedTuple):
+    """A track: where its slices ran, what they are, and its lane among those of one place.
+
+    `of` is ``thread``, ``stream``, or the kind of events that are on neither.
+    """
+
+    process: int | None
+    thread: int | None
+    device: int | None
+    stream: int | None
+    of: str
+    lane: int
+
+    @property
+    def label(self) -> str:
+        """The track in words, without its process and device."""
+        thread = "?" if self.thread is None else self.thread
+        stream = "?" if self.stream is None else self.stream
+        where = {"thread": f"thread {thread}", "stream": f"stream {stream}"}.get(self.of)
+        if where is None:
+            where = self.of if self.stream is None else f"{self.of}, stream {stream}"
+        return f"{where} ({self.lane + 1})" if self.lane else where
+
+
+class Counter(NamedTuple):
+    """A quantity over time, which stays as it is until the next point: t_ns and value."""
+
+    process: int | None
+    device: int | None
+    label: str
+    unit: str
+    points: pl.DataFrame
+
+
+class Slices(NamedTuple):
+    """Events as slices on tracks. Times are nanoseconds in the report's own origin.
+
+    Attributes:
+        processes: Names of the processes, by id.
+        tracks: The tracks; of those of one place the first lane comes first.
+        slices: By track, start and, of equal ones, the latest end: track (index), start, end, name, kind, event_id,
+            launch_id (event_id of the call that launched it), `open` (whether it was never closed, so that it ends
+            where the recording does).
+        counters: Quantities over time.
+    """
+
+    processes: dict[int, str]
+    tracks: list[Track]
+    slices: pl.DataFrame
+    counters: list[Counter]
+
+
+def slices(report: Report) -> Slices:
+    """All events of a report, or of its part in scope, as slices; those that overlap the window are whole.
+
+    Raises:
+        CannotTellError: The report has no times, or no events.
+    """
+    require(report, "slices", *KINDS)
+    events = pl.concat([_events(report, kind) for kind in report.kinds])
+    order = ("place", "start", "end")
+    places = events.select(_PLACE).unique().sort(*_PLACE, nulls_last=True).with_row_index("place")
+    line = events.join(places, on=_PLACE, how="left", nulls_equal=True).sort(
+        *order, descending=[False, False, True], maintain_order=True
+    )
+    line = line.with_columns(lane=lanes(line.rename({"place": "track"})))
+    keys = line.select("place", "lane").unique().sort("place", "lane").with_row_index("track")
+    line = line.join(keys, on=["place", "lane"], how="left", maintain_order="left")
+    line = line.sort("track", maintain_order=True)
+    launched = line.join(_launches(report), on="event_id", how="left", maintain_order="left")
+    rows = keys.join(places, on="place", how="left", maintain_order="left").iter_rows(named=True)
+    tracks = [
+        Track(row["process_id"], row["thread_id"], row["device"], row["stream"], row["of"], row["lane"]) for row in rows
+    ]
+    known = report.processes.select("process_id", "name").drop_nulls().unique("process_id", keep="first")
+    return Slices(
+        dict(known.iter_rows()),
+        tracks,
+        launched.select("track", "start", "end", "name", "kind", "event_id", "launch_id", "open"),
+        [*_memory(report)],
+    )
+
+
+def _events(report: Report, kind: str) -> pl.DataFrame:
+    """Events of a kind in scope with their place, and with an end where they were never closed."""
+    events, last = report.seen(kind), pl.lit(report.recorded[1], dtype=pl.Int64)
+    if kind == "range":
+        until = report.table("range_detail").select("event_id", "open_until_ns")
+        events = events.join(until, on="event_id", how="left", maintain_order="left")
+        last = pl.coalesce("open_until_ns", last)
+    start, dur = pl.col("start_ns"), pl.col("dur_ns")
+    hosted = pl.col("thread_id").is_not_null() & pl.lit(kind not in DEVICE_KINDS)
+    of = pl.when(hosted).then(pl.lit("thread")).otherwise(pl.lit("stream" if kind in DEVICE_KINDS else kind))
+    return events.select(
+        "event_id",
+        "kind",
+        pl.col("name").cast(pl.String).fill_null(_UNNAMED),
+        start.alias("start"),
+        pl.max_horizontal(start, pl.when(dur.is_null()).then(last).otherwise(start + dur)).alias("end"),
+        dur.is_null().alias("open"),
+        "process_id",
+        pl.when(hosted).then("thread_id").alias("thread_id"),
+        *(pl.when(~hosted).then(name).alias(name) for name in ("device", "stream")),
+        of.alias("of"),
+    )
+
+
+def _launches(report: Report) -> pl.DataFrame:
+    """The call that launched each operation: event_id and launch_id, without operations that have none."""
+    calls = gathered(report.kind("api").get_column("event_id"), launch_rows(report))
+    return recorded(report).with_columns(calls.alias("launch_id")).drop_nulls()
+
+
+def _memory(report: Report) -> Iterator[Counter]:
+    """Memory in use by device, process and kind."""
+    if "memory" not in report.kinds:
+        return
+    line, window = steps(report), report.scope.window
+    if report.scope.device is not None:
+        line = line.filter(pl.col("device") == report.scope.device)
+    for (device, process, memory), part in line.group_by(*KEYS, maintain_order=True):
+        used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
+        points = part.sort("t_ns", maintain_order=True).select("t_ns", value=used)
+        if window is not None and window.start_ns is not None:
+            points = points.filter(pl.col("t_ns") >= window.start_ns)
+        if window is not None and window.end_ns is not None:
+            points = points.filter(pl.col("t_ns") < window.end_ns)
+        own = device if memory in ON_DEVICE else None
+        yield Counter(process, own, f"{memory or 'memory'} in use", "bytes", points)

@@ -1,0 +1,157 @@
+"""Traces of Perfetto, decoded by the format's own description."""
+
+import io
+from collections import Counter as Count
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+import kanalyze
+from kanalyze.analyses.slices._nested_lanes import lanes
+from kanalyze.analyses.slices.slices import Counter, Slices, Track, slices
+from kanalyze.renderers.exports import perfetto
+from support.command import REPORTS, SAMPLES
+
+Event = proto.TrackEvent
+SCHEMA = {
+    "track": pl.UInt32,
+    "start": pl.Int64,
+    "end": pl.Int64,
+    "name": pl.String,
+    "kind": pl.String,
+    "event_id": pl.Int64,
+    "launch_id": pl.Int64,
+    "open": pl.Boolean,
+}
+
+
+def decoded(trace):
+    file = io.BytesIO()
+    perfetto.write(trace, file)
+    return proto.Trace.FromString(file.getvalue()).packet
+
+
+class Played:
+    """A trace as a program plays it: slices, counters and flows by the names of their tracks."""
+
+    def __init__(self, packets):
+        self.tracks, self.names, self.kinds, self.notes = {}, {}, {}, {}
+        self.slices, self.points, self.flows, stacks, last = [], [], {}, {}, 0
+        for packet in packets:
+            assert packet.trusted_packet_sequence_id == 1
+            if packet.HasField("track_descriptor"):
+                track = packet.track_descriptor
+                assert track.uuid not in self.tracks
+                assert not track.HasField("parent_uuid") or track.parent_uuid in self.tracks
+                self.tracks[track.uuid] = track
+            for one, known in (("event_names", self.names), ("event_categories", self.kinds)):
+                known |= {entry.iid: entry.name for entry in getattr(packet.interned_data, one)}
+            self.notes |= {entry.iid: entry.name for entry in packet.interned_data.debug_annotation_names}
+            if not packet.HasField("track_event"):
+                continue
+            event, t = packet.track_event, packet.timestamp
+            assert t >= last
+            last = t
+            stack = stacks.setdefault(event.track_uuid, [])
+            if event.type == Event.TYPE_SLICE_BEGIN:
+                assert packet.sequence_flags == proto.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
+                stack.append((event, t))
+            elif event.type == Event.TYPE_SLICE_END:
+                self._close(*stack.pop(), t)
+            else:
+                self.points.append((self.tracks[event.track_uuid].name, t, event.counter_value))
+        assert not any(stacks.values())
+
+    def _close(self, event, start, end):
+        (kind,) = event.category_iids
+        notes = {self.notes[note.name_iid]: note.int_value for note in event.debug_annotations}
+        track = self.tracks[event.track_uuid]
+        self.slices.append(
+            (track.uuid, start, end, self.names[event.name_iid], self.kinds[kind], notes.get("event_id"))
+        )
+        for flow in event.flow_ids:
+            self.flows.setdefault(flow, set()).add(notes["event_id"])
+
+
+@pytest.mark.parametrize(
+    "path", [REPORTS / "graph_node.sqlite", REPORTS / "add_um.sqlite", SAMPLES / "gelu" / "torch.json.gz"]
+)
+def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
+    report = kanalyze.read(path)
+    trace = slices(report)
+    played = Played(decoded(trace))
+    columns = ("start", "end", "name", "kind", "event_id")
+    expected = trace.slices.select(columns).with_columns(pl.col("name", "kind").cast(pl.String)).rows()
+    assert Count(row[1:] for row in played.slices) == Count(expected)
+    launched = trace.slices.drop_nulls("launch_id").select("event_id", "launch_id").rows()
+    assert sorted(map(sorted, played.flows.values())) == sorted(map(sorted, launched))
+    points = [(one.label, *point) for one in trace.counters for point in one.points.rows()]
+    assert sorted(played.points) == sorted(points)
+
+
+def test_processes_threads_and_streams_have_their_names():
+    played = Played(decoded(slices(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz"))))
+    (process,) = (track for track in played.tracks.values() if track.HasField("process"))
+    (thread,) = (track for track in played.tracks.values() if track.HasField("thread"))
+    assert process.process.process_name.startswith("python")
+    assert thread.thread.pid == process.process.pid
+    assert thread.thread.thread_name == f"thread {thread.thread.tid}"
+    (gpu,) = (track for track in played.tracks.values() if track.name == "GPU 0")
+    below = [track.name for track in played.tracks.values() if track.parent_uuid == gpu.uuid]
+    assert any(name.startswith("stream 7") for name in below)
+
+
+drawn = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.integers(-5, 20) | st.integers(1 << 60, (1 << 60) + 5),
+        st.integers(0, 9),
+        st.sampled_from(["a", "b", "\x00</script>\u202e", "ä" * 300]),
+        st.none() | st.integers(0, 5),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=30)
+@given(drawn, st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 1 << 62)), max_size=4))
+def test_made_up_slices_come_back(rows, points):
+    rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
+    calls = [None if at % 2 or launch is None or launch % 2 == 0 else launch for at, (*_, launch) in enumerate(rows)]
+    table = [
+        (track, start, start + dur, name, "api", at, calls[at], False)
+        for at, (track, start, dur, name, _) in enumerate(rows)
+    ]
+    line = pl.DataFrame(table, schema=SCHEMA, orient="row")
+    line = line.with_columns(lane=lanes(line))
+    keys = line.select("track", "lane").unique().sort("track", "lane").with_row_index("at")
+    tracks = [Track(7, number, None, None, "thread", lane) for _, number, lane in keys.iter_rows()]
+    line = line.join(keys, on=["track", "lane"], maintain_order="left").with_columns(track="at")
+    line = line.sort("track", maintain_order=True).select(*SCHEMA)
+    counter = pl.DataFrame(sorted(points), schema={"t_ns": pl.Int64, "value": pl.Int64}, orient="row")
+    played = Played(decoded(Slices({7: "it"}, tracks, line, [Counter(7, None, "used", "bytes", counter)])))
+    zero = min([0, *line["start"].to_list()])
+    expected = line.select(pl.col("start") - zero, pl.col("end") - zero, "name", "kind", "event_id").rows()
+    assert Count(row[1:] for row in played.slices) == Count(expected)
+    linked = [{at, call} for at, call in enumerate(calls) if call is not None and call < len(rows)]
+    assert sorted(map(sorted, played.flows.values())) == sorted(map(sorted, linked))
+    assert [point[1:] for point in played.points] == [(t - zero, value) for t, value in counter.rows()]
+
+
+def test_numbers_that_perfetto_cannot_hold_are_names():
+    line = pl.DataFrame([(0, 5, 6, "a", "api", None, None, False)], schema=SCHEMA, orient="row")
+    tracks = [Track(1 << 40, 3, None, None, "thread", 0)]
+    played = Played(decoded(Slices({1 << 40: "far"}, tracks, line, [])))
+    assert [track.name for track in played.tracks.values()] == [f"far {1 << 40}", "thread 3"]
+    assert played.slices == [(2, 5, 6, "a", "api", None)]
+
+
+def test_chunks_are_put_together(monkeypatch):
+    trace = slices(kanalyze.read(REPORTS / "graph_node.sqlite"))
+    whole = decoded(trace)
+    monkeypatch.setattr(perfetto, "_CHUNK", 7)
+    monkeypatch.setattr(perfetto, "_NAMES", 2)
+    assert Count(Played(decoded(trace)).slices) == Count(Played(whole).slices)
