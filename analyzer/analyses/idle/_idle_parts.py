@@ -50,6 +50,11 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
 
 _UNNAMED: Final = "a call without a name"
 
+#: Schema of a part of idle time with its times.
+TIMED: Final = {"start": pl.Int64, "end": pl.Int64, **{name: PARTS[name] for name in ("bucket", "culprit", "range")}}
+
+_LENGTH: Final = (pl.col("end") - pl.col("start")).alias("ns")
+
 #: Defaults of :func:`_rows`.
 _NO_ROW: Final = pl.lit(None, dtype=pl.UInt32)
 _NO_TIME: Final = pl.lit(0, dtype=pl.Int64)
@@ -254,31 +259,41 @@ def idle_parts(splits: Sequence[Split], device: int) -> Parts:
     return Parts(pl.concat(several), pl.concat(single))
 
 
-def _named(split: Split, rows: pl.DataFrame, device: int) -> Iterator[pl.DataFrame]:
-    """Names the culprits of some rows of a split."""
+def timed_parts(splits: Sequence[Split], device: int) -> pl.DataFrame:
+    """The parts of idle time of a device with their times: start, end, bucket, culprit and range; unsorted."""
+    found = [pl.DataFrame(schema=TIMED)]
+    for split in splits:
+        parts = pl.concat([found[0], *_named(split, split.rows, device, TIMED)])
+        found.append(split.lanes.back(parts) if split.lanes else parts)
+    return pl.concat(found)
+
+
+def _named(
+    split: Split, rows: pl.DataFrame, device: int, columns: Mapping[str, object] = PARTS
+) -> Iterator[pl.DataFrame]:
+    """Names the culprits of some rows of a split; `columns` are those of :data:`PARTS` or :data:`TIMED`."""
     report, reason = split.report, rows.get_column("reason")
     known, (bucket, culprit) = reasons(report), _names_of_reasons(report)
+
+    def parts(rows: pl.DataFrame, bucket: str | pl.Series, culprit: pl.Series) -> pl.DataFrame:
+        told = bucket if isinstance(bucket, pl.Series) else pl.lit(bucket, dtype=PARTS["bucket"])
+        names = told.alias("bucket"), culprit.alias("culprit"), _range_names(report, rows)
+        return rows.with_columns(*names, _LENGTH).select(*columns)
+
     host, launch, queued = (reason == code for code in (known.host, known.launch, known.queued))
     called = rows.filter(~(host | launch | queued))
     if called.height:
         at = called.get_column("reason")
-        yield _parts(report, called, gathered(bucket, at), gathered(culprit, at))
+        yield parts(called, gathered(bucket, at), gathered(culprit, at))
     if launch.any():
         launches = rows.filter(launch)
-        yield _parts(report, launches, "launch", taken(operations(report), "name", launches.get_column("row")))
+        yield parts(launches, "launch", taken(operations(report), "name", launches.get_column("row")))
     if queued.any():
         waits = rows.filter(queued)
-        yield _parts(report, waits, "queued", waited_for(report, device, waits.get_column("row")))
+        yield parts(waits, "queued", waited_for(report, device, waits.get_column("row")))
     if split.threads and host.any():
         for own in _named_host(split.threads, rows.filter(host)):
-            yield _parts(report, own, "host", own.get_column("culprit"))
-
-
-def _parts(report: Report, rows: pl.DataFrame, bucket: str | pl.Series, culprit: pl.Series) -> pl.DataFrame:
-    """Builds rows of :data:`PARTS` from rows of a split."""
-    reason = bucket if isinstance(bucket, pl.Series) else pl.lit(bucket, dtype=PARTS["bucket"])
-    ns = (pl.col("end") - pl.col("start")).alias("ns")
-    return rows.select("gap", reason.alias("bucket"), culprit.alias("culprit"), _range_names(report, rows), ns)
+            yield parts(own, "host", own.get_column("culprit"))
 
 
 @once_per_process

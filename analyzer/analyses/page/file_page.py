@@ -1,0 +1,144 @@
+"""File page: what the HTML report shows, the first page with its evidence, a timeline and distributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.iterations.iterations import iteration_ledgers
+from kanalyze.analyses.joining._report_set import together
+from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
+from kanalyze.analyses.page.joint_page import overviews_together
+from kanalyze.analyses.page.overview_page import Overview, overview
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.errors import CannotTellError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Unpack
+
+    from kanalyze.analyses.findings.rules import Finding
+    from kanalyze.analyses.timeline._tracks import Timeline
+    from kanalyze.report import Meta, Report, Where
+
+#: Kernels whose durations are shown as distributions, and the bins of one.
+_KERNELS: Final = 40
+_BINS: Final = 40
+
+#: Iterations that are drawn one by one.
+_ITERATIONS: Final = 400
+
+
+@dataclass(frozen=True)
+class FilePage:
+    """Content of an HTML report.
+
+    Attributes:
+        shown: The page that it begins with.
+        metas: Origin of all reports, the one that gives the time first.
+        tables: Tables by name, complete.
+        findings: The findings on the whole recording or window, the costliest first.
+        timeline: The timeline; None where the report has no time.
+        iterations: Iterations with the ledger of each; empty where nothing repeats.
+        durations: Distribution of the durations of the heaviest kernels: name, least_ns, most_ns, and counts per bin,
+            bins of equal ratio.
+        reasons: Why a table or the timeline is missing, by name.
+    """
+
+    shown: Overview | CounterSummary
+    metas: list[Meta]
+    tables: dict[str, pl.DataFrame]
+    findings: list[Finding]
+    timeline: Timeline | None
+    iterations: pl.DataFrame
+    durations: pl.DataFrame
+    reasons: dict[str, str]
+
+
+def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage]:
+    """Makes the content of HTML reports of one program's reports: one for each report that gives the time.
+
+    Args:
+        reports: The reports, whole.
+        most: Events of a timeline, about.
+        where: The part to look at.
+    """
+    if all(report.meta.timeless for report in reports):
+        return [_counted(report.narrow(**where)) for report in reports]
+    if len(reports) == 1:
+        report = reports[0].narrow(**where)
+        return [_timed(overview(report), report, [], most)]
+    found = together("timeline", reports, where)
+    pages = overviews_together(*reports, **where)
+    return [
+        _timed(page, each.base, [one.meta for one in each.given[1:]], most)
+        for page, each in zip(pages, found, strict=False)
+    ]
+
+
+def _counted(report: Report) -> FilePage:
+    nothing = pl.DataFrame()
+    return FilePage(summarize_counters(report), [report.meta], {}, [], None, nothing, nothing, {})
+
+
+def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Meta], most: int) -> FilePage:
+    whole = summarize(report)
+    reasons = whole.cannot_tell | whole.not_recorded
+    try:
+        drawn = timeline(report, most)
+    except CannotTellError as reason:
+        drawn, reasons = None, reasons | {"timeline": str(reason)}
+    return FilePage(
+        shown,
+        [report.meta, *others],
+        whole.tables,
+        whole.findings,
+        drawn,
+        _iterations(report),
+        durations(report) if drawn else pl.DataFrame(),
+        reasons,
+    )
+
+
+def _iterations(report: Report) -> pl.DataFrame:
+    """The iterations in scope with their ledgers, of the name with most device time; at most so many are drawn."""
+    try:
+        found = iteration_ledgers(report)
+    except CannotTellError:
+        return pl.DataFrame()
+    window = report.scope.window
+    if window is not None and not found.is_empty():
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        low, high = window.start_ns, window.end_ns
+        found = found if low is None else found.filter(end > low)
+        found = found if high is None else found.filter(pl.col("start_ns") < high)
+    if found.is_empty():
+        return found
+    keys = ("process_id", "name")
+    sums = found.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
+    most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)
+    return found.join(most.select(keys), on=keys, how="semi", nulls_equal=True).head(_ITERATIONS)
+
+
+def durations(report: Report) -> pl.DataFrame:
+    """Distribution of the durations of the heaviest kernels: name, least_ns, most_ns, counts (a list of bins).
+
+    Bins have equal ratios of their ends, so that two modes stand apart whatever their size.
+    """
+    work = device_operations(report).filter(pl.col("kind") == "kernel").select("name", "dur_ns")
+    heavy = work.group_by("name").agg(
+        ns=pl.col("dur_ns").sum(), least_ns=pl.col("dur_ns").min(), most_ns=pl.col("dur_ns").max()
+    )
+    heavy = heavy.sort("ns", "name", descending=[True, False]).head(_KERNELS).drop("ns")
+    low, high = (pl.col(name).clip(1).log() for name in ("least_ns", "most_ns"))
+    share = (pl.col("dur_ns").clip(1).log() - low) / (high - low)
+    at = (share.fill_nan(0) * _BINS).floor().clip(0, _BINS - 1).cast(pl.Int64)
+    every = work.join(heavy, on="name").with_columns(bin=at).group_by("name", "bin").len()
+    grid = heavy.select("name").join(pl.DataFrame({"bin": range(_BINS)}, schema={"bin": pl.Int64}), how="cross")
+    counts = grid.join(every, on=["name", "bin"], how="left").with_columns(pl.col("len").fill_null(0))
+    lists = counts.sort("name", "bin").group_by("name").agg(counts=pl.col("len"))
+    return heavy.join(lists, on="name", maintain_order="left")

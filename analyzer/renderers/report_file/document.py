@@ -1,0 +1,324 @@
+"""Lays out the HTML report: texts and numbers of the page, as the template takes them."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from kanalyze import outlets, units
+from kanalyze.analyses.iterations.iterations import STEADY
+from kanalyze.analyses.page import time_page
+from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
+from kanalyze.renderers.page.of_any_kind import page_of_any
+from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.report_file.timeline_data import encoded
+from kanalyze.renderers.tables.frame import is_text, last_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kanalyze.analyses.page.file_page import FilePage
+    from kanalyze.analyses.timeline._tracks import Timeline
+    from kanalyze.renderers.page.time import First, Ledger, Page
+    from kanalyze.report import Meta
+    from kanalyze.schema import Table
+
+#: Rows of a table in the file.
+_ROWS: Final = 300
+
+#: Width of kernel names in sentences, in characters.
+_NAME: Final = 90
+
+#: Tables of the page by name, in its order, with titles that say what they answer.
+_TITLES: Final = {
+    "culprits": "Why the GPU waited",
+    "hot_kernels": "Kernels",
+    "ops": "Operators",
+    "steps": "Steps",
+    "ranges": "Ranges",
+    "range_gpu": "Ranges on the GPU",
+    "launch_summary": "Launches",
+    "copies": "Copies",
+    "api": "CUDA calls",
+    "graphs": "CUDA graphs",
+    "memory": "Memory",
+    "migration_totals": "Unified memory",
+    "concurrency": "Streams",
+    "exposure": "Total and exposed time",
+    "occupancy": "Occupancy",
+    "ledger": "Ledger",
+    "health": "Health of the recording",
+}
+#: Tables that are shown with the longest time first, which have another order of their own.
+_BY_TIME: Final = ("culprits",)
+
+#: What is no table: told where it is missing.
+_DRAWN: Final = ("timeline",)
+
+_DECLARED: Final = {table.name: table for table in time_page.TABLES}
+
+#: Height of the picture of iterations, and of what can be seen in it.
+_HIGH: Final = 120
+_VISIBLE: Final = 0.05
+
+
+class Cell(NamedTuple):
+    """A cell: its text, the number that it sorts by, and whether it is a name; or bars of a distribution."""
+
+    text: str
+    value: float | None = None
+    left: bool = False
+    name: bool = False
+    bars: Sequence[Mapping[str, str]] = ()
+
+
+class Heading(NamedTuple):
+    """A column's heading."""
+
+    text: str
+    meaning: str
+    left: bool
+
+
+class Listed(NamedTuple):
+    """A table in the file."""
+
+    name: str
+    title: str
+    remark: str
+    heads: list[Heading]
+    rows: list[list[Cell]]
+
+
+def document(found: FilePage) -> str:
+    """The HTML report as text: one file, which needs nothing else."""
+    page = page_of_any(found.shown, None)
+    names = short_names(page, _NAME)
+    tables = [*_tables(found)]
+    script, style = _script(), _resource("page.css")
+    title, *parts = page.heading
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            beside=" · ".join([*parts, page.health] if page.health else parts),
+            answer=page.answer,
+            contents=_contents(found, page, tables),
+            ledgers=[_ledger(ledger) for ledger in page.ledgers],
+            first=[_first(one, found, names, {table.name for table in tables}) for one in page.first],
+            first_remark=page.first_remark,
+            blocks=[{"title": block.title.capitalize(), "text": block.text} for block in page.blocks],
+            cannot_tell=[
+                *page.cannot_tell,
+                *(map(outlets.short, [found.reasons[name] for name in ("timeline",) if name in found.reasons])),
+            ],
+            timeline=_timeline(found.timeline) if found.timeline else None,
+            iterations=_iterations(found.iterations),
+            tables=tables,
+            chapters=page.chapters,
+            recorded=[*_recorded(found.metas)],
+            script=Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
+            style=Markup(style),  # noqa: S704 - as above
+            script_hash=_hash(script),
+            style_hash=_hash(style),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("kanalyze.renderers.report_file", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _resource(name: str) -> str:
+    return files("kanalyze.renderers.report_file").joinpath(name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    return "\n".join(map(_resource, ("timeline.js", "page.js")))
+
+
+def _hash(text: str) -> str:
+    """The source expression of a content security policy for an inline script or style."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def _contents(found: FilePage, page: Page, tables: Sequence[Listed]) -> list[tuple[str, str]]:
+    """Links to the parts of the file."""
+    parts = [("first", "What to do first")] if page.first else []
+    parts += [("timeline", "Timeline")] if found.timeline else []
+    parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
+    return [*parts, *((table.name, table.title) for table in tables), ("recorded", "How it was recorded")]
+
+
+def _ledger(ledger: Ledger) -> dict[str, Any]:
+    whole = max(ledger.window_ns, 1)
+    ends = [*accumulate((share.ns for share in ledger.shares), initial=0)]
+    pieces = [
+        {
+            "bucket": share.bucket,
+            "share": share.share,
+            "x": f"{start / whole * 1000:.3f}",
+            "width": f"{share.ns / whole * 1000:.3f}",
+        }
+        for share, start in zip(ledger.shares, ends, strict=False)
+    ]
+    return ledger._asdict() | {"title": ledger.title.capitalize(), "pieces": pieces}
+
+
+def _first(one: First, found: FilePage, names: dict[str, str], tables: set[str]) -> dict[str, Any]:
+    finding = one.finding
+    return {
+        "worth": one.worth,
+        "headline": one.headline(names),
+        "action": finding.action,
+        "text": finding.text.format(*(names[name] for name in finding.names)),
+        "remedy": finding.remedy.format(),
+        "more": one.more,
+        "table": finding.table if finding.table in tables else "",
+        "find": outlets.line(finding.names[0]) if finding.names and found.timeline else "",
+        "window": _window(found),
+    }
+
+
+def _window(found: FilePage) -> str:
+    """The first steady iteration, as times of the timeline; empty where there is none."""
+    if found.timeline is None or found.iterations.is_empty():
+        return ""
+    steady = found.iterations.filter(pl.col("kind") == STEADY)
+    if steady.is_empty():
+        return ""
+    start, length = steady.select("start_ns", "dur_ns").row(0)
+    low = start - found.timeline.start_ns
+    return f"{low}..{low + length}" if low >= 0 else ""
+
+
+def _timeline(timeline: Timeline) -> dict[str, Any]:
+    buckets = [name for name in BUCKETS if name in timeline.events.get_column("tone").unique().to_list()]
+    drawn, recorded = timeline.events.height, timeline.recorded
+    told = f"{units.count(recorded)} events"
+    if drawn < recorded:
+        sums = int(timeline.events.get_column("several").sum())
+        told += f", {units.count(drawn - sums)} of them one by one, the shorter ones in {units.count(sums)} sums"
+    if timeline.left_out:
+        told += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn"
+    return {"remark": told, "data": encoded(timeline), "legend": [(name, MEANINGS[name]) for name in buckets]}
+
+
+def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
+    """The iterations as stacked columns, by bucket."""
+    if rows.is_empty():
+        return None
+    steady = rows.filter(pl.col("kind") == STEADY)
+    longest = max(int((steady if steady.height else rows).get_column("dur_ns").max()), 1)  # type: ignore[arg-type]
+    longest = longest + longest // 4 if steady.height < rows.height and steady.height else longest
+    pieces = []
+    for place, row in enumerate(rows.iter_rows(named=True)):
+        top: float = _HIGH
+        for bucket in BUCKETS:
+            ns = row[f"{bucket}_ns"] or 0
+            height = min(ns / longest * _HIGH, top)
+            if height < _VISIBLE:
+                continue
+            top -= height
+            time = f"{bucket} {units.time(ns)} of {units.time(row['dur_ns'])}"
+            pieces.append(
+                {
+                    "x": place * 10,
+                    "y": f"{top:.2f}",
+                    "width": 9,
+                    "height": f"{height:.2f}",
+                    "bucket": bucket,
+                    "odd": row["kind"] != STEADY,
+                    "text": outlets.short(f"{row['name']} {row['index']} ({row['kind']}): {time}"),
+                }
+            )
+    name = outlets.short(str(rows.item(0, "name")))
+    remark = f"{units.count(rows.height)} × {name}; the picture is {units.time(longest)} high; pale: not steady"
+    return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": max(rows.height, 20) * 10}
+
+
+def _tables(found: FilePage) -> Iterator[Listed]:
+    """The tables that have rows, in the page's order."""
+    for name, title in _TITLES.items():
+        frame = found.tables.get(name)
+        if frame is not None and not frame.is_empty():
+            bars = found.durations if name == "hot_kernels" else None
+            order = frame.sort("ns", descending=True, maintain_order=True) if name in _BY_TIME else frame
+            yield _listed(_DECLARED[name], title, order, bars)
+
+
+def _listed(table: Table, title: str, frame: pl.DataFrame, durations: pl.DataFrame | None) -> Listed:
+    shown = frame.head(_ROWS)
+    last = last_of(shown.columns)
+    first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
+    order = [name for name in first if name in shown.columns and not shown.get_column(name).is_null().all()]
+    docs = {column.name: column.doc for column in table.columns}
+    heads = [Heading(name, outlets.short(docs.get(name, "")), is_text(shown.schema[name])) for name in order]
+    columns = [_cells(name, shown.get_column(name), name=name == last) for name in order]
+    if durations is not None and not durations.is_empty():
+        heads.insert(
+            1, Heading("durations", "Distribution of its durations, from the shortest to the longest.", left=True)
+        )
+        columns.insert(1, _distributions(shown.get_column("name"), durations))
+    rest = f"the first {units.count(_ROWS)} of {units.count(frame.height)} rows; " if frame.height > _ROWS else ""
+    remark = f"{rest}all of it: kanalyze show {table.name}"
+    return Listed(table.name, title, remark, heads, [list(row) for row in zip(*columns, strict=True)])
+
+
+def _cells(column: str, values: pl.Series, *, name: bool) -> list[Cell]:
+    if is_text(values.dtype):
+        return [Cell(outlets.short(str(value)) if value is not None else "", left=True, name=name) for value in values]
+    numeric = values.dtype.is_numeric()
+    return [Cell(outlets.short(text_of(column, value)), value if numeric else None) for value in values]
+
+
+def _distributions(names: pl.Series, durations: pl.DataFrame) -> list[Cell]:
+    known = {row["name"]: row for row in durations.iter_rows(named=True)}
+    return [_bars(known[name]) if name in known else Cell("", left=True) for name in names]
+
+
+def _bars(row: Mapping[str, Any]) -> Cell:
+    """The distribution of one kernel's durations as bars."""
+    counts: list[int] = row["counts"]
+    most, width = max(counts), 120 / len(counts)
+    bars = [
+        {
+            "x": f"{at * width:.1f}",
+            "y": f"{21 - 20 * count / most:.1f}",
+            "width": f"{width - 0.4:.1f}",
+            "height": f"{20 * count / most + 1:.1f}",
+        }
+        for at, count in enumerate(counts)
+        if count
+    ]
+    return Cell(f"{units.time(row['least_ns'])} to {units.time(row['most_ns'])}", left=True, bars=bars)
+
+
+def _recorded(metas: Sequence[Meta]) -> Iterator[tuple[str, str]]:
+    """Where the reports came from, as pairs of label and text."""
+    for meta in metas:
+        tool = " ".join(filter(None, (meta.tool, meta.tool_version)))
+        yield "report", outlets.short(meta.path.name)
+        yield "tool", outlets.short(tool)
+        if meta.driver_version:
+            yield "driver", outlets.short(meta.driver_version)
+        if meta.duration_ns is not None:
+            yield "length", units.time(meta.duration_ns)
+        if meta.rank is not None:
+            yield "rank", f"{meta.rank}" + (f" of {meta.world_size}" if meta.world_size else "")

@@ -1,0 +1,118 @@
+"""Tracks: lanes in which nothing overlaps, sums that lose nothing, launches that lead to their operations."""
+
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.timeline._lanes import MOST, lanes_of_events
+from kanalyze.analyses.timeline._reduced import reduced
+from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.errors import CannotTellError
+from kanalyze.window import Window
+from support.build import call, kernel, nvtx, report
+from support.command import SAMPLES
+from support.real_reports import real_report
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda pair: (pair[0], sum(pair))), max_size=40)
+
+
+def lanes(spans):
+    ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
+    frame = pl.DataFrame(ordered, schema={"start": pl.Int64, "end": pl.Int64}, orient="row")
+    return list(zip(ordered, lanes_of_events(frame["start"], frame["end"]), strict=True))
+
+
+def tracks_of(found):
+    """Rows of each track by its label."""
+    return {track.label: found.events.filter(pl.col("track") == number) for number, track in enumerate(found.tracks)}
+
+
+@given(SPANS)
+def test_nothing_overlaps_in_a_lane_and_what_is_inside_is_below(spans):
+    found = lanes(spans)
+    for lane in range(len(spans)):
+        own = [span for span, at in found if at == lane]
+        assert all(one[1] <= other[0] for one, other in pairwise(own))
+    for (span, lane), (other, below) in pairwise(found):
+        if other[1] <= span[1] and other[0] < span[1]:
+            assert below > lane
+
+
+def test_what_is_nested_too_deeply_has_no_lane():
+    found = lanes([(at, 1000 - at) for at in range(MOST + 3)])
+    assert [lane for _, lane in found] == [*range(MOST), None, None, None]
+
+
+@given(SPANS, st.integers(1, 60))
+def test_sums_lose_no_event_and_no_time(spans, most):
+    rows = [(0, lane, *span, "kernel" if span[0] % 2 else "memcpy") for span, lane in lanes(spans)]
+    schema = {"track": pl.UInt16, "lane": pl.UInt16, "start": pl.Int64, "end": pl.Int64, "tone": pl.String}
+    events = pl.DataFrame(rows, schema=schema, orient="row").with_columns(name=pl.format("{}", "start"))
+    found = reduced(events, 100, most)
+    of_tone = ["track", "lane", "tone"]
+    told = found.group_by(of_tone).agg(pl.col("covered_ns").sum(), pl.col("count").sum()).sort(of_tone)
+    length = (pl.col("end") - pl.col("start")).sum()
+    assert told.rows() == events.group_by(of_tone).agg(length, pl.len()).sort(of_tone).rows()
+    assert (found["end"] - found["start"] >= found["covered_ns"]).all()
+    assert found.filter(pl.col("count") == 1).filter(pl.col("end") - pl.col("start") != pl.col("covered_ns")).is_empty()
+    assert len(events) > most or found.filter("several").is_empty()
+
+
+def test_the_longest_stay_single():
+    rows = [(0, 0, at * 100, at * 100 + 1 + (at == 7) * 90) for at in range(100)]
+    events = pl.DataFrame(rows, schema=["track", "lane", "start", "end"], orient="row")
+    found = reduced(events.with_columns(tone=pl.lit("kernel"), name=pl.lit("k")), 10_000, 10)
+    assert found.filter(pl.col("end") - pl.col("start") == 91).rows(named=True)[0]["count"] == 1
+
+
+def test_tracks_in_order_with_launches():
+    events = [
+        nvtx("step", 0, 30),
+        nvtx("inner", 2, 9),
+        call("cudaLaunchKernel_v7000", 3, 5, correlation=4),
+        kernel(8, 12, name="gemm", correlation=4, stream=7),
+        kernel(9, 15, name="copying", stream=8),
+    ]
+    found = timeline(report(events), 1000)
+    assert [track.label for track in found.tracks if track.kind != "iteration"] == [
+        "ledger", "stream 7", "stream 8", "ranges", "CUDA calls",
+    ]  # fmt: skip
+    own = tracks_of(found)
+    assert own["ranges"].select("name", "lane").rows() == [("step", 0), ("inner", 1)]
+    launched = own["stream 7"].row(0, named=True)
+    assert found.events.row(launched["launch"], named=True)["name"] == "cudaLaunchKernel"
+    assert own["stream 7"].get_column("note").to_list() != [None]
+    assert own["CUDA calls"].get_column("tone").to_list() == ["launch"]
+    assert (found.start_ns, found.end_ns, found.recorded, found.left_out) == (0, 30, found.events.height, 0)
+
+
+def test_a_window_is_all_that_is_shown():
+    events = [kernel(0, 10), kernel(20, 30), nvtx("step", 0, 40)]
+    found = timeline(report(events).narrow(window=Window(5, 25)), 1000)
+    assert (found.start_ns, found.end_ns) == (5, 25)
+    assert found.events.select(pl.col("start").min(), pl.col("end").max()).row(0) == (5, 25)
+    assert tracks_of(found)["stream 7"].select("start", "end").rows() == [(5, 10), (20, 25)]
+
+
+def test_without_work_on_a_device_the_host_is_shown():
+    found = timeline(report([call("cudaFree", 0, 3)]), 10)
+    assert [track.label for track in found.tracks] == ["CUDA calls"]
+    assert found.events.get_column("tone").to_list() == ["allocation"]
+
+
+def test_of_nothing_there_is_none():
+    with pytest.raises(CannotTellError):
+        timeline(report([]), 10)
+
+
+@pytest.mark.parametrize("name", ["mlp_train", "streams", "cdist", "launch_bound_graph"])
+@pytest.mark.parametrize("most", [500, 100_000])
+def test_real_reports_whatever_may_be_drawn(name, most):
+    found = timeline(real_report(SAMPLES / name / "nsys.sqlite"), most)
+    assert found.events.get_column("count").sum() == found.recorded - found.left_out
+    assert found.events.height <= max(2 * most, 256 * found.events.select("track", "lane", "tone").n_unique())
+    for _, lane in found.events.filter(~pl.col("several")).group_by("track", "lane"):
+        assert (lane["start"].shift(-1) >= lane["end"]).drop_nulls().all()

@@ -1,0 +1,261 @@
+"""The HTML report in a browser: a person's way through it, and what it must never do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from itertools import product
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kanalyze.analyses.idle.ledger import ledger
+from support.command import SAMPLES, run
+from support.hostile import WHOLE
+from support.real_reports import real_report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra dev)")
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
+
+MLP = SAMPLES / "mlp_train"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+class Shown:
+    """A report that is open in the browser, and what the browser said."""
+
+    def __init__(self, browser, path, **look):
+        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | look))
+        self.page = self.context.new_page()
+        self.said, self.requests = [], []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append(dialog.message), dialog.dismiss()))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(Path(path).as_uri())
+        self.page.wait_for_selector("#timeline[data-ready=yes]", state="attached", timeout=60_000)
+
+    def tell(self, expression):
+        return self.page.evaluate(expression)
+
+    @property
+    def status(self):
+        return self.page.text_content("#timeline [data-role=status]")
+
+    @property
+    def details(self):
+        return self.page.text_content("[data-role=details]")
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    path = tmp_path_factory.mktemp("html") / "mlp.html"
+    assert run("html", MLP, "-o", path).status == 0
+    return path
+
+
+@pytest.fixture
+def shown(browser, mlp):
+    found = Shown(browser, mlp)
+    yield found
+    assert found.said == []
+    assert found.requests == [mlp.as_uri()]
+    found.context.close()
+
+
+def drag(shown, low, high, *keys):
+    """Drags over the canvas between two shares of its width."""
+    shown.page.locator("#timeline").scroll_into_view_if_needed()
+    box = shown.page.locator("#timeline canvas").bounding_box()
+    for key in keys:
+        shown.page.keyboard.down(key)
+    at = [box["x"] + share * box["width"] for share in (low, high)]
+    shown.page.mouse.move(at[0], box["y"] + 60)
+    shown.page.mouse.down()
+    shown.page.mouse.move(at[1], box["y"] + 60, steps=4)
+    shown.page.mouse.up()
+    for key in keys:
+        shown.page.keyboard.up(key)
+
+
+def test_search_finds_and_goes_to_each(shown):
+    field = shown.page.locator("#timeline input[type=search]")
+    field.fill("gemm")
+    events = int(re.match(r"[\d,]+", shown.status)[0].replace(",", ""))
+    names = [*real_report(MLP / "nsys.sqlite").kind("kernel")["name"].cast(str)]
+    assert events >= sum("gemm" in name for name in names)
+    field.press("Enter")
+    assert shown.status.startswith("1 of")
+    assert "gemm" in shown.details
+    field.fill("no such name")
+    assert shown.status == "Nothing found."
+
+
+def test_zoom_and_pan_by_wheel_keys_and_buttons(shown):
+    def length():
+        return shown.tell("kanalyzeTimeline.high - kanalyzeTimeline.low")
+
+    whole = length()
+    shown.page.click("button[data-act=in]")
+    assert length() == pytest.approx(whole / 2)
+    shown.page.locator("#timeline canvas").focus()
+    shown.page.keyboard.press("w")
+    assert length() == pytest.approx(whole / 2 * 0.7)
+    before = shown.tell("kanalyzeTimeline.low")
+    shown.page.keyboard.press("d")
+    assert shown.tell("kanalyzeTimeline.low") > before
+    drag(shown, 0.5, 0.7)
+    assert shown.tell("kanalyzeTimeline.low") < before + length()
+    shown.page.keyboard.press("0")
+    assert length() == shown.tell("kanalyzeTimeline.length")
+
+
+def test_a_selection_has_the_ledger_of_its_window(shown):
+    shown.page.click("#first button[data-window]")
+    drag(shown, 0.3, 0.8, "Shift")
+    window = re.search(r"--window '(.*?)'", shown.details)[1]
+    told = shown.tell(
+        "[...document.querySelectorAll('[data-role=details] table[data-track=\"GPU 0, ledger\"] tr[data-ns]')]"
+        ".map((row) => [row.lastChild.textContent, Number(row.dataset.ns)])"
+    )
+    low, high = (int(side.removesuffix("ns")) for side in window.split(".."))
+    with real_report(MLP / "nsys.sqlite") as report:
+        found = ledger(report, window=window).group_by("bucket").agg(pl.col("ns").sum())
+    expected = {str(bucket): ns for bucket, ns in found.iter_rows() if ns}
+    # the selection's ends are between two nanoseconds
+    assert {*dict(told)} == {*expected}
+    assert all(abs(ns - expected[bucket]) <= 2 for bucket, ns in told)
+    assert sum(ns for _, ns in told) == pytest.approx(high - low, abs=2 * len(told))
+
+
+def test_a_click_tells_an_operation_and_its_launch(shown):
+    at = shown.tell(
+        "(() => { const at = kanalyzeTimeline.data.launch.findIndex(Boolean); kanalyzeTimeline.go(at); return at; })()"
+    )
+    assert "launched by" in shown.details
+    shown.page.get_by_role("button", name="Go to its launch").click()
+    assert shown.tell("kanalyzeTimeline.chosen") == shown.tell(f"kanalyzeTimeline.data.launch[{at}] - 1")
+    shown.page.get_by_role("button", name="Go to what it launched").click()
+    assert shown.tell(f"kanalyzeTimeline.data.launch[kanalyzeTimeline.chosen] === kanalyzeTimeline.data.launch[{at}]")
+
+
+def test_a_finding_leads_to_its_place_and_its_evidence(shown):
+    shown.page.click("#first button[data-find]")
+    assert "found" in shown.status
+    assert shown.tell("kanalyzeTimeline.high - kanalyzeTimeline.low") < shown.tell("kanalyzeTimeline.length") / 10
+    shown.page.click("#first a >> nth=0")
+    assert shown.tell("scrollY") > 0
+    assert shown.tell("document.activeElement.matches('section.table')")
+
+
+def test_tables_sort_and_filter(shown):
+    table = shown.page.locator("section#hot_kernels")
+    head = table.locator("th button", has_text=re.compile("^count$"))
+    head.click()
+    column = (
+        "(() => { const cells = [...document.querySelectorAll('#hot_kernels th')];"
+        " const at = cells.findIndex((one) => one.textContent === 'count');"
+        " return [...document.querySelectorAll('#hot_kernels tbody tr')].filter((row) => !row.hidden)"
+        ".map((row) => Number(row.cells[at].dataset.v)); })()"
+    )
+    falling = shown.tell(column)
+    assert falling == sorted(falling, reverse=True)
+    head.click()
+    assert shown.tell(column) == sorted(falling)
+    table.locator("input[type=search]").fill("reduce")
+    assert 0 < len(shown.tell(column)) < len(falling)
+
+
+def test_the_address_holds_the_place(browser, shown, mlp):
+    shown.page.click("#first button[data-window]")
+    shown.page.wait_for_timeout(500)
+    low, address = shown.tell("kanalyzeTimeline.low"), shown.tell("location.hash")
+    again = Shown(browser, mlp)
+    again.page.goto(f"{mlp.as_uri()}{address}")
+    again.page.reload()
+    again.page.wait_for_selector("#timeline[data-ready=yes]", state="attached")
+    assert again.tell("kanalyzeTimeline.low") == pytest.approx(low, abs=1)
+    again.context.close()
+
+
+def test_the_theme_is_the_reader_s(browser, shown, mlp):
+    assert shown.tell("document.documentElement.dataset.theme") == "light"
+    paper = shown.tell("kanalyzeTimeline.paper")
+    shown.page.click("#theme")
+    assert shown.tell("document.documentElement.dataset.theme") == "dark"
+    assert shown.tell("kanalyzeTimeline.paper") != paper
+    dark = Shown(browser, mlp, color_scheme="dark")
+    assert dark.tell("document.documentElement.dataset.theme") == "dark"
+    dark.context.close()
+
+
+def test_an_idle_gpu_looks_idle(shown):
+    """The share of painted pixels in the row of a stream is that of its busy time."""
+    shown.page.click("button[data-act=all]")
+    painted, busy = shown.tell(
+        """(() => {
+          const t = kanalyzeTimeline; t.draw();
+          const place = t.places.find(({row}) => row.kind === 'stream');
+          const r = t.ratio, x = Math.round(190 * r), y = Math.round((24 + place.y - t.top) * r);
+          const w = t.canvas.width - x, h = Math.round((place.height - 1) * r);
+          const pixels = t.context.getImageData(x, y, w, h).data;
+          let other = 0;
+          for (let at = 0; at < pixels.length; at += 4)
+            if (Math.max(...pixels.slice(at, at + 3)) - Math.min(...pixels.slice(at, at + 3)) > 40) other += 1;
+          let ns = 0;
+          for (const lane of place.row.lanes.flat())
+            for (let at = lane.at; at < lane.stop; at++) ns += t.data.end[at] - t.data.start[at];
+          return [other / (w * h), ns / t.length];
+        })()"""
+    )
+    assert busy < 0.05
+    assert painted < 3 * busy + 0.01
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if (path / "manifest.json").is_file()))
+def test_samples_show_without_a_word(browser, name, tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", SAMPLES / name, "-o", path).status == 0
+    for width, scheme in product((400, 1280), ("light", "dark")):
+        found = Shown(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        assert found.tell("document.documentElement.scrollWidth") <= width
+        if folder := os.environ.get("KANALYZE_SCREENSHOTS"):
+            found.page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
+        assert found.said == []
+        found.context.close()
+
+
+def test_hostile_names_are_text(browser, tmp_path):
+    events = [{"ph": "X", "cat": "kernel", "name": text, "ts": 10 * at, "dur": 5, "pid": 0, "tid": 7,
+               "args": {"device": 0, "stream": 7, "correlation": at}} for at, text in enumerate(WHOLE)]  # fmt: skip
+    events += [{"ph": "X", "cat": "user_annotation", "name": text, "ts": 10 * at, "dur": 9, "pid": 1, "tid": 1,
+                "args": {}} for at, text in enumerate(WHOLE)]  # fmt: skip
+    events += [{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 10 * at, "dur": 1, "pid": 1,
+                "tid": 1, "args": {"correlation": at}} for at in range(len(WHOLE))]  # fmt: skip
+    trace, path = tmp_path / "trace.json", tmp_path / "report.html"
+    trace.write_text(
+        json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": WHOLE[4]}], "traceEvents": events})
+    )
+    assert run("html", trace, "-o", path).status == 0
+    found = Shown(browser, path)
+    found.page.locator("#timeline canvas").focus()
+    for _ in range(len(WHOLE)):
+        found.page.keyboard.press("n")
+    found.page.keyboard.press("v")
+    assert found.tell("document.querySelectorAll('script').length") == 2
+    assert found.tell("document.querySelectorAll('img').length") == 0
+    assert found.said == []
+    found.context.close()

@@ -1,0 +1,84 @@
+"""``kanalyze html``: a file that holds all it needs."""
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+
+import pytest
+
+from support.command import ADD, REPORTS, SAMPLES, run
+
+LIMIT = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory):
+    path = tmp_path_factory.mktemp("html") / "mlp.html"
+    ran = run("html", SAMPLES / "mlp_train", "-o", path)
+    assert ran.status == 0
+    assert str(path) in ran.error
+    return path.read_text()
+
+
+def test_the_answer_is_on_top(mlp):
+    text = run("summarize", SAMPLES / "mlp_train").text
+    answer = re.search(r'<p class="answer">(.*?)</p>', mlp)[1]
+    assert answer.split(".")[0] in " ".join(text.split())
+    assert (
+        mlp.index('class="answer"') < mlp.index('id="first"') < mlp.index('id="timeline"') < mlp.index('id="culprits"')
+    )
+
+
+def test_nothing_is_fetched_and_nothing_else_may_run(mlp):
+    assert len(mlp) < LIMIT
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", mlp)
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', mlp)[1].replace("&#39;", "'")
+    assert policy.startswith("default-src 'none'")
+    for kind in ("script", "style"):
+        (inline,) = re.findall(rf"<{kind}>(.*?)</{kind}>", mlp, re.DOTALL)
+        assert f"'sha256-{b64encode(sha256(inline.encode()).digest()).decode()}'" in policy
+    assert not re.search(
+        r"""\son\w+\s*=\s*["']|\sstyle\s*=\s*["']""", re.sub(r"<script>.*?</script>", "", mlp, flags=re.DOTALL)
+    )
+
+
+def test_each_finding_on_top_leads_on(mlp):
+    first = re.search(r'<section id="first".*?</section>', mlp, re.DOTALL)[0]
+    targets = re.findall(r'href="#(\w+)"', first)
+    assert targets
+    assert all(f'id="{target}"' in mlp for target in targets)
+
+
+@pytest.mark.parametrize("name", ["add", "torch", "nvtx", "graph_node", "add_um", "communicators"])
+def test_reports_of_every_kind(name, tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", REPORTS / f"{name}.sqlite", "-o", path).status == 0
+    text = path.read_text()
+    assert 'id="timeline-data"' in text
+    assert "<h2>How it was recorded</h2>" in text
+
+
+def test_a_report_of_counters_has_no_timeline(tmp_path):
+    path = tmp_path / "report.html"
+    (counters,) = [*(SAMPLES / "cdist").glob("ncu*.csv")][:1] or [SAMPLES / "cdist" / "ncu.csv"]
+    assert run("html", counters, "-o", path).status == 0
+    assert 'timeline-data">' not in path.read_text()
+
+
+def test_a_window_is_all_there_is(tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", SAMPLES / "mlp_train", "--window", "step#3", "-o", path).status == 0
+    assert "step#3" in path.read_text()
+
+
+def test_several_programs_are_refused(tmp_path):
+    ran = run("html", ADD, REPORTS / "nvtx.sqlite", "-o", tmp_path / "report.html")
+    assert ran.status == 2
+    assert "give one of them" in ran.error
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_report_itself_is_never_overwritten():
+    ran = run("html", ADD, "-o", ADD)
+    assert ran.status == 2
+    assert "it is the report itself" in ran.error

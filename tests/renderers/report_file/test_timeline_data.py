@@ -1,0 +1,114 @@
+"""The timeline's data: what a decoder of its own reads is what was written."""
+
+import json
+import zlib
+from base64 import b64decode
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, Track, timeline
+from kanalyze.renderers.report_file.timeline_data import encoded
+from support.command import SAMPLES
+from support.real_reports import real_report
+
+
+def decoded(text):
+    """Header, and by name the numbers of each column."""
+    data = zlib.decompress(b64decode(text))
+    length = int.from_bytes(data[:4], "little")
+    head, at = json.loads(data[4 : 4 + length]), 4 + length
+    columns = {}
+    for told in head["columns"]:
+        planes = [data[at + plane * told["count"] : at + (plane + 1) * told["count"]] for plane in range(told["width"])]
+        values = [sum(plane[row] << (8 * place) for place, plane in enumerate(planes)) for row in range(told["count"])]
+        for row, high in told["beyond"]:
+            values[row] += high << 32
+        columns[told["name"]] = values
+        at += told["width"] * told["count"]
+    assert at == len(data)
+    return head, columns
+
+
+def events_of(text):
+    """Rows of the events: track, lane, start, end, name, note, tone, launch, count, covered."""
+    head, columns = decoded(text)
+    begins = [lane["at"] for lane in head["lanes"]] + [len(columns["length"])]
+    sums, at = {}, 0
+    for step, covered, count in zip(columns["at"], columns["covered"], columns["count"], strict=True):
+        at += step
+        sums[at] = (count, covered)
+    rows = []
+    for lane, stop in zip(head["lanes"], begins[1:], strict=True):
+        now = lane["start"]
+        for row in range(lane["at"], stop):
+            now += columns["step"][row]
+            length = columns["length"][row]
+            texts = [head["texts"][columns[name][row]] for name in ("name", "note")]
+            rows.append(
+                (
+                    lane["track"], lane["lane"], now, now + length, *texts, head["tones"][columns["tone"][row]],
+                    columns["launch"][row] - 1, *sums.get(row, (1, length)),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def expected(found):
+    told = found.events.select(
+        "track", "lane", pl.col("start", "end") - found.start_ns, pl.col("name", "note").cast(pl.String).fill_null(""),
+        pl.col("tone").cast(pl.String), pl.col("launch").fill_null(-1), "count", "covered_ns",
+    )  # fmt: skip
+    return told.rows()
+
+
+@pytest.mark.parametrize("most", [300, 100_000])
+@pytest.mark.parametrize("name", ["mlp_train", "streams"])
+def test_real_timelines_come_back(name, most):
+    found = timeline(real_report(SAMPLES / name / "nsys.sqlite"), most)
+    assert events_of(encoded(found)) == expected(found)
+
+
+def made(spans, start=0):
+    rows = [(0, lane, low, low + length) for lane, (low, length) in enumerate(spans)]
+    events = pl.DataFrame(
+        rows, schema={"track": pl.UInt16, "lane": pl.UInt16, "start": pl.Int64, "end": pl.Int64}, orient="row"
+    )
+    events = events.with_columns(
+        name=pl.lit("k").cast(pl.Categorical), note=pl.lit(None).cast(pl.Categorical),
+        launch=pl.lit(None, dtype=pl.Int64),
+        tone=pl.lit("kernel").cast(pl.Enum(TONES)), covered_ns=pl.col("end") - pl.col("start"),
+        count=pl.lit(1, dtype=pl.UInt32), several=pl.lit(value=False),
+    )  # fmt: skip
+    track = Track("GPU 0", "ledger", "ledger")
+    return Timeline(start, start + (1 << 50), start, [track], events, [], len(spans), 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 49), st.integers(0, 1 << 49)), min_size=1, max_size=5))
+def test_times_beyond_32_bits_are_exact(spans):
+    found = made(spans)
+    assert events_of(encoded(found)) == expected(found)
+
+
+def test_a_counter_of_many_points_keeps_its_highest():
+    points = pl.DataFrame({"t_ns": range(100_000), "value": [at % 977 for at in range(100_000)]}).with_columns(
+        value=pl.when(pl.col("t_ns") == 54_321).then(5000).otherwise("value")
+    )
+    found = made([(0, 100_000)])
+    timeline_of = Timeline(
+        0, 100_000, 0, found.tracks, found.events, [Counter("GPU 0", "memory", "bytes", points)], 1, 0
+    )
+    head, _ = decoded(encoded(timeline_of))
+    (counter,) = head["counters"]
+    assert len(counter["t"]) <= 2002
+    assert (54_321, 5000) in zip(counter["t"], counter["value"], strict=True)
+    assert counter["value"][-1] == 99_999 % 977
+
+
+def test_long_names_are_cut_and_named_so():
+    found = made([(0, 5)])
+    events = found.events.with_columns(name=pl.lit("x" * 100_000).cast(pl.Categorical))
+    head, _ = decoded(encoded(Timeline(0, 10, 0, found.tracks, events, [], 1, 0)))
+    assert head["texts"][1] == "x" * 999 + "… (100,000 characters)"
