@@ -55,4 +55,4 @@ def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
 def test_a_rank_that_is_given_twice_is_read_once():
     ran = run("ranks", JOB / "rank0.json.gz", JOB / "rank1.json.gz", JOB / "rank0.json.gz")
     assert "2 ranks" in ran.text.splitlines()[0]
-    assert "ranks that several reports hold: 1" in " ".join(ran.text.split())
+    assert "further reports of ranks: 1" in " ".join(ran.text.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -71,17 +73,69 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def collectives_on_cpu(report: Report) -> pl.DataFrame:
-    """The collectives that gloo ran, as annotations: without sizes: process_id, kind, group, start_ns, dur_ns."""
+    """The collectives that gloo ran, as annotations: process_id, kind, group, start_ns, dur_ns, in_bytes, out_bytes.
+
+    Sizes are those of the tensors that a rank gives (of a receive, gets), where shapes were recorded.
+    """
     ranges = report.kind("range").filter(pl.col("name").cast(pl.String).str.starts_with(_GLOO))
     names = ranges.get_column("name").cast(pl.String).unique()
     kind = pl.col("name").cast(pl.String).replace_strict({text: kind_of(text) for text in names}, default="other")
-    return ranges.select(
+    inputs = report.table("op_detail").select("event_id", pl.col("input_shapes", "input_types").cast(pl.String))
+    told = ranges.join(inputs, on="event_id", how="left", maintain_order="left").with_columns(kind=kind)
+    each = told.select("input_shapes", "input_types").unique().drop_nulls()
+    sizes = [tensor_bytes(shapes, types) for shapes, types in each.iter_rows()]
+    known = told.join(
+        each.with_columns(bytes=pl.Series(sizes, dtype=pl.Int64)),
+        on=["input_shapes", "input_types"],
+        how="left",
+        maintain_order="left",
+    )
+    gets, moves = pl.col("kind") == "recv", pl.col("kind") != "barrier"
+    return known.select(
         "process_id",
         "start_ns",
-        kind=kind,
+        "kind",
         group=pl.lit(_GLOO.rstrip(":")),
         dur_ns=pl.col("dur_ns").fill_null(0),
+        in_bytes=pl.when(moves & ~gets).then("bytes"),
+        out_bytes=pl.when(gets).then("bytes"),
     )
+
+
+def tensor_bytes(shapes: str, types: str) -> int | None:
+    """The bytes of tensors by dimensions and types, JSON lists as PyTorch records them; None if not all are known."""
+    try:
+        dimensions, names = json.loads(shapes), json.loads(types)
+    except ValueError:
+        return None
+    if not (isinstance(dimensions, list) and isinstance(names, list)) or len(dimensions) != len(names) or not names:
+        return None
+    sizes = [_bytes_of(one, name) for one, name in zip(dimensions, names, strict=True)]
+    whole = sum(size for size in sizes if size is not None)
+    return None if None in sizes or whole > _LARGEST_BYTES else whole
+
+
+def _bytes_of(dimensions: object, name: object) -> int | None:
+    if not isinstance(dimensions, list) or not isinstance(name, str):
+        return None
+    each = element_bytes(_SPELLED.get(name, name.removeprefix("c10::").lower()))
+    if each is None or not all(type(one) is int and one >= 0 for one in dimensions):
+        return None
+    return each * prod(dimensions)
+
+
+#: Types of elements as annotations spell them, where that is not the name that kernels have.
+_SPELLED: Final = {
+    "long int": "long",
+    "short int": "short",
+    "unsigned char": "byte",
+    "signed char": "char",
+    "c10::complex<float>": "complexfloat",
+    "c10::complex<double>": "complexdouble",
+}
+
+#: No tensor of a machine is larger; what is more was not a size.
+_LARGEST_BYTES: Final = 1 << 46
 
 
 #: What the annotations of gloo's collectives begin with.

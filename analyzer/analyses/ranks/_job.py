@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
 from itertools import count
@@ -281,15 +282,36 @@ def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host:
     # a path may be of another file on each host
     clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}", "reduction", "report"))
     told = told.with_columns(rank=_numbers(told), clock=clock)
-    twice = told.filter(pl.int_range(pl.len()).over("rank") > 0)
-    if twice.height:
-        doubts.append(("ranks that several reports hold", twice.height, _TWICE))
-    told = told.unique("rank", keep="first", maintain_order=True).sort("rank")
+    told = _of_one_time(told, doubts).sort("rank")
     names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
     return told.with_columns(clock=pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64))
 
 
-_TWICE: Final = "of reports of one rank, as of several cycles of a profiler, the first is read"
+def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
+    """Each rank once: of several reports of a rank, such as cycles of a profiler, those of the time that most have.
+
+    What has no report of that time is left out, since its collectives are others.
+    """
+    number = ranks.get_column("rank").n_unique()
+    if number == ranks.height:
+        return ranks
+    starts, ends = (np.sort(ranks.get_column(name).to_numpy()) for name in ("start_ns", "end_ns"))
+    running = np.searchsorted(starts, starts, side="right") - np.searchsorted(ends, starts, side="right")
+    time = int(starts[int(np.argmax(running))])
+    own = ranks.filter((pl.col("start_ns") <= time) & (pl.col("end_ns") > time))
+    kept = own.unique("rank", keep="first", maintain_order=True)
+    if kept.is_empty():  # none did anything
+        kept = ranks.unique("rank", keep="first", maintain_order=True)
+    since = datetime.fromtimestamp(time // _NS_PER_S, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    doubts.append(("further reports of ranks", ranks.height - number, _TWICE.format(since)))
+    if kept.height < number:
+        doubts.append(("ranks recorded at other times only", number - kept.height, _OTHER_TIME))
+    return kept
+
+
+_NS_PER_S: Final = 1_000_000_000
+_TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those are read that ran at {} UTC"
+_OTHER_TIME: Final = "they are left out: what they did has no partner in what is read"
 
 
 def _host_in(report: str) -> str | None:

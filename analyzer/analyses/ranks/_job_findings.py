@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.ranks._lateness import EARLIER
 from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.units import percent, plural, rate, size, time
 
@@ -72,7 +73,8 @@ def job_findings(job: Job) -> list[JobFinding]:
         return []
     number = rows.get_column("step").n_unique()
     steps = _Steps(number, rows.get_column("rank").n_unique(), rows, int(rows.get_column("ns").sum()) / rows.height)
-    found = [one for rule in RULES for one in rule(job, steps)]
+    rules = RULES if job.ranks.get_column("device").null_count() == 0 else _WITHOUT_GPU
+    found = [one for rule in rules for one in rule(job, steps)]
     worth = [one for one in found if one.at_stake_ns >= _WORTH_SAYING * steps.ns]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
 
@@ -86,12 +88,14 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
         number = sum(one.steps for one in own)
         waited = sum(one.cost_ns for one in own) // number // max(steps.ranks - 1, 1)
         cause = own[0].causes[0][0] if own[0].causes else "many small parts"
+        why = "" if cause == EARLIER else f", most for its {cause}"
+        idle = "" if job.ranks.get_column("device").null_count() else " with an idle GPU"
         late = sum(one.late_ns * one.steps for one in own) // number
         yield JobFinding(
             "straggler",
             late * number // max(steps.number, number),
-            f"Rank {rank} is {time(late)} late in {plural(number, 'step')}, most for its {cause}: another one waits "
-            f"{time(waited)} with an idle GPU.",
+            f"Rank {rank} is {time(late)} late in {plural(number, 'step')}{why}: "
+            f"another one waits {time(waited)}{idle}.",
             _BALANCE.get(cause, "Look at what this rank does there that the others do not."),
             "rank_steps",
         )
@@ -208,3 +212,6 @@ def _kernels_per_step(job: Job) -> dict[int, float]:
 
 
 RULES: Final = (_stragglers, _exposed_transfer, _small_collectives, _slow_groups, _uneven_parts, _other_work)
+
+#: What holds of ranks whose collectives run in threads beside the program: that nothing else ran is not known.
+_WITHOUT_GPU: Final = (_stragglers,)

@@ -24,13 +24,17 @@ _SCATTER: Final = 0.05
 
 _GROUP: Final = ("group", "size")
 
+#: What a rank waited with an idle GPU; without a GPU a thread waits beside the program's own.
+_IDLE_NS: Final = pl.when(pl.col("device").is_not_null()).then("exposed_wait_ns").otherwise(0)
+
 
 def lateness(job: Job) -> pl.DataFrame:
     """The lateness of each collective's last rank that no collective before it has told already.
 
     A rank whose partners wait beside other work stays behind them, and is the last to come to the next collectives too:
     only what it falls behind by there is new. What partners wait with an idle GPU brings them together again, in that
-    group; and so does a new step. A rank that waited in one group is as late in its other groups, and not by itself.
+    group; and so does a new step. Without a GPU they wait in a thread beside the program, which brings nobody together.
+    A rank that waited in one group is as late in its other groups, and not by itself.
 
     Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
     it), second (the member that came before it) and second_number; by arrival.
@@ -42,7 +46,7 @@ def lateness(job: Job) -> pl.DataFrame:
     costs = others.group_by("match").agg(cost_ns=pl.min_horizontal("exposed_wait_ns", "lateness_ns").sum())
     before = others.filter(pl.col("arrival_ns") - pl.col("corrected_ns") == pl.col("lateness_ns"))
     seconds = before.unique("match", keep="first", maintain_order=True).select(
-        "match", second="member", second_number="number", idle="exposed_wait_ns"
+        "match", second="member", second_number="number", idle=_IDLE_NS
     )
     found = rows.filter(last).select("match", "member", "number", "rank", "step", "lateness_ns", "arrival_ns", "lane")
     found = found.join(costs, on="match", how="left").join(seconds, on="match", how="left").sort("arrival_ns", "match")

@@ -33,6 +33,13 @@ class Linked(Struct, frozen=True, gc=False, rename={"external_id": "External id"
     collective: Raw = NOTHING
 
 
+class AnnotationArgs(Linked, frozen=True, gc=False, rename={"input_shapes": "Input Dims", "input_types": "Input type"}):
+    """Arguments of an annotation; the framework's own, such as those of collectives on the CPU, have inputs."""
+
+    input_shapes: Raw = NOTHING
+    input_types: Raw = NOTHING
+
+
 class CallArgs(Linked, frozen=True, gc=False):
     """Arguments of a CUDA runtime or driver call."""
 
@@ -190,7 +197,7 @@ class Op(Timed[T], gc=False, tag="cpu_op"):
 class Annotation(Timed[T], gc=False, tag="user_annotation"):
     """A user annotation (named range) or a profiler step."""
 
-    args: Linked | None = None
+    args: AnnotationArgs | None = None
 
 
 class Call(Timed[T], gc=False, tag="cuda_runtime"):

@@ -73,7 +73,7 @@ _MAIN: Final = (
 #: Argument type of each kind of event.
 ARGS: Final[dict[type, type[msgspec.Struct]]] = {
     of.Op: of.OpArgs,
-    of.Annotation: of.Linked,
+    of.Annotation: of.AnnotationArgs,
     of.Call: of.CallArgs,
     of.Kernel: of.KernelArgs,
     of.Copy: of.CopyArgs,
@@ -141,7 +141,7 @@ def modern(event: Any) -> Any:  # noqa: ANN401 - of any kind
         return event
     args, fields = event.args, {name: getattr(event, name) for name in ("ts", "dur", "pid", "tid", "name")}
     if event.name.startswith(STEP):
-        return of.Annotation(**fields, args=args and of.Linked(args.external_id, args.collective))
+        return of.Annotation(**fields, args=args and of.AnnotationArgs(args.external_id, args.collective))
     if args is not None:
         known = {name: getattr(args, name) for name in of.OpArgs.__struct_fields__}
         shapes = args.input_shapes if bytes(args.input_shapes) else args.first_shapes
