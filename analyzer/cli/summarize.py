@@ -56,6 +56,15 @@ class Form(NamedTuple):
     whole: bool = False
 
 
+def _print_schema(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
+    del param
+    if wanted and not ctx.resilient_parsing:
+        from kanalyze.renderers.formats.json import SCHEMA  # noqa: PLC0415 - --help need not import polars
+
+        emit(SCHEMA.read_text(encoding="utf-8"), None)
+        ctx.exit()
+
+
 @click.command()
 @reports_argument
 @scope
@@ -63,6 +72,14 @@ class Form(NamedTuple):
 @click.option("--full", is_flag=True, help="All sections, of the whole recording or the window.")
 @click.option("--whole", is_flag=True, help="The page of the whole recording, not of what the program repeats.")
 @click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@click.option(
+    "--schema",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_schema,
+    help="Print the JSON Schema of --format json, and stop.",
+)
 @output
 @in_one_thread_if_small
 def summarize(  # noqa: PLR0913 - the options of the command

@@ -96,9 +96,12 @@ def commands(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    import page_schema  # as above
+
     import columns  # beside this script
 
     columns.write()
+    page_schema.FILE.write_text(page_schema.text())
     with tempfile.TemporaryDirectory() as place, chdir(folder(Path(place))):
         TABLES.write_text(tables_page())
         FINDINGS.write_text(findings_page(FINDINGS.read_text()))

@@ -1,8 +1,9 @@
-"""The page as JSON, complete, for programs; schema in docs/summary-json.md."""
+"""The page as JSON, for programs; documented in docs/summary-json.md, and as a JSON Schema beside this module."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -14,7 +15,6 @@ from kanalyze.renderers.page.job import answer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
@@ -35,6 +35,9 @@ _PATHS: Final = ("path", "read_from", "capture")
 _OVERVIEW: Final = {"ledger": 30, "spread": 13, "hot_kernels": 6, "parts": 6, "ops": 6, "phases": 12, "culprits": 8}
 _FINDINGS: Final = 6
 _LONGEST: Final = 120
+
+#: The JSON Schema of what `summarize` prints.
+SCHEMA: Final = Path(__file__).with_name("page.schema.json")
 
 #: Schema version; raised by every breaking change, not by additions.
 SCHEMA_VERSION: Final = 2
@@ -107,7 +110,7 @@ def _summary(summary: Summary) -> dict[str, Any]:
         "processes": _rows(summary.processes),
         **{name: _rows(frame) for name, frame in summary.tables.items()},
         "findings": [_finding(found) for found in summary.findings],
-        "cannot_tell": summary.cannot_tell,
+        "cannot_tell": _reasons(summary.cannot_tell),
         "not_recorded": summary.not_recorded,
     }
 
@@ -124,8 +127,15 @@ def _overview(found: Overview) -> dict[str, Any]:
         **tables,
         "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
         "health": [] if doubts is None else _short_rows(doubts.select("check", "count").head(_FINDINGS)),
-        "cannot_tell": found.cannot_tell,
+        "cannot_tell": _reasons(found.cannot_tell),
     } | ({"joined_with": [str(_path(meta.path)) for meta in found.others]} if found.others else {})
+
+
+def _reasons(cannot_tell: dict[str, str]) -> dict[str, str]:
+    """The reason for each missing table, and for findings without a ledger: that there are none says nothing then."""
+    reason = cannot_tell.get("ledger")
+    told = {} if reason is None else {"findings": reason.replace("cannot tell ledger", "cannot tell findings", 1)}
+    return cannot_tell | told
 
 
 def _iterations(steady: SteadyPart) -> dict[str, Any]:
