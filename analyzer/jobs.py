@@ -11,6 +11,7 @@ from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
 from kanalyze.readers.capture.runs import runs_of
+from kanalyze.reduction import LATER, TABLES
 from kanalyze.reduction_files import load_each, origin_of, reductions_at
 from kanalyze.report import Report
 
@@ -55,13 +56,49 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
     failed: list[KanalyzeError] = []
     if asked.left_out is not None:
         asked = asked._replace(left_out=_both(failed.append, asked.left_out))
-    paths = [one for one in given if not isinstance(one, Report)]
-    stored = {folder.name: reduction for path in paths for folder, reduction in _stored(path, asked)}
-    found = [*stored.values(), *(new for one in given for new in _reductions(one, asked, {*stored}))]
-    if not any(one.ranks.height for one in found):
-        raise failed[0] if failed else NoJobError.empty()
+    found = _Found(given, asked)
+    try:
+        made = job_of(found.first(), found.again, one_host=asked.one_host)
+    except NoJobError:
+        raise (failed[0] if failed else NoJobError.empty()) from None
     names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
-    return replace(job_of(found, one_host=asked.one_host), paths=names)
+    return replace(made, paths=names)
+
+
+class _Found:
+    """The reductions of a job; what is stored is read in two turns, so that not all of it is in memory at once."""
+
+    def __init__(self, given: Sequence[Report | Path], asked: Asked) -> None:
+        self._given = given
+        self._asked = asked
+        self._stored: list[Path] = []
+        self._made: list[Reduction] = []
+
+    def first(self) -> Iterator[Reduction]:
+        """All of them; of what is stored all tables but :data:`kanalyze.reduction.LATER`."""
+        paths = [one for one in self._given if not isinstance(one, Report)]
+        folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
+        for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER, ["health"])):
+            if not isinstance(found, KanalyzeError):
+                self._stored.append(folder)
+                yield found
+            elif self._asked.left_out is None:
+                raise found
+            else:
+                self._asked.left_out(found)
+        known = {folder.name for folder in self._stored}
+        for one in self._given:
+            for new in _reductions(one, self._asked, known):
+                self._made.append(new)
+                yield new
+
+    def again(self) -> Iterator[Reduction]:
+        """The same once more, with these tables."""
+        for _, found in load_each(self._stored, {"ranks", *LATER}, seen=True):
+            if isinstance(found, KanalyzeError):
+                raise found
+            yield found
+        yield from self._made
 
 
 def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError], object]:
@@ -72,17 +109,6 @@ def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError],
             one(error)
 
     return tell
-
-
-def _stored(path: Path, asked: Asked) -> Iterator[tuple[Path, Reduction]]:
-    """What ``kanalyze reduce`` left at a path."""
-    for folder, found in load_each(reductions_at(path)):
-        if not isinstance(found, KanalyzeError):
-            yield folder, found
-        elif asked.left_out is None:
-            raise found
-        else:
-            asked.left_out(found)
 
 
 def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[Reduction]:

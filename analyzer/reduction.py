@@ -183,3 +183,6 @@ TABLES: Final = {
     "findings": FINDINGS,
     "health": HEALTH,
 }
+
+#: Tables that are only needed once the collectives of all ranks are known.
+LATER: Final = ("pieces", "before")

@@ -26,7 +26,7 @@ from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError,
 from kanalyze.reduction import TABLES, VERSION, Reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 #: How the name of a reduction's folder ends, and its manifest.
 SUFFIX: Final = ".reduced"
@@ -274,15 +274,19 @@ def _checked(folder: Path, found: dict[str, pl.DataFrame]) -> Reduction:
     return made
 
 
-def load_each(folders: Sequence[Path]) -> Iterator[tuple[Path, Reduction | BadReductionError]]:
-    """The reduction in each folder, or what is wrong with it.
+def load_each(
+    folders: Sequence[Path], names: Collection[str] = TABLES, *, seen: bool = False
+) -> Iterator[tuple[Path, Reduction | BadReductionError]]:
+    """The reduction in each folder, or what is wrong with it; of its tables `names` only.
+
+    The files of the others are looked at as well, unless all were `seen` before.
 
     Of many folders each table is read at once, which takes half of the time; where that fails, one after the other.
     """
     for at in range(0, len(folders), _AT_ONCE):
         some = folders[at : at + _AT_ONCE]
         try:
-            yield from [*_at_once(some)]
+            yield from [*_at_once(some, names, seen=seen)]
         except (pl.exceptions.PolarsError, BadReductionError, OSError, ValueError, TypeError):
             for folder in some:
                 try:
@@ -291,17 +295,20 @@ def load_each(folders: Sequence[Path]) -> Iterator[tuple[Path, Reduction | BadRe
                     yield folder, error
 
 
-def _at_once(folders: Sequence[Path]) -> Iterator[tuple[Path, Reduction]]:
+def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> Iterator[tuple[Path, Reduction]]:
     """The reductions in folders, each table of all of them read by one call.
 
     Raises:
         BadReductionError: One is damaged; other errors mean the same.
     """
-    told = {folder: _tables(folder) for folder in folders}
+    told = {
+        folder: {name: one for name, one in _tables(folder).items() if not seen or name in names} for folder in folders
+    }
     files: dict[str, dict[Path, bytes]] = {name: {} for name in TABLES}
     for folder, tables in told.items():
         for name, content in _contents(folder, tables):
-            files[name][folder] = content
+            if name in names:
+                files[name][folder] = content
     found: dict[Path, dict[str, pl.DataFrame]] = {folder: {} for folder in folders}
     for name, contents in files.items():
         if not contents:

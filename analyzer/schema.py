@@ -7,6 +7,7 @@ analysis' own file. ``kanalyze tables``, the docs page and the run-time check al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -128,6 +129,10 @@ class Table:
 
     def empty(self) -> pl.DataFrame:
         """An empty frame of this schema."""
+        return self._empty.clone()
+
+    @cached_property
+    def _empty(self) -> pl.DataFrame:
         return pl.DataFrame(schema=self.schema)
 
     def check(self, frame: pl.DataFrame) -> pl.DataFrame:

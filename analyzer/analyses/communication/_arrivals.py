@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
 from kanalyze.analyses.communication._matching import matched
+from kanalyze.analyses.communication._offsets import of_one_clock
 from kanalyze.analyses.communication._recorded import collectives_of
-from kanalyze.analyses.communication._waits import with_waits
+from kanalyze.analyses.communication._rows import rows_of
+from kanalyze.analyses.communication._waits import waits
 from kanalyze.reduction import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -24,43 +27,48 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     `work` has the communication kernels of all ranks, `members` the ranks (device, process_id). Collectives without a
     partner, and those of which ranks are known to be missing, are left out.
     """
-    names = _names(members)
+    names = pl.Series(_names(members))
     numbered, keys = members.with_row_index("member"), ["device", "process_id"]
     line = work.sort("began", "event_id").join(numbered, on=keys, nulls_equal=True, maintain_order="left")
-    rows = pl.concat([_recorded(report, own) for own in line.partition_by("member")])
-    rows = rows.with_columns(offset_ns=pl.lit(0, dtype=pl.Int64), error_ns=pl.lit(0, dtype=pl.Int64))
-    timed = with_waits(matched(rows).rows).drop_nulls("match")
-    size = pl.col("size").max().over("match")
-    told = timed.with_columns(sized=size.is_not_null()).filter(pl.col("present") >= size.fill_null(0))
+    line = line.sort("member", maintain_order=True)
+    rows = rows_of(pl.concat([_recorded(report, own) for own in line.partition_by("member")]), members.height)
+    clock = np.zeros(members.height, dtype=np.int64)
+    found = matched(rows, clock)
+    told = waits(rows, found, of_one_clock(rows, found, 0, 0, 1), clock)
+    whole = (told.get_column("present") >= told.get_column("size").fill_null(0)).to_numpy()
+    known = found.order[: found.first[-1]]
+    known = known[whole[found.match[known]]]
     if members.height > _PAIR:  # those of several groups may be mixed up
-        told = told.filter(pl.col("group").is_not_null())
-    last = pl.col("last_rank").replace_strict(names, default=None, return_dtype=pl.String)
-    return told.select("row", arrival="arrival_ns", last=last, sized="sized")
+        known = known[rows.calls.get_column("group").is_not_null().to_numpy()[rows.call[known]]]
+    of_rows = told.select("arrival_ns", "last", "size")[found.match[known]]
+    last = names.gather(pl.Series(rows.member).gather(of_rows.get_column("last")))
+    return pl.DataFrame(
+        {
+            "row": line.get_column("row").gather(known),
+            "arrival": of_rows.get_column("arrival_ns"),
+            "last": last,
+            "sized": of_rows.get_column("size").is_not_null(),
+        }
+    )
 
 
-def _names(members: pl.DataFrame) -> dict[int, str]:
+def _names(members: pl.DataFrame) -> list[str]:
     """What each rank is called: by its GPU, or by its process where several share one."""
     single = members.get_column("device").is_unique()
-    return {
-        number: f"GPU {device}" if alone else f"process {process}"
-        for number, ((device, process), alone) in enumerate(zip(members.iter_rows(), single, strict=True))
-    }
+    return [
+        f"GPU {device}" if alone else f"process {process}"
+        for (device, process), alone in zip(members.iter_rows(), single, strict=True)
+    ]
 
 
 def _recorded(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    """The collectives of one rank as :func:`matched` takes them, with their row of :func:`operations`."""
+    """The collectives of one rank as :func:`rows_of` takes them."""
     told = collectives_of(report, line)
-    columns = [name for name in COLLECTIVES.schema if name in told.columns]
-    recorded = told.select(columns).with_columns(
-        pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash()).alias("id")
-    )
-    return recorded.with_columns(
+    return told.select(name for name in COLLECTIVES.schema if name in told.columns).with_columns(
         line.select(
-            "row",
-            rank=pl.col("member").cast(pl.Int64),
+            pl.col("member").cast(pl.Int64),
             start_ns=pl.col("start"),
             dur_ns=pl.max_horizontal(pl.col("end") - pl.col("start"), 0),
-            clock=pl.lit(0, dtype=pl.Int64),
-            number=pl.int_range(pl.len(), dtype=pl.Int64),
+            exposed_ns=pl.lit(0, dtype=pl.Int64),
         )
     )

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from kanalyze.analyses.communication._rows import NO_SEQUENCE
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
+    from kanalyze.analyses.communication._rows import Rows
+
     Ints = npt.NDArray[np.int64]
+    Small = npt.NDArray[np.int32]
     Bools = npt.NDArray[np.bool_]
     Keys = npt.NDArray[np.uint64]
 
@@ -66,55 +71,109 @@ _UNKNOWN: Final = -1
 
 
 class Matches(NamedTuple):
-    """What was matched.
+    """What was matched; collectives are numbered by first start.
 
     Attributes:
-        rows: The collectives with `match` (dense, by first start; null for what has no partner) and `how`, by match and
-            rank, those without a partner last.
+        match: The number of the collective of each row; -1 for what has no partner.
+        how: How each collective was matched: an index of :data:`HOW`.
+        order: The rows by collective and member, those without a partner last.
+        first: Where the rows of each collective begin in `order`, and where those without a partner do.
+        begun: When each began, in Unix time: the first start.
         doubts: Sentences on what could not be matched, with the number of collectives.
     """
 
-    rows: pl.DataFrame
+    match: Small
+    how: npt.NDArray[np.int8]
+    order: Small
+    first: Ints
+    begun: Ints
     doubts: list[tuple[str, int, str]]
 
+    @property
+    def number(self) -> int:
+        """How many collectives were matched."""
+        return len(self.begun)
 
-def matched(collectives: pl.DataFrame) -> Matches:
-    """Matches the collectives of all ranks.
+    def slices(self, cuts: Ints) -> Iterator[Slice]:
+        """The collectives from each cut to the next one."""
+        for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
+            begin, end = self.first[low], self.first[high]
+            counts = np.diff(self.first[low : high + 1])
+            yield Slice(
+                low,
+                self.order[begin:end],
+                self.first[low:high] - begin,
+                counts,
+                np.repeat(np.arange(high - low, dtype=np.int32), counts),
+            )
 
-    `collectives` has the columns of :data:`kanalyze.reduction.COLLECTIVES` (`id` as a number), with `rank` and `clock`,
-    the number of the clock that the rank is timed by. All is done with numbers and sorting, with no loop over rows.
+
+class Slice(NamedTuple):
+    """Some collectives, one after the other.
+
+    Attributes:
+        low: The first of them.
+        at: Their rows.
+        first: Where the rows of each begin.
+        counts: How many rows each has.
+        which: The collective of each row, from 0 on.
+    """
+
+    low: int
+    at: Small
+    first: Ints
+    counts: Ints
+    which: Small
+
+    def most(self, values: Ints) -> Ints:
+        """The most of each collective."""
+        return np.asarray(np.maximum.reduceat(values, self.first))
+
+    def least(self, values: Ints) -> Ints:
+        """The least of each collective."""
+        return np.asarray(np.minimum.reduceat(values, self.first))
+
+    def sums(self, values: Ints) -> Ints:
+        """The sum of each collective."""
+        return np.asarray(np.add.reduceat(values, self.first))
+
+
+def matched(rows: Rows, clock: Ints) -> Matches:
+    """Matches the collectives of all ranks, of which `clock` tells by member the clock that each is timed by.
+
+    All is done with numbers and sorting, with no loop over rows.
     """
     doubts: list[tuple[str, int, str]] = []
-    rows = _in_order(collectives)
-    if rows.is_empty():
-        return Matches(rows.with_columns(match=_NO_MATCH, how=pl.lit(None, dtype=pl.String)), doubts)
-    told = _told(rows)
-    key, how = np.zeros(rows.height, dtype=np.uint64), np.zeros(rows.height, dtype=np.int8)
-    for level, found in ((_ID, _by_id(rows)), (_SEQUENCE, _by_sequence(rows, told, doubts))):
+    if not len(rows):
+        none = np.zeros(0, dtype=np.int32)
+        return Matches(none, none.astype(np.int8), none, np.zeros(1, dtype=np.int64), none.astype(np.int64), doubts)
+    told = _told(rows, clock)
+    key, how = np.zeros(len(rows), dtype=np.uint64), np.zeros(len(rows), dtype=np.int8)
+    for level, names in ((_ID, _by_id), (_SEQUENCE, _by_sequence)):
+        found = names(rows, told, doubts)
         own = (key == 0) & (found != 0)
         key[own], how[own] = found[own], level
-    del found
-    left = np.flatnonzero(key == 0)
-    found = _by_order(told, left, doubts)
+        del found, own
+    left = told.walk[key[told.walk] == 0]
+    found = _by_order(rows, told, left, doubts)
     key[left] = found
     how[left[found != 0]] = _ORDINAL
-    runs = _sorted(key, told.rank)
-    bad = _disagreeing(told, key, runs)
+    del left, found
+    runs = _sorted(key, rows.member)
+    bad = _disagreeing(rows, told, key, runs)
     if bad.any():
         count = int(_lengths(runs.first, len(key))[bad].sum())
         doubts.append(("collectives that ranks call by different kinds", count, _DIFFERENT))
-    match, order = _numbered(told, key, runs, bad)
+    match, order, first, begun = _numbered(rows, told, key, runs, bad)
     del key, runs
-    unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed).sum())
-    if unnamed and told.ranks > 2:  # noqa: PLR2004 - two ranks have one group
+    unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed[rows.call]).sum()) if told.unnamed.any() else 0
+    if unnamed and np.count_nonzero(np.diff(rows.first)) > 2:  # noqa: PLR2004 - two ranks have one group
         doubts.append(("collectives whose group is not recorded", unnamed, _UNNAMED))
-    del told
-    return Matches(_ordered(rows, match, how, order), doubts)
+    return Matches(match, how[order[first[:-1]]], order, first, begun, doubts)
 
 
-_NO_MATCH: Final = pl.lit(None, dtype=pl.Int64)
 _ID, _SEQUENCE, _ORDINAL = 1, 2, 3
-_NAMES: Final = {_ID: BY_ID, _SEQUENCE: BY_SEQUENCE, _ORDINAL: BY_ORDINAL}
+HOW: Final = pl.Series([None, BY_ID, BY_SEQUENCE, BY_ORDINAL], dtype=pl.Enum([BY_ID, BY_SEQUENCE, BY_ORDINAL]))
 _NO_SHIFT: Final = "no shift, or more than one, lets order, kinds, sizes and clocks of ranks agree: no waits are told"
 _DIFFERENT: Final = "what one rank calls a collective is another kind or size on another rank, or occurs twice"
 _UNNAMED: Final = "all ranks are taken for one group, by the order on their streams; ranks of several may be mixed up"
@@ -122,10 +181,9 @@ _SOME_LOST: Final = "several have one number, and ranks have recorded different 
 
 
 class _Told(NamedTuple):
-    """What rows tell, as numbers.
+    """What calls tell, as numbers, and in which order rows were called.
 
     Attributes:
-        rank: The rank.
         lane: What a collective is counted in: the group, with its ranks; between two ranks, those; else the stream.
         unnamed: Whether the lane is only that of the stream.
         kind: The kind; of send and recv the same.
@@ -133,15 +191,12 @@ class _Told(NamedTuple):
         pair: Whether it is sent from one rank to another.
         even: Whether all ranks have the same size.
         size: Ranks of the group; 0 where that is not recorded.
-        start: Start, after the first of all.
-        end: End.
         enters: Whether none that leaves can leave before they have entered.
         leaves: Whether they cannot leave before such ones have entered.
-        clock: The clock of the rank.
-        ranks: How many ranks there are.
+        clock: The clock, by member.
+        walk: The rows by member and start.
     """
 
-    rank: Ints
     lane: Ints
     unnamed: Bools
     kind: Ints
@@ -149,74 +204,62 @@ class _Told(NamedTuple):
     pair: Bools
     even: Bools
     size: Ints
-    start: Ints
-    end: Ints
     enters: Bools
     leaves: Bools
     clock: Ints
-    ranks: int
+    walk: Ints
 
 
-def _in_order(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows by rank and start."""
-    rank, start = rows.get_column("rank").to_numpy(), rows.get_column("start_ns").to_numpy()
-    later = (rank[1:] > rank[:-1]) | ((rank[1:] == rank[:-1]) & (start[1:] > start[:-1]))
-    return rows if later.all() else rows.sort("rank", "start_ns", "number")
-
-
-def _told(rows: pl.DataFrame) -> _Told:
-    told = rows.select("rank", "kind", "group", "size", "ranks", "source", "target", "stream", "in_bytes", "out_bytes")
+def _told(rows: Rows, clock: Ints) -> _Told:
+    told = rows.calls
     pair = pl.col("kind").is_in(POINT_TO_POINT)
     known = pl.col("source").is_not_null() & pl.col("target").is_not_null()
     unnamed = pl.col("group").is_null()
     # what is sent between ranks that are not told is in a lane of its own, that of its rank
     stray = pair & ~known & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
-    size = told.get_column("size").fill_null(0).to_numpy()
+    size = rows.said("size", 0)
     parts = (
-        told.select(pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int32).fill_null(_UNKNOWN)).to_series()
+        told.select(pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN)).to_series()
         for name in ("group", "ranks")
     )
     numbers = (
         told.select(pl.when(wanted).then(name).fill_null(_UNKNOWN)).to_series()
-        for name, wanted in (("source", pair & known), ("target", pair & known), ("rank", stray))
+        for name, wanted in (("source", pair & known), ("target", pair & known), ("member", stray))
     )
-    lane = _key(0, size, *(one.to_numpy() for one in (*parts, *numbers)), _streams(told, unnamed)).view(np.int64)
-    names = told.get_column("kind").unique().sort().to_list()
+    lanes = _key(0, size, *(one.to_numpy() for one in (*parts, *numbers)), _streams(told, unnamed))
+    names = told.get_column("kind").cast(pl.String).unique().sort().to_list()
     codes = {name: names.index(name) if name not in POINT_TO_POINT else len(names) for name in names}
-    kind = told.get_column("kind").replace_strict(codes, return_dtype=pl.Int64).to_numpy()
+    kind = told.get_column("kind").cast(pl.String).replace_strict(codes, return_dtype=pl.Int64).to_numpy()
     bytes_ = told.select(pl.max_horizontal("in_bytes", "out_bytes").fill_null(_UNKNOWN)).to_series().to_numpy()
-    start = rows.get_column("start_ns").to_numpy()
-    start = start - start.min()
-    enters, leaves, _ = shows(rows)
+    enters, leaves, _ = shows(told)
     sized = np.where(bytes_ < 0, _UNKNOWN, (kind << _SIZE_BITS) | bytes_)
     uneven = told.select(pl.col("kind").is_in(_UNEVEN)).to_series().to_numpy()
     return _Told(
-        rank=rows.get_column("rank").to_numpy(),
-        lane=lane,
+        lane=np.unique(lanes, return_inverse=True)[1],
         unnamed=told.select(unnamed).to_series().to_numpy(),
         kind=kind,
         what=np.where(uneven, kind << _SIZE_BITS, sized),
         pair=kind == len(names),
         even=told.select(pl.col("kind").is_in(_EVEN)).to_series().to_numpy(),
         size=size,
-        start=start,
-        end=start + rows.get_column("dur_ns").to_numpy(),
         enters=enters,
         leaves=leaves,
-        clock=rows.get_column("clock").to_numpy(),
-        ranks=rows.get_column("rank").n_unique(),
+        clock=clock,
+        walk=_in_order(rows),
     )
+
+
+def _in_order(rows: Rows) -> Ints:
+    """The rows by member and start."""
+    later = rows.start[1:] > rows.start[:-1]
+    later[rows.first[(rows.first > 0) & (rows.first < len(rows))] - 1] = True
+    return np.arange(len(rows)) if later.all() else np.lexsort((rows.start, rows.member))
 
 
 def _streams(told: pl.DataFrame, unnamed: pl.Expr) -> Ints:
     """The place of the stream among those of its rank, where no group is recorded; else 0."""
-    if not told.get_column("group").null_count():
-        return np.zeros(told.height, dtype=np.int64)
-    streams = told.select("rank", "stream").unique().with_columns(
-        order=pl.col("stream").rank("dense").over("rank").fill_null(0).cast(pl.Int64)
-    )  # fmt: skip
-    every = told.join(streams, on=["rank", "stream"], how="left", nulls_equal=True, maintain_order="left")
-    return every.select(pl.when(unnamed).then("order").fill_null(0)).to_series().to_numpy()
+    order = pl.col("stream").rank("dense").over("member").fill_null(0).cast(pl.Int64)
+    return told.select(pl.when(unnamed).then(order).otherwise(0)).to_series().to_numpy()
 
 
 def _key(level: int, *parts: Ints | Keys) -> Keys:
@@ -247,24 +290,26 @@ class _Runs(NamedTuple):
     run: Ints
 
 
-def _sorted(key: Keys, rank: Ints) -> _Runs:
+def _sorted(key: Keys, rank: Small) -> _Runs:
     order = np.argsort(key, kind="stable")
     keys, ranks = key[order], rank[order]
     new = np.r_[True, keys[1:] != keys[:-1]]
     return _Runs(order, np.flatnonzero(new), np.flatnonzero(new | np.r_[True, ranks[1:] != ranks[:-1]]))
 
 
-def _by_id(rows: pl.DataFrame) -> Keys:
+def _by_id(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys by the name that a collective has on all ranks, a number here; none where it is the name of several."""
-    text = rows.get_column("id")
-    found = np.zeros(rows.height, dtype=np.uint64)
-    known = np.flatnonzero(text.is_not_null().to_numpy())
+    del told, doubts
+    found = np.zeros(len(rows), dtype=np.uint64)
+    known = np.flatnonzero(rows.id)
     if not len(known):
         return found
-    key = _key(_ID, text.drop_nulls().to_numpy())
-    runs = _sorted(key, rows.get_column("rank").to_numpy()[known])
-    several = np.maximum.reduceat(_lengths(runs.run, len(key)).repeat(_lengths(runs.run, len(key))), runs.first) > 1
-    key[runs.order[several.repeat(_lengths(runs.first, len(key)))]] = 0
+    key = _key(_ID, rows.id[known])
+    runs = _sorted(key, rows.member[known])
+    lengths = _lengths(runs.run, len(key))
+    if lengths.max() > 1:
+        several = np.maximum.reduceat(lengths.repeat(lengths), runs.first) > 1
+        key[runs.order[several.repeat(_lengths(runs.first, len(key)))]] = 0
     found[known] = key
     return found
 
@@ -273,16 +318,16 @@ def _lengths(first: Ints, total: int) -> Ints:
     return np.diff(first, append=total)
 
 
-def _by_sequence(rows: pl.DataFrame, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
+def _by_sequence(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys by the number in the group, and the place among those of one number."""
-    number = rows.get_column("sequence")
-    found = np.zeros(rows.height, dtype=np.uint64)
-    pair = rows.get_column("kind").is_in(POINT_TO_POINT)
-    known = np.flatnonzero((number.is_not_null() & ~pair).to_numpy())
+    found = np.zeros(len(rows), dtype=np.uint64)
+    if not len(rows.sequence):
+        return found
+    known = told.walk[((rows.sequence != NO_SEQUENCE) & ~told.pair[rows.call])[told.walk]]
     if not len(known):
         return found
-    key = _key(_SEQUENCE, told.lane[known], number.fill_null(0).to_numpy()[known], told.kind[known])
-    runs = _sorted(key, told.rank[known])
+    key = _key(_SEQUENCE, _key(0, told.lane, told.kind)[rows.call[known]], rows.sequence[known])
+    runs = _sorted(key, rows.member[known])
     lengths = _lengths(runs.run, len(key))
     if lengths.max() == 1:
         found[known] = key
@@ -304,11 +349,11 @@ def _by_sequence(rows: pl.DataFrame, told: _Told, doubts: list[tuple[str, int, s
 _LOST: Final = np.uint64(1)
 
 
-def _by_order(told: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
+def _by_order(rows: Rows, told: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys of the rows `left` by their place in the order of their lane."""
     key = np.zeros(len(left), dtype=np.uint64)
     lost = 0
-    for lane, members in _lanes(told, left):
+    for lane, members in _lanes(rows, told, left):
         places = _aligned(members)
         for rank, place in places.items():
             at = members[rank].at
@@ -332,28 +377,30 @@ class _Sequence(NamedTuple):
     pair: bool
 
 
-def _lanes(told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, _Sequence]]]:
+def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, _Sequence]]]:
     """The sequences of each lane by rank."""
     if not len(left):
         return
-    order = np.argsort(told.lane[left], kind="stable")
-    rows = left[order]
-    lane, rank = told.lane[rows], told.rank[rows]
+    lane = told.lane[rows.call[left]]
+    order = np.argsort(lane.astype(np.min_scalar_type(lane.max())), kind="stable")
+    lane, rank = lane[order], rows.member[left[order]]
     new = np.flatnonzero(np.r_[True, (lane[1:] != lane[:-1]) | (rank[1:] != rank[:-1])])
+    base = rows.start.min()
     members: dict[int, _Sequence] = {}
-    for low, high in zip(new.tolist(), [*new[1:].tolist(), len(rows)], strict=True):
-        own = rows[low:high]
+    for low, high in zip(new.tolist(), [*new[1:].tolist(), len(left)], strict=True):
+        own = left[order[low:high]]
+        call, start = rows.call[own], rows.start[own] - base
         members[int(rank[low])] = _Sequence(
             order[low:high],
-            told.what[own],
-            told.start[own],
-            told.end[own],
-            told.enters[own],
-            told.leaves[own],
-            int(told.clock[own[0]]),
-            bool(told.pair[own].all()),
+            told.what[call],
+            start,
+            start + rows.dur[own],
+            told.enters[call],
+            told.leaves[call],
+            int(told.clock[rank[low]]),
+            bool(told.pair[call].all()),
         )
-        if high == len(rows) or lane[high] != lane[low]:
+        if high == len(left) or lane[high] != lane[low]:
             yield int(lane[low]), members
             members = {}
 
@@ -475,21 +522,22 @@ def _agree(base: _Sequence, other: _Sequence, mine: Ints, theirs: Ints) -> Bools
     return np.asarray(same & (least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64)))
 
 
-def _disagreeing(told: _Told, key: Keys, runs: _Runs) -> Bools:
+def _disagreeing(rows: Rows, told: _Told, key: Keys, runs: _Runs) -> Bools:
     """The keys of what is no one collective: of several kinds or sizes, twice on a rank, or more than the group has."""
     counts = _lengths(runs.first, len(key))
+    call = rows.call[runs.order]
 
     def differ(values: Ints) -> Bools:
         return np.asarray(np.minimum.reduceat(values, runs.first) != np.maximum.reduceat(values, runs.first))
 
-    begins = np.zeros(len(key), dtype=np.int64)
-    begins[runs.run] = 1
-    ranks = np.add.reduceat(begins, runs.first)
-    size = np.maximum.reduceat(told.size[runs.order], runs.first)
-    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[runs.order])
-    sized = np.where(told.even, told.what, _UNKNOWN)[runs.order]
-    some = np.maximum.reduceat(sized, runs.first).repeat(counts)
-    bad |= differ(np.where(sized == _UNKNOWN, some, sized))
+    ranks = np.diff(np.searchsorted(runs.run, np.r_[runs.first, len(key)]))
+    size = np.maximum.reduceat(told.size[call], runs.first)
+    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[call])
+    sized = np.where(told.even, told.what, _UNKNOWN)[call]
+    if (sized == _UNKNOWN).any():
+        some = np.maximum.reduceat(sized, runs.first).repeat(counts)
+        sized = np.where(sized == _UNKNOWN, some, sized)
+    bad |= differ(sized)
     return np.asarray(bad & (key[runs.order[runs.first]] > _LOST))
 
 
@@ -497,31 +545,19 @@ def _disagreeing(told: _Told, key: Keys, runs: _Runs) -> Bools:
 _EVEN: Final = ("all_reduce", "reduce", "broadcast")
 
 
-def _numbered(told: _Told, key: Keys, runs: _Runs, bad: Bools) -> tuple[Ints, Ints]:
-    """The number of the collective of each row, dense from 0 on by first start; -1 for what has no partner.
-
-    And the rows in the order of these numbers and of ranks, those without a partner last.
-    """
+def _numbered(rows: Rows, told: _Told, key: Keys, runs: _Runs, bad: Bools) -> tuple[Small, Small, Ints, Ints]:
+    """Match, order, first and begun of :class:`Matches`."""
     counts = _lengths(runs.first, len(key))
-    size = np.maximum.reduceat(told.size[runs.order], runs.first)
+    size = np.maximum.reduceat(told.size[rows.call[runs.order]], runs.first)
     real = (key[runs.order[runs.first]] > _LOST) & ((counts > 1) | (size == 1)) & ~bad
-    begun = np.minimum.reduceat(told.start[runs.order], runs.first)
+    begun = np.minimum.reduceat(rows.start[runs.order], runs.first)
     keys = np.lexsort((runs.order[runs.first], begun))
     keys = keys[real[keys]]
-    number = np.full(len(counts), -1)
+    number = np.full(len(counts), -1, dtype=np.int32)
     number[keys] = np.arange(len(keys))
-    match = np.empty(len(key), dtype=np.int64)
+    match = np.empty(len(key), dtype=np.int32)
     match[runs.order] = number.repeat(counts)
-    ends = np.cumsum(counts[keys])
-    places = np.arange(ends[-1] if len(ends) else 0) + (runs.first[keys] - (ends - counts[keys])).repeat(counts[keys])
-    return match, np.r_[runs.order[places], np.flatnonzero(match < 0)]
-
-
-def _ordered(rows: pl.DataFrame, match: Ints, how: npt.NDArray[np.int8], order: Ints) -> pl.DataFrame:
-    """The rows by match and rank, what has no partner last."""
-    told = rows.drop("ranks", "id", "sequence")[order].with_columns(
-        match=pl.Series(match[order]), how=pl.Series(how[order])
-    )
-    known = pl.col("match") >= 0
-    names = pl.col("how").replace_strict(_NAMES, default=None, return_dtype=pl.Enum([*_NAMES.values()]))
-    return told.with_columns(match=pl.when(known).then("match"), how=pl.when(known).then(names))
+    first = np.r_[0, np.cumsum(counts[keys])]
+    places = np.arange(first[-1]) + (runs.first[keys] - first[:-1]).repeat(counts[keys])
+    order = np.r_[runs.order[places], told.walk[match[told.walk] < 0]].astype(np.int32)
+    return match, order, first, begun[keys]

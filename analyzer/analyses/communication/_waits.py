@@ -5,7 +5,7 @@ Definition: docs/definitions.md, section 11, "Waiting and transferring".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,12 @@ import polars as pl
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from kanalyze.analyses.communication._matching import Matches, Slice
+    from kanalyze.analyses.communication._offsets import Clocks
+    from kanalyze.analyses.communication._rows import Rows
+
     Ints = npt.NDArray[np.int64]
+    Small = npt.NDArray[np.int32]
 
 #: Below this share of waiting a collective is bound by its transfer, above that one by skew.
 _LITTLE: Final = 0.25
@@ -37,156 +42,187 @@ _NS_PER_S: Final = 1_000_000_000
 #: Before all times.
 _FAR: Final = 1 << 62
 
+_CLASSES: Final = pl.Enum([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL])
 
-def with_waits(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds what each matched collective waited and transferred.
 
-    `rows` has `match`, `rank`, `clock`, `offset_ns` and `error_ns` beside the columns of
-    :data:`kanalyze.reduction.COLLECTIVES`, by match and rank, those without a match last. Added are corrected_ns (start
-    by the clock of reference), arrival_ns (of the last rank), wait_ns, transfer_ns, moved_ns (how long the collective
-    as a whole transferred), by_shortest (whether that is the shortest duration, since clocks do not tell), last_rank,
-    lateness_ns, doubt_ns, present and class.
+def waits(rows: Rows, found: Matches, clocks: Clocks, clock: Ints) -> pl.DataFrame:
+    """What ranks waited and transferred in each collective; `clock` is that of each member.
+
+    Columns: call (of its first rank), size (the most that a rank tells, null where none does), present (ranks that have
+    it), arrival_ns (of the last rank), moved_ns (how long it transferred as a whole), by_shortest (whether that is the
+    shortest duration, since clocks do not tell), doubt_ns, last and second (the rows of who came last and before it;
+    null where clocks do not tell), lateness_ns, class, rank_ns and wait_ns (sums over ranks), bytes,
+    algbw_bytes_per_s, busbw_bytes_per_s.
     """
-    told = rows.with_columns(corrected_ns=pl.col("start_ns") - pl.col("offset_ns"))
-    known = told.head(told.height - told.get_column("match").null_count())
-    if known.is_empty():
-        nothing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _ADDED.items()]
-        return told.with_columns(nothing).with_columns(pl.lit(CANNOT_TELL, dtype=_ADDED["class"]).alias("class"))
-    timed = _Timed(known)
-    wait = timed.wait(timed.arrival)
-    shortest = timed.least(timed.dur)
-    moved = timed.most(timed.came + timed.dur) - timed.arrival
-    unsure = 2 * timed.doubt > moved
-    last, lateness = timed.last()
-    whole = timed.whole
-    told_last = pl.Series(whole & (lateness >= 0))
-    columns = {"wait_ns": pl.Series(wait), "transfer_ns": pl.Series(timed.dur - wait)}
-    of_matches = {
-        "arrival_ns": pl.Series(timed.arrival),
-        "moved_ns": pl.Series(np.where(unsure, shortest, moved)),
-        "by_shortest": pl.Series(unsure),
-        "doubt_ns": pl.Series(timed.doubt),
-        "present": pl.Series(timed.counts),
-        "last_rank": pl.Series(last, dtype=pl.Int64).set(~told_last, None),
-        "lateness_ns": pl.Series(lateness, dtype=pl.Int64).set(~told_last, None),
-        "class": _classes(timed, wait),
-    }
-    columns |= {name: one.gather(timed.which) for name, one in of_matches.items()}
-    left = told.height - known.height
-    added = [
-        columns[name].cast(dtype).extend_constant(None if name != "class" else CANNOT_TELL, left).alias(name)
-        for name, dtype in _ADDED.items()
+    sizes = _sizes(rows.calls)
+    parts = [
+        _of_slice(_Timed(rows, one, clocks, clock), rows.said("size", 0), sizes) for one in found.slices(clocks.cuts)
     ]
-    return told.with_columns(added)
+    told = pl.concat([pl.DataFrame(schema=_COLUMNS), *(part.cast(_COLUMNS) for part in parts)])  # type: ignore[arg-type]
+    return _with_bandwidth(told, rows.calls)
 
 
-_ADDED: Final[dict[str, pl.DataType]] = {
-    "arrival_ns": pl.Int64(),
-    "wait_ns": pl.Int64(),
-    "transfer_ns": pl.Int64(),
-    "moved_ns": pl.Int64(),
-    "by_shortest": pl.Boolean(),
-    "doubt_ns": pl.Int64(),
-    "present": pl.Int64(),
-    "last_rank": pl.Int64(),
-    "lateness_ns": pl.Int64(),
-    "class": pl.Enum([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL]),
-}
+_COLUMNS: Final = {
+    "call": pl.Int32, "size": pl.Int64, "present": pl.Int64, "arrival_ns": pl.Int64, "moved_ns": pl.Int64,
+    "by_shortest": pl.Boolean, "doubt_ns": pl.Int64, "last": pl.Int64, "second": pl.Int64, "lateness_ns": pl.Int64,
+    "class": _CLASSES, "rank_ns": pl.Int64, "wait_ns": pl.Int64, "bytes": pl.Int64, "largest_bytes": pl.Int64,
+}  # fmt: skip
+
+
+def _of_slice(timed: _Timed, size: Ints, sizes: _Sizes) -> pl.DataFrame:
+    """The columns of :func:`waits` of some collectives, but for bandwidth."""
+    one = timed.one
+    wait = timed.wait(timed.arrival)
+    moved = one.most(timed.came + timed.dur) - timed.arrival
+    unsure = 2 * timed.doubt > moved
+    largest = one.most(size[timed.call])
+    whole = one.counts >= largest
+    last, second, lateness = timed.last()
+    known = pl.Series(whole & (lateness >= 0))
+    missing = pl.lit(None, dtype=pl.Int64)
+    return pl.DataFrame(
+        {
+            "call": timed.call[one.first],
+            "size": pl.Series(largest).replace(0, None),
+            "present": one.counts,
+            "arrival_ns": timed.arrival,
+            "moved_ns": np.where(unsure, one.least(timed.dur), moved),
+            "by_shortest": unsure,
+            "doubt_ns": timed.doubt,
+            "last": one.at[last],
+            "second": one.at[second],
+            "lateness_ns": lateness,
+            "class": _classes(timed, wait, whole),
+            "rank_ns": one.sums(timed.dur),
+            "wait_ns": one.sums(wait),
+            "bytes": pl.Series(one.most(sizes.of(timed.call, one.counts[one.which]))).replace(_UNKNOWN, None),
+            "largest_bytes": pl.Series(one.most(sizes.largest[timed.call])).replace(_UNKNOWN, None),
+        }
+    ).with_columns(
+        pl.when(known).then(name).otherwise(missing).alias(name) for name in ("last", "second", "lateness_ns")
+    )
 
 
 class _Timed:
-    """The matched collectives as arrays; those of matches have an element per match, the others one per row."""
+    """The rows of a slice by the clock of reference."""
 
-    def __init__(self, rows: pl.DataFrame) -> None:
-        match = rows.get_column("match").to_numpy()
-        self.first = np.flatnonzero(np.diff(match, prepend=-1))
-        self.counts = np.diff(self.first, append=len(match))
-        self.which = np.repeat(np.arange(len(self.first)), self.counts)
-        self.came = rows.get_column("corrected_ns").to_numpy()
-        self.dur = rows.get_column("dur_ns").to_numpy()
-        self.clock = rows.get_column("clock").to_numpy()
-        self.error = rows.get_column("error_ns").to_numpy()
-        self.rank = rows.get_column("rank").to_numpy()
-        self.arrival = self.most(self.came)
+    def __init__(self, rows: Rows, one: Slice, clocks: Clocks, clock: Ints) -> None:
+        self.one = one
+        self.call = rows.call[one.at]
+        self.clock = clock[rows.member[one.at]]
+        node = clocks.node(one.low + one.which, self.clock)
+        self.came = rows.start[one.at] - clocks.offset[node]
+        self.dur = rows.dur[one.at]
+        self.error = clocks.error[node]
+        self.arrival = one.most(self.came)
         # ranks on the clock of reference have no error among themselves, nor have those on another one
-        one_clock = self.least(self.clock) == self.most(self.clock)
-        self.doubt = np.where(one_clock, 0, self.most(self.error))
-        self.whole = self.counts >= self.most(rows.get_column("size").fill_null(0).to_numpy())
-
-    def most(self, values: Ints) -> Ints:
-        """The most of each match."""
-        return np.asarray(np.maximum.reduceat(values, self.first))
-
-    def least(self, values: Ints) -> Ints:
-        """The least of each match."""
-        return np.asarray(np.minimum.reduceat(values, self.first))
-
-    def sums(self, values: Ints) -> Ints:
-        """The sum of each match."""
-        return np.asarray(np.add.reduceat(values, self.first))
+        one_clock = one.least(self.clock) == one.most(self.clock)
+        self.doubt = np.where(one_clock, 0, one.most(self.error))
 
     def wait(self, arrival: Ints) -> Ints:
         """How much of its duration each rank spends until the last one has come."""
-        return np.asarray(np.minimum(np.maximum(arrival[self.which] - self.came, 0), self.dur))
+        return waited(arrival[self.one.which], self.came, self.dur)
 
-    def last(self) -> tuple[Ints, Ints]:
-        """The rank that came last to each match and by how much; less than 0 where clocks do not tell who it was."""
-        places = np.arange(len(self.came))
-        at = self.least(np.where(self.came == self.arrival[self.which], places, len(places)))
+    def last(self) -> tuple[Ints, Ints, Ints]:
+        """Who came last to each collective, who before it, and by how much; less than 0 where clocks do not tell.
+
+        The first two are rows of the slice.
+        """
+        one, places = self.one, np.arange(len(self.came))
+        at = one.least(np.where(self.came == self.arrival[one.which], places, len(places)))
         others = self.came.copy()
         others[at] = -_FAR
-        second = self.most(others)
-        apart = self.clock != self.clock[at][self.which]
-        others += np.where(apart, self.error + self.error[at][self.which], 0)
+        second = one.most(others)
+        before = one.least(np.where(others == second[one.which], places, len(places)))
+        apart = self.clock != self.clock[at][one.which]
+        others += np.where(apart, self.error + self.error[at][one.which], 0)
         others[at] = -_FAR
-        sure = (self.arrival > self.most(others)) & (self.counts > 1)
-        return self.rank[at], np.where(sure, self.arrival - np.where(sure, second, 0), -1)
+        sure = (self.arrival > one.most(others)) & (one.counts > 1)
+        return at, before, np.where(sure, self.arrival - np.where(sure, second, 0), -1)
 
 
-def _classes(timed: _Timed, wait: Ints) -> pl.Series:
-    """The class of each match, by the share of waiting in the durations of all ranks, where all doubts give one."""
-    durations = np.maximum(timed.sums(timed.dur), 1)
+def waited(arrival: Ints, came: Ints, dur: Ints) -> Ints:
+    """How much of its duration a rank spends until the last one has come."""
+    return np.asarray(np.minimum(np.maximum(arrival - came, 0), dur))
+
+
+def _classes(timed: _Timed, wait: Ints, whole: npt.NDArray[np.bool_]) -> pl.Series:
+    """The class of each collective, by the share of waiting in all ranks' durations, where all doubts give one."""
+    one = timed.one
+    durations = np.maximum(one.sums(timed.dur), 1)
     arrivals = (timed.arrival - timed.doubt, timed.arrival + timed.doubt)
-    least, most = (timed.sums(timed.wait(one)) / durations for one in arrivals)
+    least, most = (one.sums(timed.wait(arrival)) / durations for arrival in arrivals)
     codes = [
-        (share >= _LITTLE).astype(np.int64) + (share > _MUCH) for share in (timed.sums(wait) / durations, least, most)
+        (share >= _LITTLE).astype(np.int64) + (share > _MUCH) for share in (one.sums(wait) / durations, least, most)
     ]
-    known = (codes[1] == codes[2]) & timed.whole
-    names = pl.Series([TRANSFER_BOUND, MIXED, SKEW_BOUND, CANNOT_TELL], dtype=_ADDED["class"])
-    return names.gather(np.where(known, codes[0], 3))
+    known = (codes[1] == codes[2]) & whole
+    return pl.Series(_CLASSES.categories, dtype=_CLASSES).gather(np.where(known, codes[0], 3))
 
 
-def with_bandwidth(rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds bytes, algbw_bytes_per_s and busbw_bytes_per_s as nccl-tests defines them, by the time of the transfer."""
-    size = pl.col("size").fill_null(pl.col("present"))
+#: What stands for a size that is not recorded.
+_UNKNOWN: Final = -1
+
+
+class _Sizes(NamedTuple):
+    """Bytes as nccl-tests counts them, by call; -1 where they are not recorded.
+
+    Attributes:
+        bytes: The larger of what a rank gives and gets; of what gathers or scatters all of it.
+        times: Whether that has to be taken times the ranks that are there, as the size of the group is not recorded.
+        largest: Of uneven parts: bytes sent or received, without a rank's own.
+    """
+
+    bytes: Ints
+    times: npt.NDArray[np.bool_]
+    largest: Ints
+
+    def of(self, call: Small, present: Ints) -> Ints:
+        """The bytes of rows, of whose collective so many ranks are there."""
+        return np.asarray(self.bytes[call] * np.where(self.times[call], present, 1))
+
+
+def _sizes(calls: pl.DataFrame) -> _Sizes:
+    per_rank = pl.col("in_bytes").is_null() | pl.col("out_bytes").is_null()
+    times = pl.when(per_rank).then(pl.col("size").fill_null(1)).otherwise(1)
+    gathers, scatters = (pl.col("kind").is_in(kinds) for kinds in (_GATHERS, _SCATTERS))
     bytes_ = (
-        pl.when(pl.col("kind").is_in(_GATHERS))
-        .then(pl.max_horizontal("out_bytes", pl.col("in_bytes") * pl.when("per_rank").then(size).otherwise(1)))
-        .when(pl.col("kind").is_in(_SCATTERS))
-        .then(pl.max_horizontal("in_bytes", pl.col("out_bytes") * pl.when("per_rank").then(size).otherwise(1)))
+        pl.when(gathers)
+        .then(pl.max_horizontal("out_bytes", pl.col("in_bytes") * times))
+        .when(scatters)
+        .then(pl.max_horizontal("in_bytes", pl.col("out_bytes") * times))
         .otherwise(pl.max_horizontal("in_bytes", "out_bytes"))
     )
-    told = rows.with_columns(per_rank=pl.col("in_bytes").is_null() | pl.col("out_bytes").is_null())
-    told = told.with_columns(bytes=bytes_).with_columns(bytes=_over_match("bytes"))
+    alone = pl.when(gathers).then(pl.col("out_bytes").is_null()).when(scatters).then(pl.col("in_bytes").is_null())
+    told = calls.select(
+        bytes_.fill_null(_UNKNOWN).alias("bytes"),
+        (alone.fill_null(value=False) & pl.col("size").is_null() & (bytes_ >= 0).fill_null(value=False)).alias("times"),
+        pl.col("largest_bytes").fill_null(_UNKNOWN),
+    )
+    return _Sizes(*(told.get_column(name).to_numpy() for name in told.columns))
+
+
+def bytes_of(calls: pl.DataFrame) -> pl.Series:
+    """The bytes of what has no partner, by call."""
+    sizes = _sizes(calls)
+    return pl.Series(np.where(sizes.times, _UNKNOWN, sizes.bytes)).replace(_UNKNOWN, None)
+
+
+def _with_bandwidth(told: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds algbw_bytes_per_s and busbw_bytes_per_s as nccl-tests defines them, by the time of the transfer."""
+    kind = calls.get_column("kind").cast(pl.String).gather(told.get_column("call"))
+    size = pl.col("size").fill_null(pl.col("present"))
     seconds = pl.col("moved_ns") / _NS_PER_S
-    real = (pl.col("moved_ns") > 0) & pl.col("match").is_not_null() & (pl.col("present") >= size)
-    algorithm = pl.when(real).then(pl.col("bytes") / seconds)
-    uneven = _over_match("largest_bytes")
+    real = (pl.col("moved_ns") > 0) & (pl.col("present") >= size)
     bus = (
-        pl.when((pl.col("kind") == "all_to_all") & uneven.is_not_null())
-        .then(uneven / seconds)
+        pl.when((pl.col("kind") == "all_to_all") & pl.col("largest_bytes").is_not_null())
+        .then(pl.col("largest_bytes") / seconds)
         .otherwise(pl.col("bytes") / seconds * _factor(size))
     )
     whole = [
-        algorithm.cast(pl.Int64).alias("algbw_bytes_per_s"),
+        pl.when(real).then(pl.col("bytes") / seconds).cast(pl.Int64).alias("algbw_bytes_per_s"),
         pl.when(real).then(bus).cast(pl.Int64).alias("busbw_bytes_per_s"),
     ]
-    return told.with_columns(whole).drop("per_rank")
-
-
-def _over_match(name: str) -> pl.Expr:
-    """The most of a column over the rows of a collective; of what has no match its own."""
-    return pl.when(pl.col("match").is_not_null()).then(pl.col(name).max().over("match")).otherwise(name)
+    return told.with_columns(kind=kind).with_columns(whole).drop("kind", "largest_bytes")
 
 
 def _factor(size: pl.Expr) -> pl.Expr:
@@ -200,22 +236,33 @@ def _factor(size: pl.Expr) -> pl.Expr:
     )
 
 
-def exposed(pieces: pl.DataFrame, until: Ints) -> tuple[Ints, Ints, pl.DataFrame]:
-    """The exposed pieces of collectives, split where the last rank came.
+class Exposed(NamedTuple):
+    """Exposed communication.
 
-    `pieces` has `at`, the place of the collective in `until`, which is when the last rank came to it by the clock of
-    the rank itself; -1 without a match. Returned are exposed waiting and exposed transfer by place, and their sums by
-    member and step: exposed_wait_ns, exposed_transfer_ns and, of what has no match, unmatched_ns.
+    Attributes:
+        wait: Waiting, by row.
+        transfer: Transferring, by row.
+        by_step: Their sums by member and step: exposed_wait_ns, exposed_transfer_ns and, of what has no match,
+            unmatched_ns.
     """
-    at = pieces.get_column("at").to_numpy()
-    start, end, came = pieces.get_column("start_ns").to_numpy(), pieces.get_column("end_ns").to_numpy(), until[at]
+
+    wait: Ints
+    transfer: Ints
+    by_step: list[pl.DataFrame]
+
+
+def split(pieces: pl.DataFrame, at: Ints, came: Ints, into: Exposed) -> None:
+    """Splits exposed pieces of collectives, whose rows are `at`, where the last rank came, by the clock of the rank.
+
+    That is -1 for what has no match. All pieces of a member are there.
+    """
+    start, end = (pieces.get_column(name).to_numpy() for name in ("start_ns", "end_ns"))
     known = came >= 0
-    waits = np.where(known, np.maximum(np.minimum(end, came) - start, 0), 0)
-    moves = np.where(known, end - start - waits, 0)
-    parts = [np.zeros(len(until), dtype=np.int64) for _ in range(2)]
-    for part, ns in zip(parts, (waits, moves), strict=True):
-        np.add.at(part, at, ns)
+    wait = np.where(known, np.maximum(np.minimum(end, came) - start, 0), 0)
+    transfer = np.where(known, end - start - wait, 0)
+    np.add.at(into.wait, at, wait)
+    np.add.at(into.transfer, at, transfer)
     told = pieces.select("member", "step").with_columns(
-        exposed_wait_ns=waits, exposed_transfer_ns=moves, unmatched_ns=np.where(known, 0, end - start)
+        exposed_wait_ns=wait, exposed_transfer_ns=transfer, unmatched_ns=np.where(known, 0, end - start)
     )
-    return parts[0], parts[1], told.group_by("member", "step").agg(pl.all().sum())
+    into.by_step.append(told.group_by("member", "step").agg(pl.all().sum()))

@@ -12,9 +12,13 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.communication._matching import DRIFT, STAMP_ERROR_NS, shows
+from kanalyze.analyses.communication._offsets import CLOCKS, OF_SLICE, Clocks, of_one_clock
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from kanalyze.analyses.communication._matching import Matches, Slice
+    from kanalyze.analyses.communication._rows import Rows, Small
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
@@ -33,100 +37,141 @@ _MOST: Final = 0.9
 _ROUNDS: Final = 64
 
 
-class Clocks(NamedTuple):
-    """Offsets of clocks.
-
-    Attributes:
-        offsets: By row of the matched collectives, the offset of its clock.
-        error_ns: By row, how far the offset may be off, to either side; 0 on the clock of reference.
-        table: A row per clock and part: clock, part, start_ns, end_ns, offset_ns, low_ns, high_ns.
-        broken: Parts in which no offsets let all collectives be true.
-    """
-
-    offsets: Ints
-    error_ns: Ints
-    table: pl.DataFrame
-    broken: tuple[int, ...]
-
-
-_TABLE: Final = {
-    "clock": pl.Int64,
-    "part": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "offset_ns": pl.Int64,
-    "low_ns": pl.Int64,
-    "high_ns": pl.Int64,
-}
-
-
 class _Rows(NamedTuple):
-    """The matched collectives, by match: clock and part as one number (node), times, and what they show."""
+    """Some matched collectives, by match: clock and part as one number (node), times, and what they show."""
 
-    match: Ints
+    match: Ints | Small
     first: Ints
     node: Ints
     start: Ints
     end: Ints
     enters: Bools
     leaves: Bools
-    together: Bools
 
 
-def clocks_of(rows: pl.DataFrame, reference: int, origin_ns: int) -> Clocks:
+def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns: int) -> Clocks:
     """The offsets of all clocks to that of `reference`, from matched collectives; without any, of a part at the origin.
 
-    `rows` is sorted by `match` and has match, clock, kind, own, source, target, start_ns and dur_ns.
+    `clock` is that of each member.
     """
-    clock = rows.get_column("clock").to_numpy()
-    number = int(clock.max()) + 1 if len(clock) else 1
-    base = rows.select(pl.col("start_ns").min().fill_null(origin_ns)).item()  # Unix times nearly fill int64
-    start = rows.get_column("start_ns").to_numpy() - base
-    end = start + rows.get_column("dur_ns").to_numpy()
-    if len(np.unique(clock)) < 2:  # noqa: PLR2004 - one clock has no offset
-        zeros = np.zeros(len(start), dtype=np.int64)
-        whole = (base, base + int(end.max(initial=0)))
-        table = pl.DataFrame([(reference, 0, *whole, 0, 0, 0)], schema=_TABLE, orient="row")
-        return Clocks(zeros, zeros, table, ())
-    match = rows.get_column("match").to_numpy()
-    first = np.flatnonzero(np.r_[True, match[1:] != match[:-1]])
-    part, edges = _parts(match, first, start)
-    middle = (edges[:-1] + edges[1:]) // 2
-    enters, leaves, together = shows(rows)
-    slack = (DRIFT * np.abs(start - middle[part])).astype(np.int64) + STAMP_ERROR_NS
-    index = np.cumsum(np.r_[0, np.diff(match) != 0])
-    found = _Rows(index, first, part * number + clock, start - slack, end + slack, enters, leaves, together)
-    parts = len(middle)
+    base = int(found.begun[0]) if found.number else origin_ns  # Unix times nearly fill int64
+    used = np.unique(clock[np.unique(rows.member[found.match >= 0])])
+    number = int(used.max(initial=0)) + 1
+    if len(used) < 2:  # noqa: PLR2004 - one clock has no offset
+        return of_one_clock(rows, found, reference, base, number)
+    part, edges = _parts(found.begun - base, int(rows.start[found.match >= 0].max()) - base)
+    cuts = _cuts(found.first, part)
+    run = _Run(rows, found, clock, number, base, part, (edges[:-1] + edges[1:]) // 2, shows(rows.calls))
+    parts = len(edges) - 1
     origins = np.arange(parts) * number + reference
-    low, high = _bounds(found, origins, parts * number)
+    low, high = run.bounds(cuts, origins)
     broken = (low > high).reshape(parts, number).any(axis=1)
     # what cannot be true says nothing of the parts beside it
     untold = broken.repeat(number) & ~np.isin(np.arange(parts * number), origins)
-    low, high = _drifting(np.where(untold, -_FAR, low), np.where(untold, _FAR, high), middle, number)
+    low, high = _drifting(np.where(untold, -_FAR, low), np.where(untold, _FAR, high), run.middle, number)
     broken |= (low > high).reshape(parts, number).any(axis=1)
-    offset, spread = _estimates(found._replace(start=start, end=end), origins, low, high)
+    offset, spread = run.estimates(cuts, origins, low, high)
     half = (DRIFT * (edges[1:] - edges[:-1]) / 2).astype(np.int64)
     half = np.where(np.arange(number)[None, :] == reference, 0, half[:, None]).ravel()
     known = (low > -_FAR // 2) & (high < _FAR // 2)
     low, high = np.where(known, low - half, low), np.where(known, high + half, high)
     error = np.minimum(np.where(known, np.maximum(high - offset, offset - low), _FAR), spread)
     return Clocks(
-        offset[found.node],
-        error[found.node],
+        offset,
+        error,
+        number,
+        part,
+        cuts,
         _told(_Bounds(offset, low, high, known), edges + base, number),
         tuple(int(one) for one in np.flatnonzero(broken)),
     )
 
 
-def _parts(match: Ints, first: Ints, start: Ints) -> tuple[Ints, Ints]:
-    """The part of the run that each row is in, by the time of its collective, and the edges of the parts."""
-    times = np.minimum.reduceat(start, first)
-    parts = int(min(_PARTS, max(1, len(first) // _OF_PART)))
-    cuts = np.sort(times)[(np.arange(1, parts) * len(times)) // parts]
-    part = np.searchsorted(cuts, times, side="right")
-    counts = np.diff(np.r_[first, len(match)])
-    edges = np.r_[times.min(), cuts, max(int(start.max()), int(times.max())) + 1]
-    return np.repeat(part, counts), edges
+def _parts(times: Ints, latest: int) -> tuple[Ints, Ints]:
+    """The part of the run that each collective is in, by its time, and the edges of the parts."""
+    parts = int(min(_PARTS, max(1, len(times) // _OF_PART)))
+    cuts = times[(np.arange(1, parts) * len(times)) // parts]
+    return np.searchsorted(cuts, times, side="right"), np.r_[times[0], cuts, max(latest, int(times[-1])) + 1]
+
+
+def _cuts(first: Ints, part: Ints) -> Ints:
+    """Where slices of the run begin, each of some parts."""
+    begins = np.flatnonzero(np.diff(part, prepend=-1))
+    slices = first[begins] // OF_SLICE
+    return np.asarray(np.r_[begins[np.diff(slices, prepend=-1) > 0], len(part)])
+
+
+class _Run(NamedTuple):
+    """What clocks are told by.
+
+    Attributes:
+        rows: The collectives.
+        found: Which are the same.
+        clock: The clock of each member.
+        number: How many clocks there are.
+        base: What times are counted from.
+        part: The part of each collective.
+        middle: The middle of each part.
+        shows: What calls show of clocks: enters, leaves, together.
+    """
+
+    rows: Rows
+    found: Matches
+    clock: Ints
+    number: int
+    base: int
+    part: Ints
+    middle: Ints
+    shows: tuple[Bools, Bools, Bools]
+
+    def _of_slice(self, one: Slice) -> tuple[_Rows, Ints]:
+        """The rows of a slice with nodes from its first part on, and the part of each."""
+        start = self.rows.start[one.at] - self.base
+        call, part = self.rows.call[one.at], self.part[one.low + one.which]
+        node = (part - part[0]) * self.number + self.clock[self.rows.member[one.at]]
+        enters, leaves = (told[call] for told in self.shows[:2])
+        end = start + self.rows.dur[one.at]
+        return _Rows(one.which, one.first, node, start, end, enters, leaves), part
+
+    def bounds(self, cuts: Ints, origins: Ints) -> tuple[Ints, Ints]:
+        """Lower and upper bounds of the offset of each node."""
+        sides = []
+        for one in self.found.slices(cuts):
+            rows, part = self._of_slice(one)
+            slack = (DRIFT * np.abs(rows.start - self.middle[part])).astype(np.int64) + STAMP_ERROR_NS
+            known = _by_clock(rows._replace(start=rows.start - slack, end=rows.end + slack))
+            parts = int(part[-1] - part[0]) + 1
+            sides.append(_bounds(known, origins[:parts], parts * self.number))
+        low, high = zip(*sides, strict=True)
+        return np.concatenate(low), np.concatenate(high)
+
+    def estimates(self, cuts: Ints, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """The offset of each node, and how far it may be off."""
+        sides = []
+        for one in self.found.slices(cuts):
+            rows, part = self._of_slice(one)
+            together = self.shows[2][self.rows.call[one.at]]
+            nodes = slice(part[0] * self.number, (part[-1] + 1) * self.number)
+            parts = int(part[-1] - part[0]) + 1
+            sides.append(_estimates(rows, together, origins[:parts], low[nodes], high[nodes]))
+        offset, spread = zip(*sides, strict=True)
+        return np.concatenate(offset), np.concatenate(spread)
+
+
+def _by_clock(rows: _Rows) -> _Rows:
+    """The rows, those of one clock that follow each other in a collective as one: the last to enter, the first out."""
+    new = np.r_[True, (rows.node[1:] != rows.node[:-1]) | (rows.match[1:] != rows.match[:-1])]
+    first = np.flatnonzero(new)
+    match = rows.match[first]
+    return _Rows(
+        match,
+        np.flatnonzero(np.diff(match, prepend=-1)),
+        rows.node[first],
+        np.maximum.reduceat(np.where(rows.enters, rows.start, -_FAR), first),
+        np.minimum.reduceat(np.where(rows.leaves, rows.end, _FAR), first),
+        np.logical_or.reduceat(rows.enters, first),
+        np.logical_or.reduceat(rows.leaves, first),
+    )
 
 
 def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
@@ -168,7 +213,7 @@ def _drifting(low: Ints, high: Ints, middle: Ints, number: int) -> tuple[Ints, I
     return lows.ravel(), highs.ravel()
 
 
-def _estimates(rows: _Rows, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
     """The offset of each node, and how far it may be off: the median difference of ends, within its bounds.
 
     All leave about together: at most the shortest duration apart, and as far as differences scatter.
@@ -177,9 +222,9 @@ def _estimates(rows: _Rows, origins: Ints, low: Ints, high: Ints) -> tuple[Ints,
     offset, spread = np.zeros(nodes, dtype=np.int64), np.full(nodes, _FAR, dtype=np.int64)
     known = np.zeros(nodes, dtype=np.bool_)
     known[origins], spread[origins] = True, 0
-    whole = pl.DataFrame({"match": rows.match, "node": rows.node, "end": rows.end, "ns": rows.end - rows.start})
-    shortest = pl.col("ns").min().over("match")
-    frame = whole.with_columns(shortest=shortest).filter(pl.Series(rows.together))
+    shortest = np.minimum.reduceat(rows.end - rows.start, rows.first)[rows.match]
+    whole = pl.DataFrame({"match": rows.match, "node": rows.node, "end": rows.end, "shortest": shortest})
+    frame = whole.filter(pl.Series(together))
     for _ in range(_ROUNDS):
         at = frame.get_column("node").to_numpy()
         told = frame.with_columns(seen=pl.Series(known[at]), offset=pl.Series(offset[at]))
@@ -226,4 +271,4 @@ def _told(found: _Bounds, edges: Ints, number: int) -> pl.DataFrame:
         }
     )
     sides = [pl.when("known").then(name).alias(name) for name in ("offset_ns", "low_ns", "high_ns")]
-    return frame.with_columns(sides).select(list(_TABLE)).cast(_TABLE)  # type: ignore[arg-type]
+    return frame.with_columns(sides).select(list(CLOCKS)).cast(CLOCKS)  # type: ignore[arg-type]

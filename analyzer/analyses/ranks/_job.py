@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
 from itertools import count
 from pathlib import PurePath
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
-from kanalyze.analyses.communication._matching import matched
-from kanalyze.analyses.communication._waits import exposed, with_bandwidth, with_waits
-from kanalyze.analyses.ranks._clocks import Clocks, clocks_of
-from kanalyze.analyses.ranks._lateness import causes, lateness
+from kanalyze.analyses.communication._matching import HOW, matched
+from kanalyze.analyses.communication._waits import CANNOT_TELL, Exposed, bytes_of, split, waits
+from kanalyze.analyses.ranks._clocks import clocks_of
+from kanalyze.analyses.ranks._gathered import gathered, later, places, put_together, renumbered, step_of
+from kanalyze.analyses.ranks._lateness import causes, costs, lateness
+from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import NoJobError
-from kanalyze.reduction import TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
+    from kanalyze.analyses.communication._matching import Matches
+    from kanalyze.analyses.communication._offsets import Clocks
+    from kanalyze.analyses.communication._rows import Rows
     from kanalyze.reduction import Reduction
 
 #: The host in the name that PyTorch's handler gives a trace.
@@ -38,13 +42,16 @@ class Job:
     """All that is known of a job, rank by rank.
 
     Attributes:
-        ranks: The ranks that were read: member, rank, host, clock and the columns of
+        ranks: The ranks that were read: member (their place here), rank, host, clock and the columns of
             :data:`kanalyze.reduction.RANKS`; sorted by rank.
-        rows: A row per collective and rank, with match, waits, bandwidth and step; by match and rank, those without a
-            partner last.
-        exposed: The exposed time of collectives by member and step.
+        collected: The collectives of all ranks.
+        found: Which of them are the same.
+        matches: What was waited and transferred in each of these, as :func:`waits` tells, with exposed_wait_ns,
+            exposed_transfer_ns and cost_ns (exposed waiting of all others because of the last rank).
+        exposed: The exposed time of collectives.
+        hidden: Their time beside other kernels, by member and step.
         steps: The steps of all ranks, `step` the same number for the same step.
-        ledgers: Their ledgers: member, index, bucket, ns.
+        ledgers: Their ledgers, row by row: a column per bucket.
         before: The ledgers before collectives of those that came last, or before them: member, number, bucket, ns.
         kernels: Kernels of ranks: member, name, count, ns.
         findings: Findings of ranks.
@@ -57,8 +64,11 @@ class Job:
     kind: ClassVar[Literal["job"]] = "job"
 
     ranks: pl.DataFrame
-    rows: pl.DataFrame
-    exposed: pl.DataFrame
+    collected: Rows
+    found: Matches
+    matches: pl.DataFrame
+    exposed: Exposed
+    hidden: pl.DataFrame
     steps: pl.DataFrame
     ledgers: pl.DataFrame
     before: pl.DataFrame
@@ -79,6 +89,59 @@ class Job:
     def tables(self) -> dict[str, pl.DataFrame]:
         """All tables, by name."""
         return {name: self.table(name) for name in homes_of_jobs()}
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """All that is known of each collective on each rank; by match and rank, those without a partner last."""
+        return self.rows_at(self.found.order)
+
+    def rows_at(self, at: npt.NDArray[np.integer[Any]]) -> pl.DataFrame:
+        """The same of some rows of `collected`."""
+        rows, match = self.collected, self.found.match[at]
+        member, known = rows.member[at], match >= 0
+        clock = self.ranks.get_column("clock").to_numpy()[member]
+        node = self.clocks.node(match[known], clock[known])
+        offset, error = np.zeros((2, len(at)), dtype=np.int64)
+        offset[known], error[known] = self.clocks.offset[node], self.clocks.error[node]
+        number = pl.Series("match", match, dtype=pl.Int64)
+        number = number.set(number < 0, None)
+        own = pl.DataFrame(
+            {
+                "match": number,
+                "how": HOW.gather(pl.Series(self.found.how).gather(number)),
+                "member": member,
+                "number": at - rows.first[member],
+                "start_ns": rows.start[at],
+                "dur_ns": rows.dur[at],
+                "exposed_ns": rows.exposed[at],
+                "offset_ns": offset,
+                "error_ns": error,
+                "corrected_ns": rows.start[at] - offset,
+                "step": step_of(self.steps, member, rows.inside[at]),
+                "exposed_wait_ns": pl.Series(self.exposed.wait[at]).set(pl.Series(~known), None),
+                "exposed_transfer_ns": pl.Series(self.exposed.transfer[at]).set(pl.Series(~known), None),
+                "own_bytes": bytes_of(rows.calls).gather(rows.call[at]),
+            }
+        )
+        told = self.matches.select(_OF_MATCH).select(pl.all().gather(number))
+        last = pl.Series("last_rank", self.ranks.get_column("rank")).gather(
+            pl.Series(rows.member).gather(told.get_column("last"))
+        )
+        said = rows.calls.drop("member", "ranks")[rows.call[at]]
+        every: pl.DataFrame = pl.concat(
+            [own, told.drop("last").with_columns(last), said, self.ranks.select("rank", "device", "clock")[member]],
+            how="horizontal",
+        )
+        wait = pl.max_horizontal(0, pl.min_horizontal(pl.col("arrival_ns") - pl.col("corrected_ns"), "dur_ns"))
+        return (
+            every.with_columns(
+                pl.coalesce("bytes", pl.when(pl.col("match").is_null()).then("own_bytes")),
+                pl.col("class").fill_null(CANNOT_TELL),
+                wait_ns=pl.when(pl.col("match").is_not_null()).then(wait),
+            )
+            .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
+            .drop("own_bytes")
+        )
 
     @cached_property
     def lateness(self) -> pl.DataFrame:
@@ -107,40 +170,58 @@ class Job:
         return int(self.ranks.item(0, "origin_ns"))
 
 
-def job_of(reductions: Iterable[Reduction], *, one_host: bool = False) -> Job:
+#: What rows have of their collective.
+_OF_MATCH: Final = (
+    "present", "arrival_ns", "moved_ns", "by_shortest", "doubt_ns", "last", "lateness_ns", "class", "bytes",
+    "algbw_bytes_per_s", "busbw_bytes_per_s",
+)  # fmt: skip
+
+
+def job_of(
+    reductions: Iterable[Reduction],
+    again: Callable[[], Iterable[Reduction]] | None = None,
+    *,
+    one_host: bool = False,
+) -> Job:
     """Puts the reductions of a job together.
 
-    With `one_host` all ranks have one clock, also where the reports do not tell their host.
+    `again` gives the same ones once more, with the tables of :data:`kanalyze.reduction.LATER`, which `reductions` then
+    need not have: of many ranks they would take most of the memory. With `one_host` all ranks have one clock, also
+    where the reports do not tell their host.
 
     Raises:
         NoJobError: There is no rank.
+        BadReductionError: Rows of a reduction are not of its collectives.
     """
     doubts: list[tuple[str, int, str]] = []
-    tables = _stacked(reductions)
-    ranks = _ranks(tables.pop("ranks"), doubts, one_host=one_host)
+    reductions = reductions if again else [*reductions]
+    read = gathered(reductions)
+    ranks = _ranks(read.ranks, doubts, one_host=one_host)
     if ranks.is_empty():
         raise NoJobError.empty()
-    if doubts:  # some are left out
-        own = pl.col("member").is_in(ranks.get_column("member").implode())
-        tables = {name: table.filter(own) for name, table in tables.items()}
-    found = matched(_of_ranks(tables.pop("collectives"), ranks))
+    tables = {name: _of_members(table, ranks, len(read.first) - 1) for name, table in read.tables.items()}
+    rows = put_together(read, ranks.get_column("read").to_numpy())
+    clock = ranks.get_column("clock").to_numpy()
+    found = matched(rows, clock)
+    rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
     doubts += found.doubts
-    rows, clocks = _timed(found.rows, ranks)
-    del found
+    clocks = clocks_of(rows, found, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
     if clocks.broken:
         doubts.append(("clocks that do not agree", len(clocks.broken), _BROKEN))
-    rows = with_waits(rows)
-    rows, by_step = _with_exposed(rows, tables.pop("pieces"))
-    rows = with_bandwidth(rows)
-    doubts += _doubts_of(rows)
-    steps = _same_steps(tables["steps"], rows)
+    matches = waits(rows, found, clocks, clock)
+    doubts += _doubts_of(found, matches)
+    steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
+    exposed, before = _split(again() if again else reductions, ranks, rows, found, matches, clocks)
     return Job(
         ranks=ranks,
-        rows=_with_steps(rows, steps),
-        exposed=by_step,
+        collected=rows,
+        found=found,
+        matches=matches.with_columns(costs(found, clocks, matches, exposed)),
+        exposed=exposed,
+        hidden=tables["hidden"],
         steps=steps,
-        ledgers=tables["ledgers"],
-        before=_needed(tables.pop("before"), rows),
+        ledgers=_ledgers(tables["ledgers"], steps),
+        before=before,
         kernels=tables["kernels"],
         findings=tables["findings"],
         clocks=clocks,
@@ -156,123 +237,74 @@ def _summed(doubts: list[tuple[str, int, str]]) -> tuple[tuple[str, int, str], .
     return tuple((check, number, effect) for (check, effect), number in sums.items())
 
 
-def _of_ranks(rows: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """The rows with the rank and the clock of their member, by rank."""
-    known = ranks.sort("member")
-    at = np.searchsorted(known.get_column("member").to_numpy(), rows.get_column("member").to_numpy())
-    return rows.with_columns(known.get_column(name).gather(at) for name in ("rank", "clock"))
+def _of_members(table: pl.DataFrame, ranks: pl.DataFrame, number: int) -> pl.DataFrame:
+    """The rows of ranks that are kept, by their new member, of so many that were read."""
+    told = renumbered(ranks.get_column("read").to_numpy(), number)[table.get_column("member").to_numpy()]
+    return table.with_columns(member=pl.Series(told)).filter(pl.col("member") >= 0)
 
 
-def _with_exposed(rows: pl.DataFrame, pieces: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Adds the exposed waiting and transfer of each collective, null of what has no match; and the sums by step."""
-    at = rows.get_column("at").to_numpy()
-    until = np.full(int(at.max(initial=-1)) + 1, -1, dtype=np.int64)
-    # by the clock of the rank itself
-    until[at] = rows.select((pl.col("arrival_ns") + pl.col("offset_ns")).fill_null(-1)).to_series().to_numpy()
-    waits, moves, by_step = exposed(pieces, until)
-    known = pl.col("match").is_not_null()
-    told = rows.with_columns(exposed_wait_ns=waits[at], exposed_transfer_ns=moves[at])
-    sides = ("exposed_wait_ns", "exposed_transfer_ns")
-    return told.with_columns(pl.when(known).then(name).alias(name) for name in sides), by_step
+def _ledgers(told: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The ledger of each step, a column per bucket."""
+    at = places(steps, told.get_column("member").to_numpy(), told.get_column("index").to_numpy())
+    bucket = told.get_column("bucket").cast(pl.Enum(BUCKETS), strict=False).to_physical().fill_null(len(BUCKETS))
+    sums = np.zeros((len(BUCKETS) + 1, steps.height), dtype=np.int64)
+    np.add.at(sums, (bucket.to_numpy(), at), told.get_column("ns").to_numpy())
+    return pl.DataFrame(dict(zip(BUCKETS, sums[:-1], strict=True)))
 
 
-def _needed(before: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """The ledgers before collectives, of those only that came last or before it."""
-    late = rows.filter(pl.col("last_rank").is_not_null())
-    behind = pl.col("arrival_ns") - pl.col("corrected_ns")
-    wanted = late.filter(behind <= pl.col("lateness_ns")).get_column("at").to_numpy()
-    places = np.zeros(int(rows.get_column("at").max() or 0) + 1, dtype=np.bool_)  # type: ignore[arg-type]
-    places[wanted] = True
-    kept = before.filter(pl.Series(places[before.get_column("at").to_numpy()]))
-    return kept.select("member", "number", pl.col("bucket").cast(pl.String), "ns")
+def _split(  # noqa: PLR0913 - all that is known of collectives so far
+    reductions: Iterable[Reduction],
+    ranks: pl.DataFrame,
+    rows: Rows,
+    found: Matches,
+    matches: pl.DataFrame,
+    clocks: Clocks,
+) -> tuple[Exposed, pl.DataFrame]:
+    """The exposed time of collectives, and the ledgers before those that came last or before it."""
+    into = Exposed(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64), [_BY_STEP])
+    needed = np.zeros(len(rows), dtype=np.bool_)
+    for name in ("last", "second"):
+        needed[matches.get_column(name).drop_nulls().to_numpy()] = True
+    arrival, clock = matches.get_column("arrival_ns").to_numpy(), ranks.get_column("clock").to_numpy()
+    ledgers = [_LEDGER]
+    for tables in later(reductions, ranks, rows):
+        pieces, at = tables["pieces"]
+        match = found.match[at]
+        known = match >= 0
+        came = np.full(len(at), -1, dtype=np.int64)
+        # by the clock of the rank itself
+        node = clocks.node(match[known], clock[rows.member[at[known]]])
+        came[known] = arrival[match[known]] + clocks.offset[node]
+        split(pieces, at, came, into)
+        before, at = tables["before"]
+        ledgers.append(before.filter(pl.Series(needed[at])).select(_LEDGER.columns))
+    return into, pl.concat(ledgers)
 
 
-def _doubts_of(rows: pl.DataFrame) -> list[tuple[str, int, str]]:
+_BY_STEP: Final = pl.DataFrame(
+    schema={
+        "member": pl.Int64,
+        "step": pl.Int64,
+        "exposed_wait_ns": pl.Int64,
+        "exposed_transfer_ns": pl.Int64,
+        "unmatched_ns": pl.Int64,
+    }
+)
+_LEDGER: Final = pl.DataFrame(schema={"member": pl.Int64, "number": pl.Int64, "bucket": pl.String, "ns": pl.Int64})
+
+
+def _doubts_of(found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
     """What of the collectives cannot be told."""
-    unmatched = pl.col("match").is_null()
-    few = rows.filter(~unmatched & (pl.col("present") < pl.col("size"))).get_column("match").n_unique()
-    found = [
-        ("collectives without a partner", rows.filter(unmatched).height, _ALONE),
-        ("collectives of which ranks are missing", few, _MISSING),
+    told = [
+        ("collectives without a partner", len(found.match) - int(found.first[-1]), _ALONE),
+        ("collectives of which ranks are missing", matches.filter(pl.col("present") < pl.col("size")).height, _MISSING),
     ]
-    return [one for one in found if one[1]]
+    return [one for one in told if one[1]]
 
 
 _BROKEN: Final = "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt"
 _ALONE: Final = "no other rank has them: what of their time is waiting is not told"
 _MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"
-
-
-def _stacked(reductions: Iterable[Reduction]) -> dict[str, pl.DataFrame]:
-    """The tables of all reductions one after the other, with members numbered through.
-
-    Collectives, their pieces and the ledgers before them have `at`, a number for each collective of the job;
-    collectives have `inside`, the row of the step that each begins in. These are long, and held in little memory.
-    """
-    parts: dict[str, list[pl.DataFrame]] = {name: [table.empty()] for name, table in TABLES.items() if name in _SHORT}
-    parts["ranks"] = []
-    member = at = 0
-    for number, one in enumerate(reductions):
-        for name, table in one.tables():
-            if name == "ranks":
-                numbers = pl.int_range(member, member + pl.len(), dtype=pl.Int64)
-                parts[name].append(table.with_columns(member=numbers, reduction=pl.lit(number)))
-            elif name in _SHORT:
-                parts[name].append(table.with_columns(pl.col("member") + member))
-        firsts, following = _firsts(one, at)
-        for name in _LONG:
-            table = getattr(one, name)
-            place = firsts[table.get_column("member").to_numpy()] + table.get_column("number").to_numpy()
-            told = _inside(table, one.steps) if name == "collectives" else table
-            told = told.with_columns(pl.col("member") + member, at=pl.Series(place))
-            parts.setdefault(name, []).append(_small(told, name))
-        member, at = member + one.ranks.height, following
-    if not parts["ranks"]:
-        raise NoJobError.empty()
-    return {name: pl.concat(some) for name, some in parts.items()}
-
-
-def _firsts(one: Reduction, at: int) -> tuple[npt.NDArray[np.int64], int]:
-    """The place of collective 0 of each member of a reduction, from `at` on, and the one after all."""
-    counts = np.zeros(one.ranks.height, dtype=np.int64)
-    for table in (one.collectives, one.pieces, one.before):
-        np.maximum.at(counts, table.get_column("member").to_numpy(), table.get_column("number").to_numpy() + 1)
-    ends = at + np.cumsum(counts)
-    return ends - counts, int(ends[-1]) if len(ends) else at
-
-
-#: Tables with a row or more per collective, and the others.
-_LONG: Final = ("collectives", "pieces", "before")
-_SHORT: Final = ("steps", "ledgers", "kernels", "findings")
-
-#: Columns that are held in less memory, or not at all.
-_HELD: Final = {
-    "member": pl.Int32, "number": pl.Int32, "size": pl.Int32, "own": pl.Int32, "source": pl.Int32, "target": pl.Int32,
-    "device": pl.Int32, "stream": pl.Int32, "inside": pl.Int32, "kind": pl.Categorical, "group": pl.Categorical,
-    "ranks": pl.Categorical, "bucket": pl.Categorical,
-}  # fmt: skip
-_UNUSED: Final = {"collectives": ("type",), "pieces": ("number",), "before": ()}
-
-
-def _small(table: pl.DataFrame, name: str) -> pl.DataFrame:
-    """A long table in little memory; names of collectives as numbers."""
-    told = table.drop(_UNUSED[name])
-    if "id" in told.columns:
-        told = told.with_columns(pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash()).alias("id"))
-    return told.cast({column: dtype for column, dtype in _HELD.items() if column in told.columns})
-
-
-def _inside(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `inside`, the row of the step of their rank that each begins in; null outside."""
-    found = np.full(rows.height, -1, dtype=np.int64)
-    member, start = rows.get_column("member").to_numpy(), rows.get_column("start_ns").to_numpy()
-    for one in steps.get_column("member").unique():
-        line = steps.filter(pl.col("member") == one).sort("start_ns")
-        mine = np.flatnonzero(member == one)
-        at = np.searchsorted(line.get_column("start_ns").to_numpy(), start[mine], side="right") - 1
-        ends, index = line.get_column("end_ns").to_numpy()[at], line.get_column("index").to_numpy()[at]
-        found[mine] = np.where((at >= 0) & (start[mine] < ends), index, -1)
-    return rows.with_columns(inside=pl.Series(found)).with_columns(inside=pl.when(pl.col("inside") >= 0).then("inside"))
 
 
 def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host: bool) -> pl.DataFrame:
@@ -284,7 +316,8 @@ def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host:
     told = told.with_columns(rank=_numbers(told), clock=clock)
     told = _of_one_time(told, doubts).sort("rank")
     names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
-    return told.with_columns(clock=pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64))
+    clock = pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64)
+    return told.rename({"member": "read"}).with_columns(member=pl.int_range(pl.len(), dtype=pl.Int64), clock=clock)
 
 
 def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
@@ -327,51 +360,20 @@ def _numbers(ranks: pl.DataFrame) -> pl.Series:
     return pl.Series("rank", [next(free) if one is None else one for one in recorded], dtype=pl.Int64)
 
 
-def _timed(rows: pl.DataFrame, ranks: pl.DataFrame) -> tuple[pl.DataFrame, Clocks]:
-    """The rows with the offset of their clock and how far it may be off, and the offsets."""
-    left = rows.get_column("match").null_count()
-    clocks = clocks_of(rows.head(rows.height - left), int(ranks.item(0, "clock")), int(ranks.item(0, "origin_ns")))
-    added = [
-        pl.Series(name, values, dtype=pl.Int64).extend_constant(0, left)
-        for name, values in (("offset_ns", clocks.offsets), ("error_ns", clocks.error_ns))
-    ]
-    return rows.with_columns(added), clocks
-
-
-def _same_steps(steps: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def _same_steps(steps: pl.DataFrame, rows: Rows, found: Matches) -> pl.DataFrame:
     """The steps with `step` the same on all ranks: the program's own number, else as their collectives tell."""
-    if steps.is_empty() or steps.get_column("numbered").all():
+    placed = np.flatnonzero((found.match >= 0) & (rows.inside >= 0))
+    if steps.is_empty() or steps.get_column("numbered").all() or not len(placed):
         return steps
-    columns = [pl.col("member").cast(pl.Int64), pl.col("inside").cast(pl.Int64).alias("step"), "match", "rank"]
-    placed = rows.select(columns).drop_nulls(["match", "step"]).sort("rank", "match", maintain_order=True)
-    if placed.is_empty():
-        return steps
-    base = placed.filter(pl.col("member") == placed.item(0, "member")).select("match", theirs="step").unique("match")
-    both = placed.join(base, on="match", how="inner").with_columns(shift=pl.col("theirs") - pl.col("step"))
-    shifts = both.group_by("member").agg(pl.col("shift").mode().min())
-    first = steps.filter(pl.col("member") == placed.item(0, "member")).item(0, "step")
+    member = rows.member[placed]
+    base = placed[member == member[0]]
+    theirs = np.full(found.number, -1, dtype=np.int32)
+    theirs[found.match[base]] = rows.inside[base]
+    shift = theirs[found.match[placed]]
+    both = pl.DataFrame({"member": member, "shift": shift - rows.inside[placed]}).filter(pl.Series(shift >= 0))
+    shifts = both.group_by(pl.col("member").cast(pl.Int64)).agg(pl.col("shift").cast(pl.Int64).mode().min())
+    first = steps.filter(pl.col("member") == int(member[0])).item(0, "step")
     told = steps.join(shifts, on="member", how="left", maintain_order="left")
     return told.with_columns(
         step=pl.when(pl.col("shift").is_not_null()).then(pl.col("index") + pl.col("shift") + first).otherwise("step")
     ).drop("shift")
-
-
-def _with_steps(rows: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The rows with the step that each begins in."""
-    if steps.is_empty():
-        return rows.with_columns(step=pl.lit(None, dtype=pl.Int64))
-    counts = np.zeros(
-        int(steps.select(pl.max_horizontal(pl.col("member").max(), rows.get_column("member").max())).item()) + 2,
-        dtype=np.int64,
-    )
-    by_member = steps.group_by("member").agg(pl.col("index").max() + 1)
-    counts[by_member.get_column("member").to_numpy() + 1] = by_member.get_column("index").to_numpy()
-    firsts = np.cumsum(counts)
-    numbers = np.zeros(firsts[-1] + 1, dtype=np.int64)
-    numbers[firsts[steps.get_column("member").to_numpy()] + steps.get_column("index").to_numpy()] = steps.get_column(
-        "step"
-    ).to_numpy()
-    inside = rows.get_column("inside")
-    at = firsts[rows.get_column("member").to_numpy()] + inside.fill_null(0).to_numpy()
-    told = rows.with_columns(step=pl.Series(numbers[np.minimum(at, len(numbers) - 1)]))
-    return told.with_columns(step=pl.when(pl.col("inside").is_not_null()).then("step"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from kanalyze.analyses.ranks._late_ranks import late_ranks
@@ -81,7 +82,7 @@ def job_findings(job: Job) -> list[JobFinding]:
 
 def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Ranks that others wait for, each with all its late steps."""
-    known = set(steps.rows.get_column("step"))
+    known = {*steps.rows.get_column("step").unique()}
     every = [one for one in late_ranks(job) if known.intersection(range(one.first, one.last + 1))]
     for rank in sorted({one.rank for one in every}):
         own = [one for one in every if one.rank == rank]
@@ -166,7 +167,11 @@ def _slow_groups(job: Job, steps: _Steps) -> Iterable[JobFinding]:
 
 def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Exchanges in which one rank sends or gets more than the others."""
-    own = job.rows.filter(pl.col("kind") == "all_to_all").drop_nulls(["match", "largest_bytes"])
+    calls = job.collected.calls.select((pl.col("kind") == "all_to_all") & pl.col("largest_bytes").is_not_null())
+    at = np.flatnonzero(calls.to_series().to_numpy()[job.collected.call] & (job.found.match >= 0))
+    if not len(at):
+        return
+    own = job.rows_at(at)
     told = own.group_by("match").agg(most=pl.col("largest_bytes").max(), mean=pl.col("largest_bytes").mean())
     uneven = told.filter(pl.col("most") > _UNEVEN * pl.col("mean"))
     if uneven.is_empty():

@@ -7,9 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import polars as pl
 
+from kanalyze.analyses.ranks._gathered import step_of
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kanalyze.analyses.communication._matching import Matches
+    from kanalyze.analyses.communication._offsets import Clocks
+    from kanalyze.analyses.communication._rows import Ints
+    from kanalyze.analyses.communication._waits import Exposed
     from kanalyze.analyses.ranks._job import Job
 
 #: What remains: the rank was late already, left the previous collective later, or there was none in the recording.
@@ -22,10 +31,23 @@ _PASSED_ON_NS: Final = 1_000
 #: What is new and less than this part of a lateness is how much computing varies, and is not told.
 _SCATTER: Final = 0.05
 
-_GROUP: Final = ("group", "size")
 
-#: What a rank waited with an idle GPU; without a GPU a thread waits beside the program's own.
-_IDLE_NS: Final = pl.when(pl.col("device").is_not_null()).then("exposed_wait_ns").otherwise(0)
+def costs(found: Matches, clocks: Clocks, matches: pl.DataFrame, exposed: Exposed) -> list[pl.Series]:
+    """Exposed waiting and transfer of each collective over its ranks, and what of the waiting is for the last rank.
+
+    Columns exposed_wait_ns, exposed_transfer_ns, cost_ns.
+    """
+    late = matches.get_column("lateness_ns").fill_null(0).to_numpy()
+    last = matches.get_column("last").fill_null(0).to_numpy()
+    sums = np.zeros((3, found.number), dtype=np.int64)
+    for one in found.slices(clocks.cuts):
+        own = slice(one.low, one.low + len(one.first))
+        wait = exposed.wait[one.at]
+        sums[0, own], sums[1, own] = one.sums(wait), one.sums(exposed.transfer[one.at])
+        sums[2, own] = one.sums(np.minimum(wait, late[own][one.which]))
+    sums[2] -= np.minimum(exposed.wait[last] if len(exposed.wait) else 0, late)
+    names = ("exposed_wait_ns", "exposed_transfer_ns", "cost_ns")
+    return [pl.Series(name, one) for name, one in zip(names, sums, strict=True)]
 
 
 def lateness(job: Job) -> pl.DataFrame:
@@ -39,31 +61,45 @@ def lateness(job: Job) -> pl.DataFrame:
     Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
     it), second (the member that came before it) and second_number; by arrival.
     """
-    rows = job.rows.filter(pl.col("last_rank").is_not_null())
-    rows = rows.with_columns(lane=pl.struct(_GROUP).rank("dense"))
-    last = pl.col("rank") == pl.col("last_rank")
-    others = rows.filter(~last)
-    costs = others.group_by("match").agg(cost_ns=pl.min_horizontal("exposed_wait_ns", "lateness_ns").sum())
-    before = others.filter(pl.col("arrival_ns") - pl.col("corrected_ns") == pl.col("lateness_ns"))
-    seconds = before.unique("match", keep="first", maintain_order=True).select(
-        "match", second="member", second_number="number", idle=_IDLE_NS
+    rows = job.collected
+    told = job.matches.with_row_index("match").drop_nulls("last").sort("arrival_ns", "match")
+    last, second = (told.get_column(name).to_numpy() for name in ("last", "second"))
+    on_gpu = job.ranks.get_column("device").is_not_null().to_numpy()
+    lanes = rows.calls.select(pl.struct("group", "size").rank("dense").cast(pl.Int64)).to_series()
+    found = told.select(
+        pl.col("match").cast(pl.Int64),
+        member=pl.Series(rows.member[last], dtype=pl.Int64),
+        number=pl.Series(last - rows.first[rows.member[last]]),
+        rank=job.ranks.get_column("rank").gather(rows.member[last]),
+        step=step_of(job.steps, rows.member[last], rows.inside[last]),
+        lateness_ns="lateness_ns",
+        cost_ns="cost_ns",
+        second=pl.Series(rows.member[second], dtype=pl.Int64),
+        second_number=pl.Series(second - rows.first[rows.member[second]]),
+        idle=pl.Series(np.where(on_gpu[rows.member[second]], job.exposed.wait[second], 0)),
+        lane=lanes.gather(rows.call[last]),
     )
-    found = rows.filter(last).select("match", "member", "number", "rank", "step", "lateness_ns", "arrival_ns", "lane")
-    found = found.join(costs, on="match", how="left").join(seconds, on="match", how="left").sort("arrival_ns", "match")
-    return found.drop("idle", "arrival_ns", "lane").with_columns(new_ns=_new(found, _passed_on(rows, others)))
+    passed_on = _passed_on(job, found, lanes.to_numpy())
+    return found.drop("idle", "lane").with_columns(new_ns=_new(found, passed_on))
 
 
-def _passed_on(rows: pl.DataFrame, others: pl.DataFrame) -> dict[int, list[tuple[int, int]]]:
-    """What ranks of several groups waited in each collective: member and time, by match."""
-    several = rows.group_by("member").agg(pl.col("lane").n_unique()).filter(pl.col("lane") > 1)
-    waits = others.filter(pl.col("exposed_wait_ns") >= _PASSED_ON_NS).join(several, on="member", how="semi")
-    found: dict[int, list[tuple[int, int]]] = {}
-    for match, member, ns in waits.select("match", "member", "exposed_wait_ns").iter_rows():
-        found.setdefault(match, []).append((member, ns))
-    return found
+def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list[int], list[int]]]:
+    """What ranks of several groups waited in each collective of `late`: members and times."""
+    rows, found = job.collected, job.found
+    last = job.matches.get_column("last").fill_null(-1).to_numpy()
+    known = found.match >= 0
+    known &= (last >= 0)[np.where(known, found.match, 0)] if len(last) else known
+    lanes_of = pl.DataFrame({"member": rows.member[known], "lane": lanes[rows.call[known]]}).unique()
+    several = np.zeros(len(rows.first), dtype=np.bool_)
+    counts = lanes_of.group_by("member").len().filter(pl.col("len") > 1)
+    several[counts.get_column("member").to_numpy()] = True
+    for match in late.get_column("match"):
+        at = found.order[found.first[match] : found.first[match + 1]]
+        at = at[several[rows.member[at]] & (job.exposed.wait[at] >= _PASSED_ON_NS) & (at != last[match])]
+        yield rows.member[at].tolist(), job.exposed.wait[at].tolist()
 
 
-def _new(found: pl.DataFrame, passed_on: dict[int, list[tuple[int, int]]]) -> pl.Series:
+def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -> pl.Series:
     """What of each lateness is new, in the order of arrival."""
     behind: dict[int, int] = {}  # by how much a member fell behind, or was held up, in the step
     caught_up: dict[tuple[int, int], int] = {}  # what of that the partners in a group have waited for
@@ -83,15 +119,17 @@ def _new(found: pl.DataFrame, passed_on: dict[int, list[tuple[int, int]]]) -> pl
         caught_up[member, lane] = min(behind.get(member, 0), caught_up.get((member, lane), 0) + ns)
         lanes.setdefault(member, set()).add(lane)
 
-    columns = ("match", "member", "second", "step", "lane", "lateness_ns", "idle")
-    for match, member, second, step, lane, late_ns, idle_ns in found.select(columns).iter_rows():
+    columns = ("member", "second", "step", "lane", "lateness_ns", "idle")
+    for (member, second, step, lane, late_ns, idle_ns), waited in zip(
+        found.select(columns).iter_rows(), passed_on, strict=True
+    ):
         carried = max(0, lag(member, lane, step) - lag(second, lane, step))
         own = max(0, late_ns - carried)
         own = own if own > _SCATTER * late_ns else 0
         new.append(own)
         behind[member] = behind.get(member, 0) + own
         add(member, lane, idle_ns)
-        for other, ns in passed_on.get(match, ()):
+        for other, ns in zip(*waited, strict=True):
             lag(other, lane, step)
             behind[other] = behind.get(other, 0) + ns
             add(other, lane, ns)

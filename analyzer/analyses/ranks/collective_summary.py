@@ -54,21 +54,20 @@ def collective_summary(job: Job) -> pl.DataFrame:
         busbw_bytes_per_s, best_share, skew_bound, transfer_bound, mixed, cannot_tell.
     """
     keys = ["kind", "group", "size", "bytes"]
-    kind = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
-    rows = job.rows.with_columns(one=pl.coalesce(pl.col("match"), -1 - pl.int_range(pl.len())), kind=kind)
-    rows = rows.with_columns(pl.col(keys).first().over("one"))
-    whole = rows.unique("one", keep="first", maintain_order=True)
+    said = job.collected.calls.select("kind", "group", "size").with_columns(pl.col("kind", "group").cast(pl.String))
+    whole = pl.concat([job.matches.drop("size"), said[job.matches.get_column("call")]], how="horizontal")
+    alone = job.rows_at(job.found.order[job.found.first[-1] :])
+    alone = alone.select(pl.col("kind", "group").cast(pl.String), "size", "bytes", "class", rank_ns="dur_ns")
+    whole = pl.concat([whole, alone], how="diagonal")
+    pairs = pl.when(pl.col("kind").is_in(POINT_TO_POINT)).then(pl.lit("send and recv")).otherwise("kind")
     names = {name: name.replace("-", "_").replace(" ", "_") for name in _CLASSES}
-    counts = whole.group_by(keys).agg(
+    told = whole.group_by(pairs.alias("kind"), *keys[1:]).agg(
+        pl.col("rank_ns", "wait_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
+        transfer_ns=(pl.col("rank_ns") - pl.col("wait_ns")).sum(),
         count=pl.len(),
         busbw_bytes_per_s=pl.col("busbw_bytes_per_s").median().cast(pl.Int64),
         **{column: (pl.col("class") == name).sum() for name, column in names.items()},
     )
-    sums = rows.group_by(keys).agg(
-        pl.col("dur_ns").sum().alias("rank_ns"),
-        pl.col("wait_ns", "transfer_ns", "exposed_wait_ns", "exposed_transfer_ns").sum(),
-    )
-    told = sums.join(counts, on=keys, how="left", nulls_equal=True)
     best = pl.col("busbw_bytes_per_s").max().over("group", "size")
     told = told.with_columns(best_share=pl.col("busbw_bytes_per_s") / best)
     return TABLE.select(told.sort("rank_ns", *keys, descending=[True, False, False, False, False]))

@@ -45,6 +45,10 @@ TABLE: Final = Table(
 )
 
 
+#: Rows that are made at once.
+_AT_ONCE: Final = 1 << 18
+
+
 def collectives(job: Job) -> pl.DataFrame:
     """The collectives of all ranks.
 
@@ -58,10 +62,16 @@ def collectives(job: Job) -> pl.DataFrame:
         exposed_transfer_ns, bytes, algbw_bytes_per_s, busbw_bytes_per_s, last_rank, lateness_ns, class, step, doubt_ns,
         shortest.
     """
-    told = job.rows.with_columns(
+    order = job.found.order
+    parts = [order[at : at + _AT_ONCE] for at in range(0, max(len(order), 1), _AT_ONCE)]
+    return pl.concat([_told(job.rows_at(at), job) for at in parts])
+
+
+def _told(rows: pl.DataFrame, job: Job) -> pl.DataFrame:
+    told = rows.with_columns(
         id="match",
         match="how",
         start_ns=pl.col("corrected_ns") - job.origin_ns,
         shortest=pl.col("by_shortest").fill_null(value=False),
     )
-    return TABLE.select(told.sort("id", "rank", "start_ns", nulls_last=True))
+    return TABLE.select(told)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
@@ -51,16 +50,9 @@ def rank_steps(job: Job) -> pl.DataFrame:
         rank, step, kind, start_ns, ns, busy_ns, compute_ns, wait_ns, transfer_ns, unmatched_ns, late_ns, cause,
         cause_ns, cost_ns.
     """
-    ledgers = job.ledgers.pivot("bucket", index=["member", "index"], values="ns", on_columns=list(BUCKETS))
-    known = ["member", "rank", "offset_ns"]
-    steps = job.steps.join(_offsets(job).select(known), on="member", how="left").join(
-        ledgers, on=["member", "index"], how="left"
-    )
-    exposed = (
-        job.exposed.drop_nulls("step")
-        .select(pl.col("member", "step").cast(pl.Int64), "exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns")
-        .rename({"step": "index"})
-    )
+    own = _offsets(job).select("member", "rank", "offset_ns")
+    steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
+    exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
     steps = steps.join(exposed, on=["member", "index"], how="left")
     late = _late(job)
     told = steps.join(late, on=["rank", "step"], how="left").with_columns(

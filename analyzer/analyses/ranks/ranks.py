@@ -56,20 +56,16 @@ def ranks(job: Job) -> pl.DataFrame:
         pl.len().alias("steps"),
         pl.col("ns", "wait_ns", "transfer_ns", "unmatched_ns", "late_ns", "cost_ns").sum(),
     )
-    wanted = job.steps.join(own.select("member", "rank"), on="member").join(
+    steps = pl.concat([job.steps.select("member", "index", "step"), job.ledgers], how="horizontal")
+    wanted = steps.join(own.select("member", "rank"), on="member").join(
         rows.select("rank", "step"), on=["rank", "step"], how="semi"
     )
-    ledgers = job.ledgers.join(wanted.select("member", "index"), on=["member", "index"], how="semi")
-    parts = ledgers.group_by("member", "bucket").agg(pl.col("ns").sum())
-    wide = parts.pivot("bucket", index="member", values="ns", on_columns=list(BUCKETS))
-    wide = wide.select("member", pl.col(_PARTS).name.suffix("_ns"))
-    hidden = (
-        job.rows.select("rank", "step", "dur_ns", "exposed_ns")
-        .join(rows.select("rank", "step"), on=["rank", "step"], how="semi")
-        .group_by("rank")
-        .agg(hidden_ns=(pl.col("dur_ns") - pl.col("exposed_ns")).sum())
-    )
-    told = own.join(sums, on="rank", how="left").join(wide, on="member", how="left").join(hidden, on="rank", how="left")
+    wide = wanted.group_by("member").agg(pl.col(_PARTS).sum().name.suffix("_ns"))
+    steady = wanted.select("member", pl.col("index").cast(pl.Int32))
+    hidden = job.hidden.join(steady, on=["member", "index"], how="semi")
+    hidden = hidden.group_by("member").agg(pl.col("hidden_ns").sum())
+    told = own.join(sums, on="rank", how="left").join(wide, on="member", how="left")
+    told = told.join(hidden, on="member", how="left")
     zeros = [
         column.name for column in TABLE.columns if column.dtype == pl.Int64 and column.name not in ("rank", "device")
     ]

@@ -78,7 +78,7 @@ def reports_in_folder(path: Path) -> list[Path]:
         return []
     exported = {entry.stem for entry in files if entry.suffix == _EXPORT}
     files = [entry for entry in files if entry.suffix != _NSYS or entry.stem not in exported]
-    folders = [entry for entry in entries if _is_folder(entry) and accepted(entry) and not is_reduction(entry)]
+    folders = [entry for entry in entries if _is_folder(entry) and not is_reduction(entry) and accepted(entry)]
     return sorted([*files, *folders, *map(file_of, runs_in(path))])
 
 

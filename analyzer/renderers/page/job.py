@@ -90,13 +90,11 @@ def _causes(one: Late) -> str:
 
 def _of_collectives(job: Job) -> str:
     """What can be said where nothing repeats."""
-    rows = job.rows.drop_nulls("match")
-    if rows.is_empty():
+    if job.matches.is_empty():
         return "No collective of one rank could be found on another one."
-    waits, whole = (int(rows.get_column(name).sum()) for name in ("wait_ns", "dur_ns"))
-    number = rows.get_column("match").n_unique()
+    waits, whole = (int(job.matches.get_column(name).sum()) for name in ("wait_ns", "rank_ns"))
     return (
-        f"{units.plural(job.ranks.height, 'rank')} run {units.plural(number, 'collective')}; "
+        f"{units.plural(job.ranks.height, 'rank')} run {units.plural(job.matches.height, 'collective')}; "
         f"{units.percent(waits / max(whole, 1))} of their time is waiting for the last rank. No steps were found."
     )
 

@@ -9,10 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.communication._matching import shows
-from kanalyze.analyses.ranks._clocks import _bounds, _Rows
+from kanalyze.analyses.ranks._clocks import _bounds, _by_clock, _Rows
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
+from kanalyze.errors import BadReductionError
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
 #: A step in which some leave before others have come.
@@ -261,6 +262,26 @@ def test_a_clock_that_jumps_does_not_hold_up_the_other_parts():
     assert later.get_column("low_ns").null_count() == 0
 
 
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [("collectives", "number"), ("steps", "index"), ("ledgers", "index"), ("pieces", "number"), ("before", "number")],
+)
+@pytest.mark.parametrize("other", [-1_000, 1, 1 << 40])
+def test_rows_of_no_collective_or_step_are_damage(table, number, other):
+    found = [*play(Plan(ranks=2, hosts=1, steps=2)).reductions()]
+    wrong = getattr(found[1], table).with_columns(pl.col(number) + other)
+    with pytest.raises(BadReductionError, match=f"rank1.json: a damaged reduction .*{number}"):
+        job_of([found[0], replace(found[1], **{table: wrong})])
+
+
+def test_rows_of_a_reduction_may_have_any_order():
+    found = [*play(Plan(ranks=4, hosts=2, steps=4)).reductions()]
+    turned = [type(one)(**{name: table.reverse() for name, table in one.tables()}) for one in found]
+    one, other = job_of(found), job_of(turned)
+    for name in one.tables:
+        assert one.table(name).equals(other.table(name)), name
+
+
 def longest_paths(rows, clocks):
     """Least offsets of clocks to the first, by all pairs of rows and Floyd and Warshall."""
     least = np.full((clocks, clocks), -(1 << 60))
@@ -285,7 +306,7 @@ def test_bounds_are_longest_paths(plan):
     node = told.get_column("clock").to_numpy()
     first = np.flatnonzero(np.diff(match, prepend=-1))
     # the error of time stamps, without which ranks of one clock could not be right
-    rows = _Rows(match, first, node, start - 1_000, end + 1_000, *shows(told))
+    rows = _by_clock(_Rows(match, first, node, start - 1_000, end + 1_000, *shows(told)[:2]))
     low, high = _bounds(rows, np.array([0]), plan.hosts)
     least = longest_paths(rows, plan.hosts)
     assert np.where(low < -(1 << 59), 0, low).tolist() == np.where(least[0] < -(1 << 59), 0, least[0]).tolist()
