@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kanalyze.analyses import homes_of_jobs
+from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._job import job_of
+from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
+from kanalyze.analyses.ranks.rank_steps import offsets
+from kanalyze.analyses.timeline._ranks import on_one_clock
+from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
@@ -20,12 +27,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.readers import Progress
     from kanalyze.readers.capture.runs import Run
     from kanalyze.reduction import Reduction
+    from kanalyze.report import Meta
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.
 _TOOLS: Final = ("torch", "nsys")
+
+
+#: Ranks that a timeline has room for.
+_MOST_DRAWN: Final = 16
 
 
 class Asked(NamedTuple):
@@ -101,6 +114,60 @@ class _Found:
         yield from self._made
 
 
+def file_page_of_job(given: Sequence[Path], asked: Asked, most: int) -> FilePage[Job]:
+    """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
+
+    Args:
+        given: Reports of its ranks, folders of them, captures, or what ``kanalyze reduce`` left.
+        asked: How they are read.
+        most: Events of the timeline, about; each rank has its part.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: As :func:`job`.
+    """
+    found = job(given, asked)
+    shifts = {
+        row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns
+        for row in offsets(found).iter_rows(named=True)
+    }
+    wanted = _drawn(found)
+    metas: list[Meta] = []
+    drawn: dict[int, Timeline] = {}
+    for run in (run for path in given for run in _runs_at(path, asked)):
+        if wanted == {*drawn}:
+            break
+        with run.opened() as report:
+            rank = report.meta.rank
+            if rank is not None and rank in wanted and rank not in drawn:
+                metas.append(report.meta)
+                drawn[rank] = timeline(report, most // len(wanted))
+    together = [(f"rank {rank}", shifts[rank], drawn[rank]) for rank in sorted(drawn)]
+    declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
+    return FilePage(
+        found,
+        metas,
+        [(declared[name], table) for name, table in found.tables.items()],
+        on_one_clock(together) if together else None,
+        rank_steps=found.table("rank_steps"),
+    )
+
+
+def _drawn(found: Job) -> set[int]:
+    """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
+    every = found.ranks.get_column("rank").unique().sort().to_list()
+    late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
+    step = max(len(every) // (_MOST_DRAWN // 2), 1)
+    return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
+
+
+def _runs_at(path: Path, asked: Asked) -> list[Run]:
+    """The reports of ranks at a path; none of one that has only what ``kanalyze reduce`` left."""
+    if reductions_at(path) and not reports_in_folder(path):
+        return []
+    return runs_of_ranks(path, asked.progress, cache=asked.cache)
+
+
 def _both(*told: Callable[[KanalyzeError], object]) -> Callable[[KanalyzeError], object]:
     """Tells all of them."""
 
@@ -116,10 +183,7 @@ def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[R
     if isinstance(one, Report):
         yield reduced(one)
         return
-    stored = reductions_at(one)
-    if stored and not reports_in_folder(one):
-        return
-    for run in runs_of_ranks(one, asked.progress, cache=asked.cache):
+    for run in _runs_at(one, asked):
         try:
             if known and origin_of(run.file).folder in known:
                 continue

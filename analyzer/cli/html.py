@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from kanalyze import outlets, units
-from kanalyze.cli._options import Where, opened_together, part, reports_argument, scope
+from kanalyze.cli._answers import expanded
+from kanalyze.cli._options import (
+    Where,
+    opened_together,
+    part,
+    print_left_out,
+    progress_shown,
+    reports_argument,
+    scope,
+)
 from kanalyze.cli._output import emit, print_doubts, print_message, refuse_overwriting
 from kanalyze.machinery.memory import sparing_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kanalyze.analyses.page.file_page import FilePage
+    from kanalyze.renderers.page.of_any_kind import Shown
 
 #: Events that the timeline draws one by one or in sums.
 _EVENTS = 600_000
@@ -36,18 +48,34 @@ def html(reports: Sequence[Path], output: Path | None, *, opens: bool, **where: 
     for report in reports:
         refuse_overwriting(report, target)
     with sparing_memory():
-        from kanalyze.analyses.page.file_page import file_pages  # noqa: PLC0415 - --help need not import polars
-    from kanalyze.renderers.report_file.document import document  # noqa: PLC0415 - as above
+        from kanalyze.renderers.report_file.document import document  # noqa: PLC0415 - --help need not import polars
 
-    pages = file_pages(*opened_together(reports, where, runs=False), most=_EVENTS, **part(where))
-    if len(pages) > 1:
-        names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
-        message = f"{len(pages)} reports have a time of their own ({names}): give one of them, and what belongs to it."
-        raise click.UsageError(message)
-    emit(document(pages[0]).encode(), target)
+    page = _page(reports, where)
+    emit(document(page).encode(), target)
     print_doubts(everything=True)
     print_message(
         f"kanalyze: {outlets.line(str(target))}, {units.size(target.stat().st_size)}; open it in any browser."
     )
     if opens:
         click.launch(str(target))
+
+
+def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
+    """The content: of the ranks of one job together, else of the report that gives the time."""
+    from kanalyze.analyses.page.file_page import file_pages  # noqa: PLC0415 - as above
+
+    opened = opened_together(expanded(reports), where, runs=False)
+    if len({one.meta.rank for one in opened if one.meta.rank is not None and (one.meta.world_size or 0) > 1}) > 1:
+        if any(value is not None for value in part(where).values()):
+            message = "the ranks of a job are shown whole; give one of their reports for a part of it."
+            raise click.UsageError(message)
+        from kanalyze.jobs import Asked, file_page_of_job  # noqa: PLC0415 - few reports need it
+
+        asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+        return file_page_of_job(reports, asked, _EVENTS)
+    pages = file_pages(*opened, most=_EVENTS, **part(where))
+    if len(pages) > 1:
+        names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
+        message = f"{len(pages)} reports have a time of their own ({names}): give one of them, and what belongs to it."
+        raise click.UsageError(message)
+    return pages[0]

@@ -238,6 +238,28 @@ def test_samples_show_without_a_word(browser, name, tmp_path):
         found.context.close()
 
 
+def test_ranks_begin_on_one_clock(browser, tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
+    found = Shown(browser, path)
+    begins = found.tell(
+        """(() => {
+          const {head, start, name} = kanalyzeTimeline.data;
+          const first = (rank) => {
+            const fits = ({group, kind}) => group.startsWith(rank) && kind === "range";
+            for (const lane of head.lanes.filter((one) => fits(head.tracks[one.track])))
+              for (let at = lane.at; at < lane.stop; at++)
+                if (head.texts[name[at]] === "ProfilerStep#12") return start[at];
+          };
+          return [first("rank 0"), first("rank 1")];
+        })()"""
+    )
+    assert abs(begins[0] - begins[1]) < 1_000_000
+    assert found.tell("[...kanalyzeTimeline.folded].every((group) => group.includes('thread'))")
+    assert found.said == []
+    found.context.close()
+
+
 def test_hostile_names_are_text(browser, tmp_path):
     events = [{"ph": "X", "cat": "kernel", "name": text, "ts": 10 * at, "dur": 5, "pid": 0, "tid": 7,
                "args": {"device": 0, "stream": 7, "correlation": at}} for at, text in enumerate(WHOLE)]  # fmt: skip

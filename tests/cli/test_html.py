@@ -82,3 +82,18 @@ def test_the_report_itself_is_never_overwritten():
     ran = run("html", ADD, "-o", ADD)
     assert ran.status == 2
     assert "it is the report itself" in ran.error
+
+
+def test_the_ranks_of_a_job_are_side_by_side(tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
+    text = path.read_text()
+    assert "Rank 1 is 29.23 ms late in step 11" in text
+    assert text.count('class="tone-communication late"') == 1
+    assert all(f'id="{name}"' in text for name in ("timeline", "ranks", "rank_steps", "collectives", "clocks"))
+
+
+def test_a_part_of_a_job_is_refused(tmp_path):
+    ran = run("html", SAMPLES / "ddp_late", "--window", "step#2", "-o", tmp_path / "report.html")
+    assert ran.status == 2
+    assert "the ranks of a job are shown whole" in ran.error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -13,7 +13,7 @@ from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
 from kanalyze.analyses.page.overview_page import Overview, overview
-from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.page.time_page import TABLES, summarize
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Unpack
 
-    from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.report import Meta, Report, Where
+    from kanalyze.schema import Table
+
+Pages: TypeAlias = Overview | CounterSummary
+Page_co = TypeVar("Page_co", covariant=True)
 
 #: Kernels whose durations are shown as distributions, and the bins of one.
 _KERNELS: Final = 40
@@ -34,32 +37,32 @@ _ITERATIONS: Final = 400
 
 
 @dataclass(frozen=True)
-class FilePage:
+class FilePage(Generic[Page_co]):
     """Content of an HTML report.
 
     Attributes:
         shown: The page that it begins with.
         metas: Origin of all reports, the one that gives the time first.
-        tables: Tables by name, complete.
-        findings: The findings on the whole recording or window, the costliest first.
+        tables: Tables with their declarations, complete.
         timeline: The timeline; None where the report has no time.
         iterations: Iterations with the ledger of each; empty where nothing repeats.
         durations: Distribution of the durations of the heaviest kernels: name, least_ns, most_ns, and counts per bin,
             bins of equal ratio.
         reasons: Why a table or the timeline is missing, by name.
+        rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
     """
 
-    shown: Overview | CounterSummary
+    shown: Page_co
     metas: list[Meta]
-    tables: dict[str, pl.DataFrame]
-    findings: list[Finding]
-    timeline: Timeline | None
-    iterations: pl.DataFrame
-    durations: pl.DataFrame
-    reasons: dict[str, str]
+    tables: list[tuple[Table, pl.DataFrame]]
+    timeline: Timeline | None = None
+    iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    durations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    reasons: dict[str, str] = field(default_factory=dict)
+    rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
-def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage]:
+def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage[Pages]]:
     """Makes the content of HTML reports of one program's reports: one for each report that gives the time.
 
     Args:
@@ -80,12 +83,11 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     ]
 
 
-def _counted(report: Report) -> FilePage:
-    nothing = pl.DataFrame()
-    return FilePage(summarize_counters(report), [report.meta], {}, [], None, nothing, nothing, {})
+def _counted(report: Report) -> FilePage[Pages]:
+    return FilePage(summarize_counters(report), [report.meta], [])
 
 
-def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Meta], most: int) -> FilePage:
+def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Meta], most: int) -> FilePage[Pages]:
     whole = summarize(report)
     reasons = whole.cannot_tell | whole.not_recorded
     try:
@@ -95,8 +97,7 @@ def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Me
     return FilePage(
         shown,
         [report.meta, *others],
-        whole.tables,
-        whole.findings,
+        [(table, whole.tables[table.name]) for table in TABLES if table.name in whole.tables],
         drawn,
         _iterations(report),
         durations(report) if drawn else pl.DataFrame(),

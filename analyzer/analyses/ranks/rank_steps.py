@@ -50,7 +50,7 @@ def rank_steps(job: Job) -> pl.DataFrame:
         rank, step, kind, start_ns, ns, busy_ns, compute_ns, wait_ns, transfer_ns, unmatched_ns, late_ns, cause,
         cause_ns, cost_ns.
     """
-    own = _offsets(job).select("member", "rank", "offset_ns")
+    own = offsets(job).select("member", "rank", "offset_ns")
     steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
     exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
     steps = steps.join(exposed, on=["member", "index"], how="left")
@@ -69,7 +69,7 @@ def rank_steps(job: Job) -> pl.DataFrame:
     return TABLE.select(told.sort("step", "rank"))
 
 
-def _offsets(job: Job) -> pl.DataFrame:
+def offsets(job: Job) -> pl.DataFrame:
     """The ranks with the mean offset of their clock."""
     means = job.clocks.table.group_by("clock").agg(offset_ns=pl.col("offset_ns").mean().cast(pl.Int64))
     return job.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))

@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
-from kanalyze.analyses.page import time_page
 from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
@@ -27,7 +26,9 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
+    from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.renderers.page.time import First, Ledger, Page
+    from kanalyze.renderers.text.grid import Section
     from kanalyze.report import Meta
     from kanalyze.schema import Table
 
@@ -56,6 +57,11 @@ _TITLES: Final = {
     "occupancy": "Occupancy",
     "ledger": "Ledger",
     "health": "Health of the recording",
+    "ranks": "Ranks",
+    "collective_summary": "Collectives by kind, group and size",
+    "rank_steps": "Steps of each rank",
+    "collectives": "Collectives",
+    "clocks": "Clocks",
 }
 #: Tables that are shown with the longest time first, which have another order of their own.
 _BY_TIME: Final = ("culprits",)
@@ -63,11 +69,12 @@ _BY_TIME: Final = ("culprits",)
 #: What is no table: told where it is missing.
 _DRAWN: Final = ("timeline",)
 
-_DECLARED: Final = {table.name: table for table in time_page.TABLES}
-
 #: Height of the picture of iterations, and of what can be seen in it.
 _HIGH: Final = 120
 _VISIBLE: Final = 0.05
+
+#: A rank that is late by this part of a step is marked.
+_LATE: Final = 0.02
 
 
 class Cell(NamedTuple):
@@ -98,7 +105,7 @@ class Listed(NamedTuple):
     rows: list[list[Cell]]
 
 
-def document(found: FilePage) -> str:
+def document(found: FilePage[Shown]) -> str:
     """The HTML report as text: one file, which needs nothing else."""
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
@@ -123,6 +130,8 @@ def document(found: FilePage) -> str:
             ],
             timeline=_timeline(found.timeline) if found.timeline else None,
             iterations=_iterations(found.iterations),
+            waiting=_waiting(found.rank_steps),
+            sections=[_section(section, names) for section in page.sections] if not tables else [],
             tables=tables,
             chapters=page.chapters,
             recorded=[*_recorded(found.metas)],
@@ -158,11 +167,12 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _contents(found: FilePage, page: Page, tables: Sequence[Listed]) -> list[tuple[str, str]]:
+def _contents(found: FilePage[Shown], page: Page, tables: Sequence[Listed]) -> list[tuple[str, str]]:
     """Links to the parts of the file."""
     parts = [("first", "What to do first")] if page.first else []
     parts += [("timeline", "Timeline")] if found.timeline else []
     parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
+    parts += [("waiting-picture", "Waiting")] if not found.rank_steps.is_empty() else []
     return [*parts, *((table.name, table.title) for table in tables), ("recorded", "How it was recorded")]
 
 
@@ -181,7 +191,7 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
     return ledger._asdict() | {"title": ledger.title.capitalize(), "pieces": pieces}
 
 
-def _first(one: First, found: FilePage, names: dict[str, str], tables: set[str]) -> dict[str, Any]:
+def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: set[str]) -> dict[str, Any]:
     finding = one.finding
     return {
         "worth": one.worth,
@@ -196,7 +206,7 @@ def _first(one: First, found: FilePage, names: dict[str, str], tables: set[str])
     }
 
 
-def _window(found: FilePage) -> str:
+def _window(found: FilePage[Shown]) -> str:
     """The first steady iteration, as times of the timeline; empty where there is none."""
     if found.timeline is None or found.iterations.is_empty():
         return ""
@@ -253,14 +263,49 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": max(rows.height, 20) * 10}
 
 
-def _tables(found: FilePage) -> Iterator[Listed]:
-    """The tables that have rows, in the page's order."""
-    for name, title in _TITLES.items():
-        frame = found.tables.get(name)
-        if frame is not None and not frame.is_empty():
-            bars = found.durations if name == "hot_kernels" else None
-            order = frame.sort("ns", descending=True, maintain_order=True) if name in _BY_TIME else frame
-            yield _listed(_DECLARED[name], title, order, bars)
+def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
+    """The steps of each rank as a grid: the share of each that the rank waited for others."""
+    if steps.is_empty():
+        return None
+    ranks, numbers = (steps.get_column(name).unique().sort().to_list() for name in ("rank", "step"))
+    rows, columns = ({one: place for place, one in enumerate(ones)} for ones in (ranks, numbers))
+    cells = [
+        {
+            "x": columns[row["step"]] * 10,
+            "y": rows[row["rank"]] * 10,
+            "full": f"{min(row['wait_ns'] / max(row['ns'], 1), 1):.3f}",
+            "late": row["late_ns"] > _LATE * row["ns"],
+            "text": f"rank {row['rank']}, step {row['step']}: waits {units.time(row['wait_ns'])} of "
+            f"{units.time(row['ns'])}, late by {units.time(row['late_ns'])}",
+        }
+        for row in steps.iter_rows(named=True)
+    ]
+    remark = f"{len(ranks)} ranks by {len(numbers)} steps; the fuller, the longer it waits in the step; framed: late"
+    return {"cells": cells, "width": len(numbers) * 10, "height": len(ranks) * 10, "remark": remark, "ranks": ranks}
+
+
+def _section(section: Section, names: Mapping[str, str]) -> dict[str, Any]:
+    """A section of the page as a plain table."""
+    grid = section.grid
+    rows = [(*row[:-1], names.get(row[-1], row[-1])) if grid.named else row for row in grid.rows]
+    return {
+        "title": section.plain_title,
+        "remark": section.remark,
+        "heads": grid.heads,
+        "rows": rows,
+        "foot": section.foot,
+    }
+
+
+def _tables(found: FilePage[Shown]) -> Iterator[Listed]:
+    """The tables that have rows, those with a title first, in the order of titles."""
+    order = {name: place for place, name in enumerate(_TITLES)}
+    for table, frame in sorted(found.tables, key=lambda one: order.get(one[0].name, len(order))):
+        if frame.is_empty():
+            continue
+        bars = found.durations if table.name == "hot_kernels" else None
+        rows = frame.sort("ns", descending=True, maintain_order=True) if table.name in _BY_TIME else frame
+        yield _listed(table, _TITLES.get(table.name, table.purpose), rows, bars)
 
 
 def _listed(table: Table, title: str, frame: pl.DataFrame, durations: pl.DataFrame | None) -> Listed:

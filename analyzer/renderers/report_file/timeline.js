@@ -129,11 +129,12 @@ const timeline = (() => {
         if (!groups.has(counter.group)) groups.set(counter.group, []);
         groups.get(counter.group).push({ ...counter, kind: "counter", lanes: [] });
       }
-      const rows = [];
+      const rows = [], several = tracks.filter((track) => track.kind === "ledger").length > 1;
       for (const [group, own] of groups) {
         rows.push({ kind: "group", label: group, group, tracks: own });
         rows.push(...own);
-        if (own.every((track) => track.kind === "overhead")) this.folded.add(group);
+        const host = !own.some((track) => ["ledger", "stream", "iteration", "counter"].includes(track.kind));
+        if (own.every((track) => track.kind === "overhead") || (several && host)) this.folded.add(group);
       }
       return rows;
     }

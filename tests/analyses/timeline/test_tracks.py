@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.timeline._lanes import MOST, lanes_of_events
+from kanalyze.analyses.timeline._ranks import on_one_clock
 from kanalyze.analyses.timeline._reduced import reduced
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
@@ -116,3 +117,21 @@ def test_real_reports_whatever_may_be_drawn(name, most):
     assert found.events.height <= max(2 * most, 256 * found.events.select("track", "lane", "tone").n_unique())
     for _, lane in found.events.filter(~pl.col("several")).group_by("track", "lane"):
         assert (lane["start"].shift(-1) >= lane["end"]).drop_nulls().all()
+
+
+def test_ranks_on_one_clock_keep_their_events_and_launches():
+    events = [call("cudaLaunchKernel_v7000", 3, 5, correlation=4), kernel(8, 12, correlation=4)]
+    one, other = timeline(report(events), 100), timeline(report([*events, nvtx("step", 0, 40)]), 100)
+    found = on_one_clock([("rank 0", 0, one), ("rank 1", 1000, other)])
+    assert (found.start_ns, found.end_ns) == (one.start_ns, other.end_ns + 1000)
+    assert [track.group for track in found.tracks] == [
+        *(f"rank 0, {track.group}" for track in one.tracks),
+        *(f"rank 1, {track.group}" for track in other.tracks),
+    ]
+    assert found.events.height == one.events.height + other.events.height == found.recorded
+    later = found.events.tail(other.events.height)
+    assert (later["start"] - 1000).to_list() == other.events["start"].to_list()
+    for own in found.events.drop_nulls("launch").iter_rows(named=True):
+        launch = found.events.row(own["launch"], named=True)
+        assert launch["name"] == "cudaLaunchKernel"
+        assert found.tracks[launch["track"]].group.split(",")[0] == found.tracks[own["track"]].group.split(",")[0]
