@@ -126,7 +126,8 @@ def _write_trace(path: Path, where: Where, form: str, output: Path) -> None:
     )
     further = sum(track.lane > 0 for track in found.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""
-    told = f"{plural(found.slices.height, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
+    events = found.slices.height - found.slices.get_column("event_id").null_count()
+    told = f"{plural(events, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
     print_message(outlets.line(f"kanalyze: {told}"))
 
 

@@ -1,4 +1,4 @@
-"""All events of a report as slices on tracks: streams and host threads, what of it is a launch, and counters."""
+"""All events of a report as slices on tracks, the ledger and the iterations beside them, and counters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import recorded
 from kanalyze.analyses.host._launching_call import launch_rows
+from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, steps
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.slices._nested_lanes import lanes
+from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
 from kanalyze.columns.lookup import gathered
+from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS
 
 if TYPE_CHECKING:
@@ -22,13 +25,19 @@ if TYPE_CHECKING:
 #: What a track is of, as its events have it.
 _PLACE: Final = ("device", "stream", "process_id", "thread_id", "of")
 
+#: Tracks of what is no event of the report.
+LEDGER: Final = "ledger"
+ITERATIONS: Final = "iterations"
+
+_KIND: Final = pl.Enum([*KINDS, LEDGER, ITERATIONS])
+
 _UNNAMED: Final = "(no name)"
 
 
 class Track(NamedTuple):
     """A track: where its slices ran, what they are, and its lane among those of one place.
 
-    `of` is ``thread``, ``stream``, or the kind of events that are on neither.
+    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, or the kind of events that are on neither.
     """
 
     process: int | None
@@ -67,7 +76,8 @@ class Slices(NamedTuple):
         tracks: The tracks; of those of one place the first lane comes first.
         slices: By track, start and, of equal ones, the latest end: track (index), start, end, name, kind, event_id,
             launch_id (event_id of the call that launched it), `open` (whether it was never closed, so that it ends
-            where the recording does).
+            where the recording does). Slices of the ledger and of iterations have no event_id; a slice of the ledger is
+            named for its bucket, and has those of its culprits inside.
         counters: Quantities over time.
     """
 
@@ -84,9 +94,13 @@ def slices(report: Report) -> Slices:
         CannotTellError: The report has no times, or no events.
     """
     require(report, "slices", *KINDS)
-    events = pl.concat([_events(report, kind) for kind in report.kinds])
+    parts = [*(_events(report, kind) for kind in report.kinds), _iterations(report)]
+    if {*DEVICE_KINDS}.intersection(report.kinds):
+        parts.append(_ledger(report))
+    events = pl.concat(parts)
     order = ("place", "start", "end")
-    places = events.select(_PLACE).unique().sort(*_PLACE, nulls_last=True).with_row_index("place")
+    first = ("device", pl.col("of") != LEDGER, *_PLACE)
+    places = events.select(_PLACE).unique().sort(*first, nulls_last=True).with_row_index("place")
     line = events.join(places, on=_PLACE, how="left", nulls_equal=True).sort(
         *order, descending=[False, False, True], maintain_order=True
     )
@@ -120,7 +134,7 @@ def _events(report: Report, kind: str) -> pl.DataFrame:
     of = pl.when(hosted).then(pl.lit("thread")).otherwise(pl.lit("stream" if kind in DEVICE_KINDS else kind))
     return events.select(
         "event_id",
-        "kind",
+        pl.col("kind").cast(_KIND),
         pl.col("name").cast(pl.String).fill_null(_UNNAMED),
         start.alias("start"),
         pl.max_horizontal(start, pl.when(dur.is_null()).then(last).otherwise(start + dur)).alias("end"),
@@ -130,6 +144,40 @@ def _events(report: Report, kind: str) -> pl.DataFrame:
         *(pl.when(~hosted).then(name).alias(name) for name in ("device", "stream")),
         of.alias("of"),
     )
+
+
+def _ledger(report: Report) -> pl.DataFrame:
+    """The ledger of each device: a slice for each time of one bucket, and in it those of its culprits."""
+    pieces = ledger_pieces(report).filter(pl.col("end") > pl.col("start"))
+    same = [pl.col(name).eq(pl.col(name).shift(1)) for name in ("device", "bucket")]
+    goes_on = pl.all_horizontal(*same, pl.col("start") == pl.col("end").shift(1)).fill_null(value=False)
+    runs = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True).agg(
+        pl.col("device", "bucket", "start").first(), pl.col("end").last()
+    )
+    culprits = pieces.drop_nulls("culprit").select("device", "start", "end", name=pl.col("culprit").cast(pl.String))
+    buckets = runs.select("device", "start", "end", name=pl.col("bucket").cast(pl.String))
+    return _beside(pl.concat([buckets, culprits]), LEDGER)
+
+
+def _iterations(report: Report) -> pl.DataFrame:
+    """The iterations, each named and numbered; none where the report cannot tell."""
+    try:
+        found = iterations(report)
+    except CannotTellError:
+        return _beside(pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "name": pl.String}), ITERATIONS)
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    named = pl.format("{} {}", "name", "index")
+    return _beside(found.select("process_id", start="start_ns", end=end, name=named), ITERATIONS)
+
+
+def _beside(found: pl.DataFrame, of: str) -> pl.DataFrame:
+    """Slices that are no events, on tracks of their own: the columns of :func:`_events`."""
+    given = {"name": pl.String, "start": pl.Int64, "end": pl.Int64}
+    ids = dict.fromkeys(("event_id", "process_id", "thread_id", "device", "stream"), pl.Int64)
+    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in ids.items() if name not in found.columns]
+    told = [pl.lit(of, dtype=_KIND).alias("kind"), pl.lit(value=False).alias("open"), pl.lit(of).alias("of")]
+    order = ("event_id", "kind", *given, "open", "process_id", "thread_id", "device", "stream", "of")
+    return found.with_columns(*missing, *told).select(order)
 
 
 def _launches(report: Report) -> pl.DataFrame:
