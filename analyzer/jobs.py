@@ -12,6 +12,7 @@ from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.rank_steps import offsets
+from kanalyze.analyses.slices.slices import of_ranks, slices
 from kanalyze.analyses.timeline._ranks import on_one_clock
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import KanalyzeError, NoJobError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.slices.slices import Slices
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.readers import Progress
     from kanalyze.readers.capture.runs import Run
@@ -127,21 +129,12 @@ def file_page_of_job(given: Sequence[Path], asked: Asked, most: int) -> FilePage
         KanalyzeError: As :func:`job`.
     """
     found = job(given, asked)
-    shifts = {
-        row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns
-        for row in offsets(found).iter_rows(named=True)
-    }
-    wanted = _drawn(found)
+    shifts, wanted = _shifts(found), _drawn(found)
     metas: list[Meta] = []
     drawn: dict[int, Timeline] = {}
-    for run in (run for path in given for run in _runs_at(path, asked)):
-        if wanted == {*drawn}:
-            break
-        with run.opened() as report:
-            rank = report.meta.rank
-            if rank is not None and rank in wanted and rank not in drawn:
-                metas.append(report.meta)
-                drawn[rank] = timeline(report, most // len(wanted))
+    for rank, report in _of_ranks(given, asked, wanted):
+        metas.append(report.meta)
+        drawn[rank] = timeline(report, most // len(wanted))
     together = [(f"rank {rank}", shifts[rank], drawn[rank]) for rank in sorted(drawn)]
     declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
     return FilePage(
@@ -151,6 +144,42 @@ def file_page_of_job(given: Sequence[Path], asked: Asked, most: int) -> FilePage
         on_one_clock(together) if together else None,
         rank_steps=found.table("rank_steps"),
     )
+
+
+def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
+    """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
+
+    Args:
+        given: Reports of its ranks, folders of them, or captures.
+        asked: How they are read.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: As :func:`job`.
+    """
+    found = job(given, asked)
+    shifts = _shifts(found)
+    made = {rank: slices(report) for rank, report in _of_ranks(given, asked, {*shifts})}
+    return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
+
+
+def _shifts(found: Job) -> dict[int, int]:
+    """By how much the times of each rank are moved to be on the clock of the job."""
+    rows = offsets(found).iter_rows(named=True)
+    return {row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns for row in rows}
+
+
+def _of_ranks(given: Sequence[Path], asked: Asked, wanted: set[int]) -> Iterator[tuple[int, Report]]:
+    """Each of the wanted ranks with its report, which is open until the next."""
+    missing = {*wanted}
+    for run in (run for path in given for run in _runs_at(path, asked)):
+        if not missing:
+            break
+        with run.opened() as report:
+            rank = report.meta.rank
+            if rank is not None and rank in missing:
+                missing.remove(rank)
+                yield rank, report
 
 
 def _drawn(found: Job) -> set[int]:

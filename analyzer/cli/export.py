@@ -9,12 +9,13 @@ import click
 
 from kanalyze import outlets
 from kanalyze.cli import _complete
-from kanalyze.cli._answers import Opened, rows_of
+from kanalyze.cli._answers import Opened, expanded, rows_of
 from kanalyze.cli._options import (
     Where,
     closed_at_end,
     in_one_thread_if_small,
     part,
+    print_left_out,
     progress_shown,
     reports_argument,
     scope,
@@ -26,6 +27,8 @@ from kanalyze.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from kanalyze.analyses.slices.slices import Slices
 
 #: Forms that are a folder of tables, and those that are a file of one report.
 _TABLES: Final = ("parquet", "arrow", "csv")
@@ -67,17 +70,15 @@ def export(  # noqa: PLR0913 - a click command has a parameter per option
     parquet, arrow, csv: a folder with a file for each table, named as `kanalyze tables` lists them, and `tables.json`
     with units, meanings, and the reason for each table that the reports cannot give.
 
-    perfetto: a trace for https://ui.perfetto.dev, of one report.
+    perfetto: a trace for https://ui.perfetto.dev, of one report, or of the ranks of one job on one clock.
 
-    speedscope: a file for https://www.speedscope.app, with the stacks of each host thread and stream of one report.
+    speedscope: the same for https://www.speedscope.app, with the stacks of each host thread and stream.
     """
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
     if form in _TRACES:
         if tables is not None:
             raise click.UsageError(f"--tables is for {', '.join(_TABLES)}.")
-        if len(reports) > 1:
-            raise click.UsageError(f"--to {form} takes one report.")
-        _write_trace(reports[0], where, form, output)
+        _write_trace(reports, where, form, output)
         return
     _write_tables(reports, where, form, tables, output)
 
@@ -109,18 +110,40 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     _say(len(chosen) - len(missing), missing, opened, output / CONTENTS)
 
 
-def _write_trace(path: Path, where: Where, form: str, output: Path) -> None:
-    """Writes all events of a report as slices on tracks."""
+def _slices(reports: Sequence[Path], where: Where) -> Slices:
+    """The events of a report, or of the ranks of a job."""
     from kanalyze.readers import read  # noqa: PLC0415 - polars takes longer to import than click to say --help
 
-    refuse_overwriting(path, output)
+    if (given := len(expanded(reports))) > 1:
+        if any(value is not None for value in part(where).values()):
+            message = "the ranks of a job are written whole; give one of their reports for a part of it."
+            raise click.UsageError(message)
+        from kanalyze.jobs import Asked, slices_of_job  # noqa: PLC0415 - few reports need it
+
+        asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
+        found = slices_of_job(reports, asked)
+        if found is None:
+            message = "no report names its rank: give one report, or those of the ranks of one job."
+            raise click.UsageError(message)
+        if given > (ranks := len({track.rank for track in found.tracks})):
+            told = f"of {plural(given, 'report')} those of {plural(ranks, 'rank')}, the first of each"
+            print_message(f"kanalyze: {told}; the others are left out.")
+        return found
     with sparing_memory():
-        whole = closed_at_end(read(path, progress_shown(), cache=not where["no_cache"]))
+        whole = closed_at_end(read(reports[0], progress_shown(), cache=not where["no_cache"]))
     from kanalyze.analyses.slices.slices import slices  # noqa: PLC0415 - as above
+
+    return slices(whole.narrow(**part(where)))
+
+
+def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
+    """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
+    for report in reports:
+        refuse_overwriting(report, output)
+    found = _slices(reports, where)
     from kanalyze.renderers.exports import perfetto, speedscope  # noqa: PLC0415 - as above
 
-    found = slices(whole.narrow(**part(where)))
-    name = path.resolve().name
+    name = reports[0].resolve().name
     emit_file(
         lambda file: perfetto.write(found, file) if form == "perfetto" else speedscope.write(found, file, name), output
     )

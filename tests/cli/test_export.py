@@ -116,10 +116,23 @@ def test_traces_are_files_and_say_what_is_in_them(tmp_path):
     assert "1 of them for what overlaps" in ran.error
 
 
+@pytest.mark.slow
+def test_a_trace_of_ranks_says_what_it_leaves_out(tmp_path):
+    ranks = SAMPLES / "ddp_late"
+    ran = run("export", ranks, "--to", "perfetto", "-o", tmp_path / "x")
+    assert (ran.status, "left out" in ran.error) == (0, False)
+    again = tmp_path / "again.json.gz"
+    again.write_bytes((ranks / "rank0.json.gz").read_bytes())
+    ran = run("export", ranks, again, "--to", "perfetto", "-o", tmp_path / "y")
+    assert "of 3 reports those of 2 ranks, the first of each; the others are left out" in ran.error
+
+
 def test_traces_are_of_one_report_with_times(tmp_path):
     ran = run("export", ADD, ADD_UM, "--to", "perfetto", "-o", tmp_path / "x")
-    assert ran.status == 2
-    assert "takes one report" in ran.error
+    assert (ran.status, "no report names its rank" in ran.error) == (2, True)
+    ranks = SAMPLES / "ddp_late"
+    ran = run("export", ranks, "--window", "+1ms..", "--to", "perfetto", "-o", tmp_path / "x")
+    assert (ran.status, "written whole" in ran.error) == (2, True)
     ran = run("export", ADD, "--to", "perfetto", "--tables", "kernels", "-o", tmp_path / "x")
     assert ran.status == 2
     assert "--tables is for parquet, arrow, csv" in ran.error

@@ -18,7 +18,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kanalyze.report import Report
 
@@ -35,7 +35,7 @@ _UNNAMED: Final = "(no name)"
 
 
 class Track(NamedTuple):
-    """A track: where its slices ran, what they are, and its lane among those of one place.
+    """A track: where its slices ran, what they are, its lane among those of one place, and of several ranks its rank.
 
     `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, or the kind of events that are on neither.
     """
@@ -46,6 +46,7 @@ class Track(NamedTuple):
     stream: int | None
     of: str
     lane: int
+    rank: int | None = None
 
     @property
     def label(self) -> str:
@@ -66,22 +67,23 @@ class Counter(NamedTuple):
     label: str
     unit: str
     points: pl.DataFrame
+    rank: int | None = None
 
 
 class Slices(NamedTuple):
     """Events as slices on tracks. Times are nanoseconds in the report's own origin.
 
     Attributes:
-        processes: Names of the processes, by id.
+        processes: Names of the processes, by rank (None of one report) and id.
         tracks: The tracks; of those of one place the first lane comes first.
         slices: By track, start and, of equal ones, the latest end: track (index), start, end, name, kind, event_id,
-            launch_id (event_id of the call that launched it), `open` (whether it was never closed, so that it ends
+            launch (row of the call that launched it), `open` (whether it was never closed, so that it ends
             where the recording does). Slices of the ledger and of iterations have no event_id; a slice of the ledger is
             named for its bucket, and has those of its culprits inside.
         counters: Quantities over time.
     """
 
-    processes: dict[int, str]
+    processes: dict[tuple[int | None, int], str]
     tracks: list[Track]
     slices: pl.DataFrame
     counters: list[Counter]
@@ -108,18 +110,37 @@ def slices(report: Report) -> Slices:
     keys = line.select("place", "lane").unique().sort("place", "lane").with_row_index("track")
     line = line.join(keys, on=["place", "lane"], how="left", maintain_order="left")
     line = line.sort("track", maintain_order=True)
-    launched = line.join(_launches(report), on="event_id", how="left", maintain_order="left")
+    launched = line.join(_launches(report, line), on="event_id", how="left", maintain_order="left")
     rows = keys.join(places, on="place", how="left", maintain_order="left").iter_rows(named=True)
     tracks = [
         Track(row["process_id"], row["thread_id"], row["device"], row["stream"], row["of"], row["lane"]) for row in rows
     ]
     known = report.processes.select("process_id", "name").drop_nulls().unique("process_id", keep="first")
     return Slices(
-        dict(known.iter_rows()),
+        {(None, process): name for process, name in known.iter_rows()},
         tracks,
-        launched.select("track", "start", "end", "name", "kind", "event_id", "launch_id", "open"),
+        launched.select("track", "start", "end", "name", "kind", "event_id", "launch", "open"),
         [*_memory(report)],
     )
+
+
+def of_ranks(parts: Sequence[tuple[int, int, Slices]]) -> Slices:
+    """The slices of several ranks as one; of each its rank, by how much its times are moved (ns), and its slices."""
+    processes: dict[tuple[int | None, int], str] = {}
+    tracks: list[Track] = []
+    counters: list[Counter] = []
+    frames: list[pl.DataFrame] = []
+    rows = 0
+    for rank, moved_ns, own in parts:
+        shift = pl.lit(moved_ns, dtype=pl.Int64)
+        placed = (pl.col("track") + len(tracks), pl.col("launch") + rows, pl.col("start", "end") + shift)
+        frames.append(own.slices.with_columns(*placed))
+        rows += own.slices.height
+        processes |= {(rank, process): name for (_, process), name in own.processes.items()}
+        tracks += [track._replace(rank=rank) for track in own.tracks]
+        moved = [(one, one.points.with_columns(pl.col("t_ns") + shift)) for one in own.counters]
+        counters += [one._replace(rank=rank, points=points) for one, points in moved]
+    return Slices(processes, tracks, pl.concat(frames), counters)
 
 
 def _events(report: Report, kind: str) -> pl.DataFrame:
@@ -180,10 +201,12 @@ def _beside(found: pl.DataFrame, of: str) -> pl.DataFrame:
     return found.with_columns(*missing, *told).select(order)
 
 
-def _launches(report: Report) -> pl.DataFrame:
-    """The call that launched each operation: event_id and launch_id, without operations that have none."""
+def _launches(report: Report, line: pl.DataFrame) -> pl.DataFrame:
+    """The row in `line` of the call that launched each operation: event_id and launch, without those that have none."""
     calls = gathered(report.kind("api").get_column("event_id"), launch_rows(report))
-    return recorded(report).with_columns(calls.alias("launch_id")).drop_nulls()
+    launched = recorded(report).with_columns(calls.alias("call_id")).drop_nulls()
+    rows = line.select(call_id="event_id", launch=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
+    return launched.join(rows, on="call_id", how="inner").select("event_id", "launch")
 
 
 def _memory(report: Report) -> Iterator[Counter]:

@@ -100,7 +100,10 @@ class _Tracks:
         self.descriptors: list[bytes] = []
         self._uuids: dict[object, int] = {}
         self._names = trace.processes
-        self._several = len({track.process for track in trace.tracks} - {None}) > 1
+        ranks = {track.rank for track in trace.tracks}
+        self._several = any(
+            len({one.process for one in trace.tracks if one.rank == rank} - {None}) > 1 for rank in ranks
+        )
         self.of_slices = [self._of_track(track, rank) for rank, track in enumerate(trace.tracks)]
         self.of_counters = [self._of_counter(counter) for counter in trace.counters]
 
@@ -110,19 +113,22 @@ class _Tracks:
         self.descriptors.append(number(1, uuid) + above + body)
         return uuid
 
-    def _process(self, process: int | None) -> int:
-        """The track of a process; one without a number that Perfetto can hold has a name alone."""
-        key = ("process", process)
+    def _process(self, process: int | None, rank: int | None) -> int:
+        """The track of a process; one without a number that Perfetto can hold has a name alone.
+
+        So have those of several ranks, which may have one number on two machines.
+        """
+        key = ("process", process, rank)
         if key in self._uuids:
             return self._uuids[key]
-        name = self._names.get(-1 if process is None else process, "process")
-        if process is not None and 0 <= process < _MOST_PID:
+        name = self._names.get((rank, -1 if process is None else process), "process")
+        if process is not None and rank is None and 0 <= process < _MOST_PID:
             return self._new(key, sized(3, number(1, process) + sized(6, name)))
-        return self._new(key, sized(2, f"{name} {'?' if process is None else process}"))
+        return self._new(key, sized(2, f"{_of_rank(rank)}{name} {'?' if process is None else process}"))
 
-    def _gpu(self, device: int) -> int:
-        key = ("gpu", device)
-        return self._uuids.get(key) or self._new(key, sized(2, f"GPU {device}") + _BY_RANK)
+    def _gpu(self, device: int, rank: int | None) -> int:
+        key = ("gpu", device, rank)
+        return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + _BY_RANK)
 
     def _of_track(self, track: Track, rank: int) -> int:
         if track.of == "thread":
@@ -130,23 +136,30 @@ class _Tracks:
         label = track.label
         if track.device is not None and self._several and track.process is not None:
             label = f"{label}, process {track.process}"
-        parent = self._process(track.process) if track.device is None else self._gpu(track.device)
+        rank_of = track.rank
+        parent = self._process(track.process, rank_of) if track.device is None else self._gpu(track.device, rank_of)
         return self._new(track, sized(2, label) + number(12, rank + 1), parent)
 
     def _thread(self, track: Track) -> int:
         """The track of a thread; further lanes of it lie below the first."""
-        parent = self._process(track.process)
+        parent = self._process(track.process, track.rank)
         if track.lane:
             return self._new(track, sized(2, track.label), self._uuids[track._replace(lane=0)])
         pid, tid = track.process, track.thread
-        if pid is None or tid is None or not (0 <= pid < _MOST_PID and 0 <= tid < _MOST_TID):
+        if pid is None or tid is None or track.rank is not None or not (0 <= pid < _MOST_PID and 0 <= tid < _MOST_TID):
             return self._new(track, sized(2, track.label), parent)
         return self._new(track, sized(4, number(1, pid) + number(2, tid) + sized(5, track.label)))
 
     def _of_counter(self, counter: Counter) -> int:
-        parent = self._process(counter.process) if counter.device is None else self._gpu(counter.device)
+        where = (counter.process, counter.rank)
+        parent = self._process(*where) if counter.device is None else self._gpu(counter.device, counter.rank)
         unit = number(3, _UNITS[counter.unit]) if counter.unit in _UNITS else sized(6, counter.unit)
         return self._new(("counter", len(self._uuids)), sized(2, counter.label) + sized(8, unit), parent)
+
+
+def _of_rank(rank: int | None) -> str:
+    """What stands before a name where a trace is of several ranks."""
+    return "" if rank is None else f"rank {rank}, "
 
 
 def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
@@ -305,9 +318,7 @@ def _flows(slices: pl.DataFrame) -> tuple[NDArray[np.uint64], dict[int, list[int
 
     A flow goes from a call to one operation, and has the number of the operation's row, from 1 on.
     """
-    line = slices.select("event_id", "launch_id", row=pl.int_range(pl.len(), dtype=pl.UInt32))
-    calls = line.select("event_id", call="row").drop_nulls()
-    found = line.drop_nulls("launch_id").join(calls, left_on="launch_id", right_on="event_id", how="inner")
+    found = slices.select(call="launch", row=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
     flow = np.zeros(slices.height, dtype=np.uint64)
     rows = found.get_column("row").to_numpy()
     flow[rows] = rows + 1

@@ -48,7 +48,9 @@ def _title(trace: Slices, track: Track) -> str:
     """A track in words, with its device and process."""
     where = [] if track.device is None else [f"GPU {track.device}"]
     if track.process is not None:
-        where.append(f"{trace.processes.get(track.process, 'process')} {track.process}")
+        where.append(f"{trace.processes.get((track.rank, track.process), 'process')} {track.process}")
+    if track.rank is not None:
+        where.append(f"rank {track.rank}")
     return ", ".join([track.label, *where])
 
 

@@ -44,9 +44,10 @@ def test_tracks_are_threads_and_streams(report):
 
 def test_launches_are_calls_of_one_correlation(report):
     known = {row["event_id"]: row for row in report.events.iter_rows(named=True)}
-    launched = slices(report).slices.drop_nulls("launch_id")
+    found = slices(report).slices
+    launched, calls = found.drop_nulls("launch"), found["event_id"]
     assert launched.height > 0
-    for work, call in ((known[work], known[call]) for work, call in launched.select("event_id", "launch_id").rows()):
+    for work, call in ((known[work], known[calls[at]]) for work, at in launched.select("event_id", "launch").rows()):
         assert (work["correlation_id"], work["process_id"]) == (call["correlation_id"], call["process_id"])
         assert (work["device"] is None, call["kind"]) == (False, "api")
 

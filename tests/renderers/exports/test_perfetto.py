@@ -12,6 +12,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 import kanalyze
 from kanalyze.analyses.slices._nested_lanes import lanes
 from kanalyze.analyses.slices.slices import Counter, Slices, Track, slices
+from kanalyze.jobs import Asked, slices_of_job
 from kanalyze.renderers.exports import perfetto
 from support.command import REPORTS, SAMPLES
 
@@ -23,7 +24,7 @@ SCHEMA = {
     "name": pl.String,
     "kind": pl.String,
     "event_id": pl.Int64,
-    "launch_id": pl.Int64,
+    "launch": pl.UInt32,
     "open": pl.Boolean,
 }
 
@@ -86,7 +87,8 @@ def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
     columns = ("start", "end", "name", "kind", "event_id")
     expected = trace.slices.select(columns).with_columns(pl.col("name", "kind").cast(pl.String)).rows()
     assert Count(row[1:] for row in played.slices) == Count(expected)
-    launched = trace.slices.drop_nulls("launch_id").select("event_id", "launch_id").rows()
+    calls = trace.slices.get_column("event_id")
+    launched = [(work, calls[at]) for work, at in trace.slices.drop_nulls("launch").select("event_id", "launch").rows()]
     assert sorted(map(sorted, played.flows.values())) == sorted(map(sorted, launched))
     points = [(one.label, *point) for one in trace.counters for point in one.points.rows()]
     assert sorted(played.points) == sorted(points)
@@ -131,8 +133,10 @@ def test_made_up_slices_come_back(rows, points):
     tracks = [Track(7, number, None, None, "thread", lane) for _, number, lane in keys.iter_rows()]
     line = line.join(keys, on=["track", "lane"], maintain_order="left").with_columns(track="at")
     line = line.sort("track", maintain_order=True).select(*SCHEMA)
+    at = {event: row for row, event in enumerate(line["event_id"])}
+    line = line.with_columns(pl.Series("launch", [at.get(call) for call in line["launch"]], dtype=pl.UInt32))
     counter = pl.DataFrame(sorted(points), schema={"t_ns": pl.Int64, "value": pl.Int64}, orient="row")
-    played = Played(decoded(Slices({7: "it"}, tracks, line, [Counter(7, None, "used", "bytes", counter)])))
+    played = Played(decoded(Slices({(None, 7): "it"}, tracks, line, [Counter(7, None, "used", "bytes", counter)])))
     zero = min([0, *line["start"].to_list()])
     expected = line.select(pl.col("start") - zero, pl.col("end") - zero, "name", "kind", "event_id").rows()
     assert Count(row[1:] for row in played.slices) == Count(expected)
@@ -144,9 +148,25 @@ def test_made_up_slices_come_back(rows, points):
 def test_numbers_that_perfetto_cannot_hold_are_names():
     line = pl.DataFrame([(0, 5, 6, "a", "api", None, None, False)], schema=SCHEMA, orient="row")
     tracks = [Track(1 << 40, 3, None, None, "thread", 0)]
-    played = Played(decoded(Slices({1 << 40: "far"}, tracks, line, [])))
+    played = Played(decoded(Slices({(None, 1 << 40): "far"}, tracks, line, [])))
     assert [track.name for track in played.tracks.values()] == [f"far {1 << 40}", "thread 3"]
     assert played.slices == [(2, 5, 6, "a", "api", None)]
+
+
+def test_ranks_stand_beside_each_other_on_one_clock():
+    job = slices_of_job([SAMPLES / "ddp_late"], Asked())
+    assert job is not None
+    played = Played(decoded(job))
+    assert {track.rank for track in job.tracks} == {0, 1}
+    names = {track.name for track in played.tracks.values()}
+    assert {"rank 0, GPU 0", "rank 1, GPU 1"} <= names or {"rank 0, GPU 0", "rank 1, GPU 0"} <= names
+    assert not any(track.HasField("process") or track.HasField("thread") for track in played.tracks.values())
+    assert Count(row[3] for row in played.slices) == Count(job.slices["name"])
+    assert all(len(both) == 2 for both in played.flows.values())
+    alone = slices(kanalyze.read(SAMPLES / "ddp_late" / "rank1.json.gz")).slices
+    own = {at for at, track in enumerate(job.tracks) if track.rank == 1}
+    moved = job.slices.filter(pl.col("track").is_in([*own]))["start"] - alone["start"]
+    assert moved.n_unique() == 1
 
 
 def test_chunks_are_put_together(monkeypatch):
