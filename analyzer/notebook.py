@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 import polars as pl
 
-from kanalyze import catalog, jobs, outlets, readers, reducing, sides
+from kanalyze import catalog, jobs, outlets, queries, readers, reducing, sides
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
@@ -327,6 +327,20 @@ def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
     """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
     _refuse_others("overview", (report,), several=False)
     return NotebookOverview(**vars(overview_page.overview(report, whole=whole)))
+
+
+def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> NotebookTable:
+    """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze tables`` lists.
+
+    Of several reports each table has the rows of all, with a first column `report`.
+
+    Raises:
+        UnknownNameError: There is no such table.
+        CannotTellError: A report does not hold what a table needs.
+        SqlError: The statement is no SQL that polars understands.
+    """
+    _refuse_others("sql", report if isinstance(report, list | tuple) else [report], several=False)
+    return NotebookTable(queries.sql(report, statement, **where))
 
 
 def compare(  # noqa: PLR0913 - the options of the command

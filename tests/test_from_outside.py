@@ -17,7 +17,7 @@ from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
 NO_TABLES = (
     *("Comparison", "KanalyzeError", "Overview", "Report", "Summary", "Verdict", "Window"),
-    *("compare", "overview", "ranks", "read", "read_all", "reduce", "summarize"),
+    *("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize"),
 )
 TABLES = [name for name in kanalyze.__all__ if name not in NO_TABLES]
 
@@ -184,6 +184,12 @@ def test_several_reports_are_not_a_list(name):
         getattr(kanalyze, name)(reports)
     with pytest.raises(TypeError, match="not a path"):
         getattr(kanalyze, name)(reports[0], "run.nsys-rep")
+
+
+@pytest.mark.parametrize("given", ["run.nsys-rep", [Path("run.nsys-rep")], pl.DataFrame()])
+def test_a_statement_is_about_reports(given):
+    with pytest.raises(TypeError, match=r"kanalyze.sql takes a report, "):
+        kanalyze.sql(given, "SELECT 1 AS one")
 
 
 def test_the_page_of_nothing_says_what_to_pass():
