@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
     from kanalyze.report import Where as Part
 
-#: Reports of fewer bytes are read and looked at in one thread (benchmarks/); of those in NVIDIA's own format, and of
-#: compressed ones, ten times as much is made.
+#: In reports of fewer bytes doubts are looked for in all of it; of those in NVIDIA's own format, and of compressed
+#: ones, ten times as much is made.
 _SMALL_BYTES: Final = 1 << 21
+
+#: Reports of fewer bytes are worked on in threads of ours alone, without those of polars (benchmarks/).
+_ONE_THREAD_BYTES: Final = 1 << 25
 
 #: Key of whether doubts about a report are looked for in all of it, in the command's context.
 _EVERYTHING: Final = "kanalyze.everything"
@@ -74,7 +77,7 @@ def reports_argument(command: F) -> F:
 
 
 def in_one_thread_if_small(command: F) -> F:
-    """Decorator of commands that read reports: small reports are worked on in one thread.
+    """Decorator of commands that read reports: all but large reports are worked on without polars' threads.
 
     Doubts about the reports are printed at the end.
     """
@@ -82,10 +85,11 @@ def in_one_thread_if_small(command: F) -> F:
     @wraps(command)
     def chosen(*arguments: object, **options: object) -> object:
         paths = cast("Sequence[Path]", options.get("reports") or [options["report"]])
-        small = sum(map(_bytes, paths)) < _SMALL_BYTES
+        size = sum(map(_bytes, paths))
+        small = size < _SMALL_BYTES
         click.get_current_context().meta[_EVERYTHING] = small
         work = partial(_with_doubts, partial(command, *arguments, **options), everything=small)
-        if not small:
+        if size >= _ONE_THREAD_BYTES:
             return work()
         with sparing_memory():
             from kanalyze.machinery.one_thread import in_one_thread  # noqa: PLC0415 - --help need not import polars
@@ -111,7 +115,7 @@ def print_doubts_early() -> None:
 
 
 def _bytes(report: Path) -> int:
-    """Size of a file or of a folder's files in bytes, capped where it is no longer small.
+    """Size of a file or of a folder's files in bytes, capped where it is large.
 
     0 where it is unknown; the reader raises the error.
     """
@@ -120,8 +124,8 @@ def _bytes(report: Path) -> int:
         total = 0
         for number, file in enumerate(files):
             total += file.stat().st_size
-            if total >= _SMALL_BYTES or number > _MANY_FILES:
-                return _SMALL_BYTES
+            if total >= _ONE_THREAD_BYTES or number > _MANY_FILES:
+                return _ONE_THREAD_BYTES
     except (OSError, ValueError):
         return 0
     return total

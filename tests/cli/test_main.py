@@ -166,7 +166,7 @@ class Watch:
         if name == "polars":
             sys.exit(40 if "_RJEM_MALLOC_CONF" in os.environ else 41)
 sys.meta_path.insert(0, Watch())
-_options._SMALL_BYTES = 0
+_options._ONE_THREAD_BYTES = 0
 """
 SQUARE = SAMPLES / "square"
 

@@ -87,10 +87,10 @@ def test_where_polars_calls_nothing_the_work_is_done_all_the_same(monkeypatch):
 
 @pytest.mark.parametrize("reports", [["add/nsys.sqlite"], ["add"], ["add/nsys.sqlite", "cdist/torch.json.gz"]])
 @pytest.mark.parametrize("more", [0, 1])
-def test_commands_work_in_one_thread_where_all_reports_together_are_small(monkeypatch, reports, more):
+def test_commands_work_in_one_thread_unless_all_reports_together_are_large(monkeypatch, reports, more):
     paths, asked = [SAMPLES / name for name in reports], []
     files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
-    monkeypatch.setattr(_options, "_SMALL_BYTES", sum(file.stat().st_size for file in files) + more)
+    monkeypatch.setattr(_options, "_ONE_THREAD_BYTES", sum(file.stat().st_size for file in files) + more)
     monkeypatch.setattr(one_thread, "in_one_thread", lambda work: asked.append(work) or work())
     assert run("summarize", *paths).status == 0
     assert len(asked) == more

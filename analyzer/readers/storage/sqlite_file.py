@@ -19,6 +19,7 @@ from weakref import finalize
 import polars as pl
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
+from kanalyze.machinery.memory import one_blas_thread
 from kanalyze.readers.shared.regular_files import readable, regular
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ class SqliteFile:
         """Run SQLite's integrity check on a table, once, to find pages that are used twice or misplaced.
 
         SQLite itself skips such pages silently: some rows would appear twice and others not at all. The check takes a
-            twentieth of the time of reading the table. Decoding by pages checks more.
-        the time of reading the table. What is decoded by pages is held to more.
+        twentieth of the time of reading the table. Decoding by pages checks more.
         """
         if table in self._checked:
             return
@@ -167,7 +167,8 @@ class SqliteFile:
         self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> pl.DataFrame | None:
         """As :meth:`integers`, decoded by pages; None where only SQLite can read the table."""
-        from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
+        with one_blas_thread():
+            from kanalyze.readers.storage.sqlite_pages.blocks import read_blocks  # noqa: PLC0415 - imports numpy, for large files only
 
         have = [name for name in columns if name in self.columns(table)]
         missing = [pl.lit(None, dtype=pl.Int64).alias(name) for name in columns if name not in have]

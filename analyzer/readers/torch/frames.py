@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from kanalyze.machinery.memory import give_back
+from kanalyze.machinery.memory import give_back, one_blas_thread
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
 
@@ -142,7 +142,8 @@ def _shifted(codes: array[Any], offset: int) -> array[Any]:
         return codes
     if len(codes) < _MANY >> 8:
         return array(codes.typecode, [code + offset for code in codes])
-    import numpy as np  # noqa: PLC0415 - small traces need not wait for it
+    with one_blas_thread():
+        import numpy as np  # noqa: PLC0415 - small traces need not wait for it
 
     return array(codes.typecode, (np.frombuffer(codes, dtype=np.uint32) + np.uint32(offset)).tobytes())
 
@@ -156,7 +157,8 @@ def _joined(arrays: Sequence[array[Any]]) -> pl.Series:
             whole.extend(one)
         types = {"I": pl.UInt32, "q": pl.Int64, "d": pl.Float64}
         return pl.Series(whole.tolist(), dtype=types[kind])
-    import numpy as np  # noqa: PLC0415 - small traces need not wait for it
+    with one_blas_thread():
+        import numpy as np  # noqa: PLC0415 - small traces need not wait for it
 
     return pl.Series(np.frombuffer(b"".join(arrays), dtype={"I": np.uint32, "q": np.int64, "d": np.float64}[kind]))
 

@@ -42,7 +42,10 @@ class GrownFrame:
 
 
 class _Column:
-    """A growing column: constant as long as all values are equal; then preallocated, or chunked once it has nulls."""
+    """A growing column: constant as long as all values are equal; then preallocated, or chunked once it has nulls.
+
+    One batch stays as it is: most tables consist of one.
+    """
 
     def __init__(self, empty: pl.Series, most_rows: int) -> None:
         self._empty, self._most_rows = empty, most_rows
@@ -79,14 +82,28 @@ class _Column:
         return found.cat.to(pl.Categorical) if self._empty.dtype == pl.Categorical else found
 
     def _put(self, values: pl.Series, at: int) -> None:
-        if not at and (values.dtype.is_integer() or values.dtype == pl.Categorical):
-            self._room = np.empty(self._most_rows, dtype=values.to_physical().slice(0, 0).to_numpy().dtype)
-        if self._room is not None and self._rows <= self._most_rows and not values.has_nulls():
-            self._room[at : at + len(values)] = values.to_physical().to_numpy()
+        """Appends `values` behind the first `at` rows."""
+        fits = self._rows <= self._most_rows and not values.has_nulls()
+        if fits and self._room is None and len(self._parts) == 1 and _roomy(self._parts[0]):
+            first = _numbers(self._parts.pop())
+            self._room = np.empty(self._most_rows, dtype=first.dtype)
+            self._room[:at] = first
+        if fits and self._room is not None:
+            self._room[at : at + len(values)] = _numbers(values)
             return
         if self._room is not None:
-            self._parts, self._room = [self._typed(self._room[:at])] if at else [], None
+            self._parts, self._room = [self._typed(self._room[:at])], None
         self._parts.append(values)
+
+
+def _roomy(values: pl.Series) -> bool:
+    """Whether a column is one of numbers without nulls, which can be put into an array."""
+    return (values.dtype.is_integer() or values.dtype == pl.Categorical) and not values.has_nulls()
+
+
+def _numbers(values: pl.Series) -> npt.NDArray[Any]:
+    """The numbers of a column, those that stand for names included."""
+    return (values if values.dtype.is_integer() else values.to_physical()).to_numpy()
 
 
 def _single_valued(values: pl.Series) -> bool:
