@@ -24,6 +24,8 @@ AFTER_ALL: Final = 1 << 62
 
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
+_NOTHING: Final = pl.Series([0], dtype=pl.Int64)
+
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:
     """The union of `intervals` (columns start, end; unsorted), as a span set."""
@@ -104,7 +106,12 @@ def _running(spans: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.Series]:
 def _covered(running: tuple[pl.Series, pl.Series, pl.Series], points: pl.Series) -> pl.Series:
     start, lengths, ends = running
     begun = count_up_to(start, points, equal=True)
-    return lengths[begun] - (ends[begun] - points).clip(lower_bound=0)
+    return lengths[begun] - _positive(ends[begun] - points)
+
+
+def _positive(lengths: pl.Series) -> pl.Series:
+    """`lengths`, and 0 where they are negative; clipping takes ten times as long for a few."""
+    return lengths.zip_with(lengths > 0, _NOTHING)
 
 
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
@@ -113,9 +120,9 @@ def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
         return pl.zeros(len(start), dtype=pl.Int64, eager=True)
     running = _running(_near(spans, start.min(), end.max()) if spans.height > _LONG else spans)
     if len(start) > _LONG:
-        return (_covered(running, end) - _covered(running, start)).clip(lower_bound=0)
+        return _positive(_covered(running, end) - _covered(running, start))
     both = _covered(running, pl.concat([start, end]))
-    return (both.slice(len(start)) - both.slice(0, len(start))).clip(lower_bound=0)
+    return _positive(both.slice(len(start)) - both.slice(0, len(start)))
 
 
 def _near(spans: pl.DataFrame, low: object, high: object) -> pl.DataFrame:
@@ -175,7 +182,8 @@ def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
         return spans
     low = int(spans.get_column("start").item(0))
     high = int(spans.get_column("end").item(-1))
-    return intersect(spans, gaps(holes, low, high))
+    between = gaps(holes, low, high)
+    return between if spans.height == 1 else intersect(spans, between)
 
 
 def alone(intervals: pl.DataFrame) -> pl.DataFrame:
@@ -185,6 +193,9 @@ def alone(intervals: pl.DataFrame) -> pl.DataFrame:
 
 def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     """The intersection of two span sets."""
+    for one, other in ((left, right), (right, left)):
+        if one.height == 1:
+            return clip(other, one.item(0, "start"), one.item(0, "end"))
     start, end = (pl.concat([left.get_column(side), right.get_column(side)]) for side in ("start", "end"))
     return _covered_times(start, end, 2)
 

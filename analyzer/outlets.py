@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json as encoder
 import re
-from html import escape
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
@@ -151,6 +150,8 @@ def _word(word: str) -> str:
 
 def html(text: str) -> str:
     """`text` escaped for HTML content and quoted attributes."""
+    from html import escape  # noqa: PLC0415 - reads a table of 2,000 entities, which a page for the terminal has no use for
+
     return escape(line(text), quote=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -45,7 +46,8 @@ def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
         return first_rows(keys, wanted).alias(wanted.name)
     else:
         at = keys.search_sorted(wanted, side="left")
-    inside = at.clip(upper_bound=len(keys) - 1)
+    last = pl.Series([len(keys) - 1], dtype=at.dtype)
+    inside = at.zip_with(at < last, last)  # clipping takes ten times as long
     return inside.set(~matches(keys[inside], wanted), None).alias(wanted.name)
 
 
@@ -101,14 +103,14 @@ def count_up_to(keys: pl.Series, points: pl.Series, *, equal: bool) -> pl.Series
     """
     side: Literal["left", "right"] = "right" if equal else "left"
     if len(points) >= _WORTH_MERGING and points.is_sorted():
-        ends = pl.Series([points.item(0), points.item(-1)], dtype=points.dtype)
-        first, last = keys.search_sorted(ends, side=side)
+        bisect = bisect_right if equal else bisect_left
+        first, last = (bisect(keys, points.item(edge)) for edge in (0, -1))
         if 0 < last - first < _SPARSE * len(points):
             counted = pl.int_range(first + 1, last + 1, dtype=pl.UInt32, eager=True).alias("n")
             near = pl.DataFrame([keys.slice(first, last - first).alias("key"), counted])
             asked = points.alias("key").to_frame()
             counts = asked.join_asof(near, on="key", allow_exact_matches=equal).get_column("n")
-            return counts.fill_null(first)
+            return counts.fill_null(first) if counts.has_nulls() else counts
     return keys.search_sorted(points, side=side).cast(pl.UInt32)
 
 
@@ -142,8 +144,12 @@ def of_rows(table: pl.DataFrame, column: str, rows: pl.Series) -> pl.Series:
 
 def matches(left: pl.Series, right: pl.Series) -> pl.Series:
     """Element-wise equality; false where either is null."""
-    same = left == right
-    return same.fill_null(value=False) if same.has_nulls() else same
+    return sure(left == right)
+
+
+def sure(mask: pl.Series) -> pl.Series:
+    """`mask`, and False where it is null: without an expression where nothing is, as is usual."""
+    return mask.fill_null(value=False) if mask.has_nulls() else mask
 
 
 def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFrame:

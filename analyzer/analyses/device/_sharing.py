@@ -8,8 +8,7 @@ shared the GPU, and for how long.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -35,8 +34,7 @@ _LEAST_MEETINGS: Final = 100
 _OFTEN: Final = 0.15
 
 
-@dataclass(frozen=True)
-class Slowed:
+class Slowed(NamedTuple):
     """A kernel that takes longer while kernels of another process overlap it.
 
     Attributes:
@@ -52,8 +50,7 @@ class Slowed:
     alone_ns: float
 
 
-@dataclass(frozen=True)
-class Shared:
+class Shared(NamedTuple):
     """A GPU that several processes share.
 
     Attributes:

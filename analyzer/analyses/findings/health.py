@@ -15,7 +15,7 @@ from kanalyze.analyses.host._context_creation import begun_before
 from kanalyze.analyses.idle._window_ledgers import unknown_times
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._steady_window import worth_saying
-from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.occupancy.occupancy import every_shape_known, launch_occupancy
 from kanalyze.analyses.shared.cached import analysis
 from kanalyze.analyses.shared.requirements import prefetch
 from kanalyze.analyses.shared.statistics import total
@@ -33,6 +33,9 @@ __all__ = ["TABLE", "health"]
 
 #: Usual when recording a running program; a doubt if it hides as much time as a finding needs.
 _MID_RUN: Final = "processes at work before the recording"
+
+#: Of fewer kernels it takes no longer to sum them by shape than to look whether that may tell anything.
+_MANY: Final = 1 << 14
 
 
 @analysis
@@ -97,8 +100,11 @@ def _shapes(report: Report) -> list[Check]:
     if "kernel" not in report.kinds:
         return []
     whole = replace(report, scope=replace(report.scope, window=None, device=None))
+    effect = "occupancy, tails and the findings about them leave these out"
+    if report.kind("kernel").height >= _MANY and every_shape_known(whole):
+        return [("kernels of unknown occupancy", 0, 0, effect)]
     launches = launch_occupancy(report if report.scope == whole.scope else whole)
     unknown = launches.filter(pl.col("unknown").is_not_null())
     why = unknown.sort("count", "unknown", descending=[True, False]).get_column("unknown").head(1)
-    effect = ": ".join(["occupancy, tails and the findings about them leave these out", *why])
+    effect = ": ".join([effect, *why])
     return [("kernels of unknown occupancy", total(unknown, "count"), total(unknown, "total_ns"), effect)]

@@ -16,6 +16,7 @@ from kanalyze.analyses.host._call_kinds import bucket_of, cuda_name, cuda_names,
 from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launching_rows
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.grouping import grouped
 
 if TYPE_CHECKING:
     from kanalyze.report import Report
@@ -235,9 +236,8 @@ def loading_seen(report: Report) -> pl.DataFrame:
 def _beginning_calls(report: Report) -> pl.DataFrame:
     """First calls of processes, where they initialise CUDA: process_id, thread_id, start, end."""
     calls, begins = report.kind("api"), names_that(report, BEGINS_CUDA.match)
-    first = calls.group_by("process_id").agg(
-        pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
-    )
+    earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
+    first = grouped(calls, ["process_id"], [earliest])
     end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
     return first.filter(pl.col("name").is_in(begins)).select(*THREAD, start="start_ns", end=end)
 
@@ -248,9 +248,9 @@ def begun_before(report: Report) -> pl.DataFrame:
 
     Those with calls and operations, and without :func:`loading_seen` before the first operation.
     """
-    ran = operations(report).group_by("process_id").agg(first=pl.col("start").min())
+    ran = grouped(operations(report), ["process_id"], [pl.col("start").min().alias("first")])
     seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
-    called = report.kind("api").select("process_id").unique()
+    called = grouped(report.kind("api"), ["process_id"], [])
     known = ran.join(seen, on="process_id", how="left", nulls_equal=True)
     warm = known.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
     return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")

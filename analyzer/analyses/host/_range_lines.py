@@ -11,7 +11,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.range_nesting import flat_layers, innermost, outermost_first
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import of_parts
-from kanalyze.columns.lookup import count_up_to, gathered
+from kanalyze.columns.lookup import count_up_to, gathered, sure
 from kanalyze.named_ranges import named
 
 if TYPE_CHECKING:
@@ -105,5 +105,5 @@ def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
     known = at.fill_null(strategy="forward").fill_null(intervals.BEFORE_ALL) if at.has_nulls() else at
     begun = count_up_to(line.get_column("start"), known, equal=True)
     place = (begun - 1).set(begun == 0, None)
-    inside = (gathered(line.get_column("end"), place) > at).fill_null(value=False)
+    inside = sure(gathered(line.get_column("end"), place) > at)
     return gathered(line.get_column("row"), place).set(~inside, None)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -15,7 +14,7 @@ from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import rows_by
-from kanalyze.columns.lookup import count_up_to, gathered, rows_at
+from kanalyze.columns.lookup import count_up_to, gathered, rows_at, sure
 from kanalyze.columns.ordering import in_order
 
 if TYPE_CHECKING:
@@ -67,7 +66,8 @@ def label_codes(report: Report) -> tuple[pl.Series, pl.Series]:
 
 
 def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
-    return codes[names.to_physical().fill_null(len(codes) - 1).cast(pl.UInt32)]
+    at = names.to_physical().cast(pl.UInt32)
+    return codes[at.fill_null(len(codes) - 1) if at.has_nulls() else at]
 
 
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
@@ -82,8 +82,7 @@ def winning(report: Report) -> pl.Series:
     return labels(report).select(pl.col("bucket").is_in(_ABOVE_LAUNCH)).to_series()
 
 
-@dataclass(frozen=True)
-class Thread:
+class Thread(NamedTuple):
     """CUDA calls of one host thread, sorted by start, and the profiler overheads on it.
 
     Attributes:
@@ -104,8 +103,7 @@ class Thread:
         return first, max(bisect_left(self.start, high), first)
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Activity of some host threads in ``[low, high)``.
 
     Attributes:
@@ -134,7 +132,7 @@ class Stretch:
         # a call overlaps any piece only if it overlaps the first one that ends after the start of the call
         at = count_up_to(pieces.get_column("end"), every.get_column("start"), equal=True)
         begins = gathered(pieces.get_column("start"), at.set(at == pieces.height, None))
-        near = (begins < every.get_column("end")).fill_null(value=False)
+        near = sure(begins < every.get_column("end"))
         needed = every.filter(near | winning(self.report)[every.get_column("label")])
         return timeline(needed, labels(self.report).get_column("rank"))
 

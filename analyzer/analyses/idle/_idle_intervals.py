@@ -6,8 +6,7 @@ the report.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import polars as pl
 
@@ -18,7 +17,7 @@ from kanalyze.analyses.host._launching_call import calls_of, launch_rows, launch
 from kanalyze.analyses.host._thread_timeline import label_codes, threads, winning
 from kanalyze.analyses.shared.workers import at_once, in_threads
 from kanalyze.columns.grouping import of_parts
-from kanalyze.columns.lookup import count_up_to
+from kanalyze.columns.lookup import count_up_to, sure
 from kanalyze.machinery.processors import workers
 
 if TYPE_CHECKING:
@@ -54,8 +53,7 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
 )
 
 
-@dataclass(frozen=True)
-class IdleDevice:
+class IdleDevice(NamedTuple):
     """The idle intervals of one device, its window and the host threads. Times are in nanoseconds.
 
     Attributes:
@@ -97,8 +95,7 @@ class IdleDevice:
         return in_threads(work, self.batches(idle), small=True)
 
 
-@dataclass(frozen=True)
-class IdleBatch:
+class IdleBatch(NamedTuple):
     """A batch of idle intervals of one device."""
 
     of: IdleDevice
@@ -218,7 +215,9 @@ def with_launches(report: Report, idle: pl.DataFrame, launching: dict[int, pl.Da
             lambda process, part: _nearest_thread(launching.get(process[0]), part.get_column("end")),
         )
         calls = calls.with_columns(calls.get_column("thread_id").clone().scatter(missing, nearest))
-    unseen = idle.get_column("row").is_in(unseen_starts(report).implode()).fill_null(value=False)
+    known = unseen_starts(report)
+    none = pl.Series("unseen", [False]).new_from_index(0, idle.height)
+    unseen = sure(idle.get_column("row").is_in(known.implode())) if len(known) else none
     return idle.with_columns(*calls, unseen.alias("unseen"))
 
 

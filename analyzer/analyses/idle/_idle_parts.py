@@ -7,7 +7,6 @@ and :func:`idle_parts` has names. Definitions: definitions.md, section 5, rules 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -90,8 +89,7 @@ def reasons(report: Report) -> Reasons:
     return Reasons(table, first - 1, first, first + 1, first + 2, first + 3)
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Idle time split by the activity of some host threads.
 
     Attributes:

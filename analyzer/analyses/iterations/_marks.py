@@ -157,11 +157,11 @@ def _repeating(report: Report) -> pl.DataFrame:
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("name").fill_null("") != ""))
     bare = without_ids(pl.col("range"))
     operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
-    named = ranges.filter(~operators).select(*THREAD, "start", "end", "open", name=pl.col("range"))
-    libraries = [name for name in named.get_column("name").unique() if _LIBRARIES.match(name)]
-    named = named.filter(~pl.col("name").is_in(libraries)).with_columns(
-        alike=pl.col("name").str.replace_all(NUMBER, "#")
-    )
+    texts = ranges.select("range").unique().filter(~operators)  # far fewer than ranges, usually
+    own = [name for name in texts.get_column("range") if not _LIBRARIES.match(name)]
+    alike = texts.filter(pl.col("range").is_in(own)).with_columns(alike=pl.col("range").str.replace_all(NUMBER, "#"))
+    named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
+    named = named.rename({"range": "name"})
     often = named.filter(pl.len().over(*THREAD, "alike") >= _FEWEST)
     one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
     return often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")

@@ -16,6 +16,7 @@ from kanalyze.analyses.iterations.iterations import STEADY, all_iterations, iter
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.columns.grouping import grouped
 from kanalyze.errors import CannotTellError
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.window import Window
@@ -95,7 +96,8 @@ def steady_part_by_launches(report: Report) -> SteadyPart | None:
 
 
 def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
-    ran = device_operations(report).group_by("process_id").agg(ns=(pl.col("end") - pl.col("start")).sum())
+    took = (pl.col("end") - pl.col("start")).sum().alias("ns")
+    ran = grouped(device_operations(report), ["process_id"], [took])
     found = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
     if found.is_empty():
         return None

@@ -16,6 +16,7 @@ from kanalyze.analyses.ranges._warm_up import warmed_up
 from kanalyze.analyses.shared.cached import analysis, once_per_process
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.columns.grouping import grouped
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 from kanalyze.units import times
@@ -166,9 +167,8 @@ def _as_spans(periods: pl.DataFrame) -> pl.DataFrame:
 def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """Adds operations and device_ns, and the device on which the process was busy longest."""
     work, parts = launched_work(report), []
-    sums = (
-        device_operations(report.whole).group_by("process_id", "device").agg(ns=(pl.col("end") - pl.col("start")).sum())
-    )
+    took = (pl.col("end") - pl.col("start")).sum().alias("ns")
+    sums = grouped(device_operations(report.whole), ["process_id", "device"], [took])
     main = sums.sort("ns", "device", descending=[True, False]).unique("process_id", keep="first", maintain_order=True)
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
         parts.append(part.with_columns(work_in(part, work.filter(of_process(process)))))
@@ -211,25 +211,24 @@ def _classified(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     told = told.with_columns(first=first, odd=pl.col("odd") & ~first & ~_only_submitted(told))
     told = _without_recurring(told)
     median = median_of(told.filter(~pl.col("warm_up") & ~pl.col("odd") & ~pl.col("first")), "dur_ns")
-    kinds, reasons = [], []
-    for row, is_cut in zip(told.iter_rows(named=True), cut, strict=True):
-        kind, reason = _judgement(row, median, cut=is_cut)
-        kinds.append(kind)
-        reasons.append(reason)
+    told = told.with_columns(cut.alias("cut"))
+    other = told.get_column("cut") | told.get_column("warm_up") | told.get_column("odd") | told.get_column("first")
+    kinds: list[str] = [STEADY] * told.height
+    reasons: list[str | None] = [None] * told.height
+    for at, row in zip(other.arg_true(), told.filter(other).iter_rows(named=True), strict=True):
+        kinds[at], reasons[at] = _judgement(row, median)
     return told.with_columns(pl.Series("kind", kinds), pl.Series("reason", reasons, dtype=pl.String))
 
 
-def _judgement(row: dict[str, Any], median_ns: float, *, cut: bool) -> tuple[str, str | None]:
-    """The kind of one iteration and its reason."""
-    if cut:
+def _judgement(row: dict[str, Any], median_ns: float) -> tuple[str, str | None]:
+    """The kind of one iteration that is not steady, and its reason."""
+    if row["cut"]:
         return CUT, "the recording holds a part of it only"
     if row["warm_up"]:
         return WARM_UP, row["evidence"]
-    if row["odd"] or row["first"]:
-        ratio = f"{times(row['dur_ns'] / max(median_ns, 1))} the median"
-        reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
-        return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)
-    return STEADY, None
+    ratio = f"{times(row['dur_ns'] / max(median_ns, 1))} the median"
+    reason = ratio + (f", most in {row['cause']}" if row["cause"] else "")
+    return (WARM_UP, f"among the first, {reason}") if row["first"] else (ODD, reason)
 
 
 def _only_submitted(rows: pl.DataFrame) -> pl.Series:

@@ -143,7 +143,7 @@ class _Known(NamedTuple):
     def every(self, free: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         """Named times by precedence; of the ranges those that take most of the time `free`."""
         yield from self.causes
-        yield from _outermost_ranges(self.ranges, free)
+        yield from _outermost_ranges(self.ranges, free) if free.height else ()
         if self.first is not None:
             yield IMPORTS, _span(intervals.BEFORE_ALL, self.first)
 
@@ -152,7 +152,9 @@ def _parts(known: _Known, free: pl.DataFrame) -> Iterator[tuple[str, int, int, i
     """The parts of a phase: what, ns, how many, start of the first. At each instant the first that applies has it."""
     left = free
     for part, spans in known.every(free):
-        if left.is_empty() or not _near(spans, left):
+        if left.is_empty():
+            return
+        if not _near(spans, left):
             continue
         touched = intervals.overlap(spans.get_column("start"), spans.get_column("end"), left) > 0
         if touched.any():
@@ -206,7 +208,7 @@ def _outermost_ranges(own: pl.DataFrame, free: pl.DataFrame) -> Iterator[tuple[s
     outer = outermost(inside)
     sums = outer.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
     for name in sums.head(_RANGES).get_column("name"):
-        yield f"in {plain(name) or name}", outer.filter(pl.col("name") == name).select("start", "end").sort("start")
+        yield f"in {plain(name) or name}", outer.filter(outer.get_column("name") == name)
 
 
 def _first_call(report: Report, steady: SteadyPart) -> int | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -27,8 +26,7 @@ _FIRST: Final = ("process_id", "name", "call_start", "api_ns", "launch_ns")
 COLD_FACTOR: Final = 3
 
 
-@dataclass(frozen=True)
-class FirstLaunches:
+class FirstLaunches(NamedTuple):
     """The first launch of each kernel on one device in the recording, compared with later launches.
 
     Attributes:
@@ -48,8 +46,7 @@ class FirstLaunches:
     stake_ns: int
 
 
-@dataclass(frozen=True)
-class LaunchCosts:
+class LaunchCosts(NamedTuple):
     """Costs of first launches, and launch-bound kernels.
 
     Attributes:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.analyses.device._launch_shapes import RESOURCES, SHAPE, SHAPE_COLUMNS, kernel_shapes
+from kanalyze.analyses.device._launch_shapes import RESOURCES, SHAPE, SHAPE_COLUMNS, kernel_shapes, shape_numbers
+from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.requirements import require_kernels
 from kanalyze.capabilities import REGISTER_UNIT, SUB_PARTITIONS, capabilities
@@ -348,6 +349,17 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
     return _sorted(
         found.with_columns(_waves()).with_columns(_costs()).with_columns(_low_occupancy()), "name", *SHAPE, *RESOURCES
     )
+
+
+def every_shape_known(report: Report) -> bool:
+    """Whether the occupancy of every recorded launch shape is known on every GPU that is used, whichever ran where."""
+    shapes, numbers = shape_numbers(report)
+    if not numbers.get_column("event_id").equals(report.kind("kernel").get_column("event_id")):
+        return False
+    used = used_devices(report).select("device").unique().join(sm_limits(report), on="device", how="left")
+    threads = product(*(pl.col(f"block_{axis}") for axis in "xyz"))
+    launches = shapes.with_columns(threads.alias("threads")).join(used, how="cross")
+    return _without_impossible(with_occupancy(launches)).get_column("unknown").null_count() == launches.height
 
 
 def _without_impossible(launches: pl.DataFrame) -> pl.DataFrame:

@@ -19,10 +19,10 @@ from kanalyze.analyses.launches._graph_launches import told_graphs
 from kanalyze.analyses.shared.workers import at_once, many, many_events
 from kanalyze.analyses.streams._waited_for import ended_last
 from kanalyze.machinery.memory import give_back
-from kanalyze.model import COMMUNICATOR_CALLS, KERNEL_CONFIG, KINDS, READER_TABLES
+from kanalyze.model import COMMUNICATOR_CALLS, COPY_DETAIL, KERNEL_CONFIG, KINDS, READER_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kanalyze.analyses.shared.cached import Remembered
     from kanalyze.report import Report
@@ -33,6 +33,14 @@ _COUNTED: Final = ("api", "op", "python")
 
 #: Read only where a report turns out to hold several ranks of a job: of others it would cost, and tell nothing.
 LATER: Final = (COMMUNICATOR_CALLS.name,)
+
+#: Side tables and the events of the same rows, in the order in which a reader may decode them in one pass.
+_TOGETHER: Final = (
+    (KERNEL_CONFIG.name, "kernel"),
+    (COPY_DETAIL.name, "memcpy", "memset"),
+    ("sync_detail", "sync"),
+    ("memory_detail", "memory"),
+)
 
 #: Cached answers to compute first: slow for a large report, with small intermediate tables.
 _FIRST: Final[tuple[Remembered[Any], ...]] = (kernel_shapes, threads)
@@ -49,25 +57,27 @@ def reads_of(tables: Iterable[Table], *more: str) -> tuple[str, ...]:
 
 def read_first(report: Report, reads: Iterable[str]) -> None:
     """Reads what the page is computed from; of a large report, only what has to be known first."""
-    report.read_ahead(("kernel",))
+    held = report.holds(KERNEL_CONFIG.name)
+    report.read_ahead(_TOGETHER[0])
     if many(report.kind("kernel").height):
-        _settle_shapes(report)
+        _settle_shapes(report, held=held)
     report.read_ahead(_COUNTED)
     if not many_events(report):
-        at_once(report, [partial(_read, name=name) for name in reads])
+        wanted = set(reads)
+        groups = [tuple(name for name in group if name in wanted) for group in _TOGETHER]
+        alone = [(name,) for name in reads if not any(name in group for group in _TOGETHER)]
+        at_once(report, [partial(_read, names=names) for names in (*groups, *alone)])
 
 
-def _read(report: Report, name: str) -> None:
-    report.read_ahead((name,))
+def _read(report: Report, names: Sequence[str]) -> None:
+    report.read_ahead(names)
 
 
-def _settle_shapes(report: Report) -> None:
-    """Computes what depends on the table of kernel configurations, and releases that table.
+def _settle_shapes(report: Report, *, held: bool) -> None:
+    """Computes what depends on the table of kernel configurations, and releases that table unless it was `held` before.
 
     It is one of the largest tables; its memory is free again before the calls are read, and so is that of reading it.
     """
-    held = report.holds(KERNEL_CONFIG.name)
-    report.read_ahead((KERNEL_CONFIG.name,))
     shape_numbers(report)
     told_graphs(report)
     if not held:  # a caller that read it before may need it again after the file is closed

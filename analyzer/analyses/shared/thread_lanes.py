@@ -7,9 +7,8 @@ Intervals that are sorted and disjoint per thread stay so on the axis, and those
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -28,8 +27,7 @@ LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 _LONGEST: Final = 1 << 62
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(NamedTuple):
     """The lanes of some threads.
 
     Attributes:

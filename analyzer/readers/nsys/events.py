@@ -7,8 +7,7 @@ that is absent reads as null.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
@@ -25,8 +24,7 @@ _PROCESS_MASK: Final = 0xFFFFFF000000
 _PROCESS_UNIT: Final = 1 << 24
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """Source of an event's name: an integer column, the table that maps it to text, and a template.
 
     A table without a column (``column == ""``) gives every event the same name, the template.
@@ -37,8 +35,7 @@ class Named:
     template: str = "{}"
 
 
-@dataclass(frozen=True)
-class EventTable:
+class EventTable(NamedTuple):
     """An nsys table and the kind of event in its rows.
 
     `only` selects rows by a column's value. An `instant` has no end.
@@ -258,8 +255,7 @@ def graph_of_node(column: str) -> pl.Expr:
 _OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_id": absent_as_null("graphNodeId")}
 
 
-@dataclass(frozen=True)
-class Details:
+class Details(NamedTuple):
     """Mapping of one nsys table to a side table.
 
     Attributes:
@@ -270,7 +266,7 @@ class Details:
 
     source: str
     columns: Mapping[str, pl.Expr]
-    labels: Mapping[str, Named] = field(default_factory=dict)
+    labels: Mapping[str, Named] = {}
 
     @property
     def wanted(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.counter_model import SYMBOLS
-from kanalyze.errors import CannotTellError
+from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.model import (
     COMPILED_KERNELS,
     EVENT_RECORDS,
@@ -42,6 +42,9 @@ _LATEST_NS: Final = (1 << 63) // 10
 
 #: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+
+#: Events of more rows are not decoded together with their side table, which may be released before they are read.
+_MOST_TOGETHER: Final = 1 << 20
 
 #: Tables of which any shows that nsys wrote the database.
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
@@ -91,6 +94,7 @@ class NsysTables:
         self._labels = Labels(database)
         self._machine = Machine(database)
         self._endless: dict[str, int] = {}
+        self._decoded: dict[str, pl.DataFrame | None] = {}
 
     def close(self) -> None:
         """Close the export."""
@@ -177,6 +181,17 @@ class NsysTables:
                 raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
 
     def _events_of(self, spec: nsys.EventTable) -> pl.DataFrame:
+        frame = self._decoded.get(spec.table)
+        self._decoded[spec.table] = None
+        if frame is None:
+            frame = self._database.integers(spec.table, spec.wanted, self._event_columns(spec))
+        self._endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
+        if self._endless[spec.table]:
+            frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
+        return self._numbered(EVENTS, spec.table, _completed(frame, spec.kind))
+
+    def _event_columns(self, spec: nsys.EventTable) -> Callable[[pl.DataFrame], pl.DataFrame]:
+        """A function from raw rows to the columns of events that the file has."""
         have = {*self._database.columns(spec.table)}
         made = {name: made for name, (source, made) in nsys.EVENT_COLUMNS.items() if have.intersection(source)}
         name, to_gpu = self._labels.namer(spec.named), self._machine.to_gpu
@@ -191,11 +206,7 @@ class NsysTables:
                 raw = to_gpu(raw)
             return raw.select(name(raw).alias("name"), *(made[column].alias(column) for column in made))
 
-        frame = self._database.integers(spec.table, spec.wanted, transform)
-        self._endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in made else 0
-        if self._endless[spec.table]:
-            frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
-        return self._numbered(EVENTS, spec.table, _completed(frame, spec.kind))
+        return transform
 
     def _ranges(self, spec: nsys.EventTable) -> pl.DataFrame:
         raw = self._range_rows
@@ -292,12 +303,32 @@ class NsysTables:
             return raw.with_columns(namer(raw).alias(name) for name, namer in labels.items()).select(*made, *labels)
 
         try:
-            frame = self._database.integers(part.source, part.wanted, transform)
+            frame = self._with_events(part, transform)
+            if frame is None:
+                frame = self._database.integers(part.source, part.wanted, transform)
         except pl.exceptions.PolarsError as error:
             raise self._database.damaged(part.source, "a number is out of all bounds") from error
         absent = [name for name in table.schema if name not in (*part.columns, *labels, "event_id")]
         frame = frame.with_columns(pl.lit(None, dtype=table.schema[name]).alias(name) for name in absent)
         return self._numbered(table, part.source, frame)
+
+    def _with_events(self, part: Details, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame | None:
+        """Rows of a side table from one pass that decodes the events of its source as well, kept until asked for.
+
+        None where the events were read already, or are too many to keep, or where only one of both can be read.
+        """
+        spec = next(spec for spec in nsys.EVENT_TABLES if spec.table == part.source)
+        if spec.table in self._decoded or spec.only or self._database.last_row(spec.table) > _MOST_TOGETHER:
+            return None
+        events = self._event_columns(spec)
+        try:
+            wanted = dict.fromkeys((*part.wanted, *spec.wanted))
+            both = self._database.integers(part.source, [*wanted], lambda raw: transform(raw).hstack(events(raw)))
+        except (DamagedReportError, pl.exceptions.PolarsError):
+            return None
+        own = [*part.columns, *part.labels]
+        self._decoded[spec.table] = both.drop(own)
+        return both.select(own)
 
 
 #: Columns of a range event, from rows of NVTX_EVENTS.

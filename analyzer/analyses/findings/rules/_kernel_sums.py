@@ -11,7 +11,7 @@ from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.streams._waited_for import streams
 from kanalyze.columns.grouping import grouped
-from kanalyze.columns.lookup import taken
+from kanalyze.columns.lookup import sure, taken
 from kanalyze.columns.ordering import in_order
 from kanalyze.decoder.decode import decode
 
@@ -114,7 +114,7 @@ def decoded_as(work: pl.DataFrame, wanted: Callable[[KernelName], bool]) -> pl.S
     names = work.get_column("name")
     different = names.unique().drop_nulls()
     known = different.filter(pl.Series([wanted(decode(name)) for name in different.cast(pl.String)], dtype=pl.Boolean))
-    return names.is_in(known.implode()).fill_null(value=False)
+    return sure(names.is_in(known.implode())) if len(known) else pl.Series([False]).new_from_index(0, len(names))
 
 
 def stream_lines(report: Report, devices: list[int]) -> pl.DataFrame:
