@@ -10,7 +10,6 @@ page, record headers and record lengths must all agree, for every row and every 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -52,24 +51,21 @@ class DamagedPageError(Exception):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One integer column of a block."""
 
     values: Ints  # [rows]; 0 where the column is NULL
     valid: Mask | None  # [rows], False where it is NULL; None where no row is
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """Consecutive rows of a table, at least one. Columns may share their arrays: do not write to them."""
 
     rowids: Ints  # [rows], strictly increasing
     columns: dict[str, Column]  # the wanted ones, by name, in the order in which they were asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Schema of one table."""
 
     root: int  # number of its root page
@@ -78,8 +74,7 @@ class Layout:
     filled: frozenset[int]  # indexes of columns that are not NULL in rows from before they were added
 
 
-@dataclass(frozen=True, slots=True)
-class Pages:
+class Pages(NamedTuple):
     """Pages of one kind, read into memory one after the other."""
 
     data: Bytes  # [pages * size + SLACK]
@@ -102,8 +97,7 @@ class Pages:
             raise DamagedPageError(int(self.numbers[bad.argmax()]), reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
+class Cells(NamedTuple):
     """Cell positions of some pages."""
 
     pages: Pages
@@ -212,8 +206,7 @@ def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
     return Block(records.rowids, {name: found[name] for name in columns})
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
+class _Records(NamedTuple):
     """The rows of some leaf pages, validated but not decoded."""
 
     cells: Cells

@@ -16,9 +16,8 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -72,8 +71,7 @@ _ROOT = """
 _SMALLEST_USABLE = 480
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(NamedTuple):
     """Parsed file header (100 bytes): page size, usable bytes per page, number of pages."""
 
     page_size: int
@@ -81,8 +79,7 @@ class _Header:
     pages: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowRange:
+class RowRange(NamedTuple):
     """The range of rows scanned in a table.
 
     Attributes:
@@ -106,8 +103,7 @@ class RowRange:
         return RowRange(self.rows + other.rows, first, other.last_rowid)
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoded(Generic[T]):
+class _Decoded(NamedTuple, Generic[T]):
     """Result of one block: its first page number, its rows, and the result of `transform`."""
 
     page: int
