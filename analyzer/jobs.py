@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.analyses import homes_of_jobs
-from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.rank_steps import offsets
 from kanalyze.analyses.slices.slices import of_ranks, slices
-from kanalyze.analyses.timeline._ranks import on_one_clock
-from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
@@ -29,18 +23,12 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.slices.slices import Slices
-    from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.readers import Progress
     from kanalyze.readers.capture.runs import Run
     from kanalyze.reduction import Reduction
-    from kanalyze.report import Meta
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.
 _TOOLS: Final = ("torch", "nsys")
-
-
-#: Ranks that a timeline has room for.
-_MOST_DRAWN: Final = 16
 
 
 class Asked(NamedTuple):
@@ -116,36 +104,6 @@ class _Found:
         yield from self._made
 
 
-def file_page_of_job(given: Sequence[Path], asked: Asked, most: int) -> FilePage[Job]:
-    """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
-
-    Args:
-        given: Reports of its ranks, folders of them, captures, or what ``kanalyze reduce`` left.
-        asked: How they are read.
-        most: Events of the timeline, about; each rank has its part.
-
-    Raises:
-        NoJobError: No report has a rank.
-        KanalyzeError: As :func:`job`.
-    """
-    found = job(given, asked)
-    shifts, wanted = _shifts(found), _drawn(found)
-    metas: list[Meta] = []
-    drawn: dict[int, Timeline] = {}
-    for rank, report in _of_ranks(given, asked, wanted):
-        metas.append(report.meta)
-        drawn[rank] = timeline(report, most // len(wanted))
-    together = [(f"rank {rank}", shifts[rank], drawn[rank]) for rank in sorted(drawn)]
-    declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
-    return FilePage(
-        found,
-        metas,
-        [(declared[name], table) for name, table in found.tables.items()],
-        on_one_clock(together) if together else None,
-        rank_steps=found.table("rank_steps"),
-    )
-
-
 def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
     """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
 
@@ -158,21 +116,21 @@ def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
         KanalyzeError: As :func:`job`.
     """
     found = job(given, asked)
-    shifts = _shifts(found)
-    made = {rank: slices(report) for rank, report in _of_ranks(given, asked, {*shifts})}
+    shifts = shifts_ns(found)
+    made = {rank: slices(report) for rank, report in reports_of_ranks(given, asked, {*shifts})}
     return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
 
 
-def _shifts(found: Job) -> dict[int, int]:
+def shifts_ns(found: Job) -> dict[int, int]:
     """By how much the times of each rank are moved to be on the clock of the job."""
     rows = offsets(found).iter_rows(named=True)
     return {row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns for row in rows}
 
 
-def _of_ranks(given: Sequence[Path], asked: Asked, wanted: set[int]) -> Iterator[tuple[int, Report]]:
+def reports_of_ranks(given: Sequence[Path], asked: Asked, wanted: set[int]) -> Iterator[tuple[int, Report]]:
     """Each of the wanted ranks with its report, which is open until the next."""
     missing = {*wanted}
-    for run in (run for path in given for run in _runs_at(path, asked)):
+    for run in (run for path in given for run in runs_at(path, asked)):
         if not missing:
             break
         with run.opened() as report:
@@ -182,15 +140,7 @@ def _of_ranks(given: Sequence[Path], asked: Asked, wanted: set[int]) -> Iterator
                 yield rank, report
 
 
-def _drawn(found: Job) -> set[int]:
-    """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
-    every = found.ranks.get_column("rank").unique().sort().to_list()
-    late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
-    step = max(len(every) // (_MOST_DRAWN // 2), 1)
-    return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
-
-
-def _runs_at(path: Path, asked: Asked) -> list[Run]:
+def runs_at(path: Path, asked: Asked) -> list[Run]:
     """The reports of ranks at a path; none of one that has only what ``kanalyze reduce`` left."""
     if reductions_at(path) and not reports_in_folder(path):
         return []
@@ -212,7 +162,7 @@ def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[R
     if isinstance(one, Report):
         yield reduced(one)
         return
-    for run in _runs_at(one, asked):
+    for run in runs_at(one, asked):
         try:
             if known and origin_of(run.file).folder in known:
                 continue

@@ -152,7 +152,7 @@ def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -
         if isinstance(one, Path) and one.suffix == SUFFIX:
             every = loaded(_bytes(one), one)
         else:
-            every = [digest for report in _opened(one, asked) for digest in _of_report(report, asked, part)]
+            every = [digest for report in opened_of(one, asked) for digest in _of_report(report, asked, part)]
         for digest in every:
             found.setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
     return found
@@ -179,7 +179,7 @@ def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
     return digests_of(report.narrow(**where), part)
 
 
-def _opened(one: Report | Path, asked: Asked) -> Iterator[Report]:
+def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
     """Each report of a side; those that are opened here are closed when the next one is asked for."""
     from kanalyze.readers.capture.runs import runs_of  # noqa: PLC0415 - baselines need no reader
 

@@ -11,6 +11,7 @@ from kanalyze import outlets, units
 from kanalyze.cli._answers import expanded
 from kanalyze.cli._options import (
     Where,
+    doubted,
     opened_together,
     part,
     print_left_out,
@@ -33,6 +34,9 @@ _EVENTS = 600_000
 
 @click.command()
 @reports_argument
+@click.option(
+    "--base", multiple=True, type=click.Path(path_type=Path), metavar="RUN", help="A run of the side to compare with."
+)
 @scope
 @click.option(
     "-o",
@@ -42,15 +46,20 @@ _EVENTS = 600_000
     help="The file; the report's name with .html unless told.",
 )
 @click.option("--open", "opens", is_flag=True, help="Show it in the browser.")
-def html(reports: Sequence[Path], output: Path | None, *, opens: bool, **where: Unpack[Where]) -> None:
-    """One HTML file of REPORTS of one program: the page, a timeline, tables; it opens anywhere, without network."""
+def html(
+    reports: Sequence[Path], base: Sequence[Path], output: Path | None, *, opens: bool, **where: Unpack[Where]
+) -> None:
+    """One HTML file of REPORTS of one program: the page, a timeline, tables; it opens anywhere, without network.
+
+    With --base, or of a folder of `collect --against`, it is of the comparison of two sides.
+    """
     target = output or Path(f"{reports[0].resolve().name.split('.')[0]}.html")
-    for report in reports:
+    for report in (*reports, *base):
         refuse_overwriting(report, target)
     with sparing_memory():
         from kanalyze.renderers.report_file.document import document  # noqa: PLC0415 - --help need not import polars
 
-    page = _page(reports, where)
+    page = _page(reports, where) if not _two_sides(reports, base) else _compared(reports, base, where)
     emit(document(page).encode(), target)
     print_doubts(everything=True)
     print_message(
@@ -58,6 +67,24 @@ def html(reports: Sequence[Path], output: Path | None, *, opens: bool, **where: 
     )
     if opens:
         click.launch(str(target))
+
+
+def _two_sides(reports: Sequence[Path], base: Sequence[Path]) -> bool:
+    """Whether the file is of a comparison."""
+    if base or len(reports) != 1:
+        return bool(base)
+    from kanalyze.readers.capture.runs import sides_in  # noqa: PLC0415 - as above
+
+    return sides_in(reports[0]) is not None
+
+
+def _compared(reports: Sequence[Path], base: Sequence[Path], where: Where) -> FilePage[Shown]:
+    """The content: the comparison of two sides."""
+    from kanalyze import sides  # noqa: PLC0415 - as above
+    from kanalyze.pictures import file_page_of_sides  # noqa: PLC0415 - as above
+
+    asked = sides.Asked(part(where), not where["no_cache"], progress_shown(), doubted, left_out=print_left_out)
+    return file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
 
 
 def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
@@ -69,7 +96,8 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are shown whole; give one of their reports for a part of it."
             raise click.UsageError(message)
-        from kanalyze.jobs import Asked, file_page_of_job  # noqa: PLC0415 - few reports need it
+        from kanalyze.jobs import Asked  # noqa: PLC0415 - few reports need it
+        from kanalyze.pictures import file_page_of_job  # noqa: PLC0415 - as above
 
         asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
         return file_page_of_job(reports, asked, _EVENTS)

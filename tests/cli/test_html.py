@@ -4,8 +4,11 @@ import re
 from base64 import b64encode
 from hashlib import sha256
 
+import polars as pl
 import pytest
 
+from kanalyze.pictures import file_page_of_sides
+from kanalyze.sides import Asked
 from support.command import ADD, REPORTS, SAMPLES, run
 
 LIMIT = 5_000_000
@@ -97,3 +100,31 @@ def test_a_part_of_a_job_is_refused(tmp_path):
     ran = run("html", SAMPLES / "ddp_late", "--window", "step#2", "-o", tmp_path / "report.html")
     assert ran.status == 2
     assert "the ranks of a job are shown whole" in ran.error
+
+
+def test_two_sides_are_compared(tmp_path):
+    path = tmp_path / "report.html"
+    base, new = (SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph"))
+    assert run("html", "--base", base, new, "-o", path).status == 0
+    text = path.read_text()
+    assert "faster" in re.search(r'<p class="answer">(.*?)</p>', text)[1]
+    assert text.index("Where the difference went") < text.index('id="timeline"') < text.index('id="compare_kernels"')
+
+
+def test_baselines_have_a_page_without_a_timeline(tmp_path):
+    path = tmp_path / "report.html"
+    assert run("html", "--base", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz", "-o", path).status == 0
+    assert "Where the difference went" in path.read_text()
+    assert 'id="timeline"' not in path.read_text()
+
+
+def test_both_sides_begin_their_iterations_together():
+    base, new = (SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph"))
+    found = file_page_of_sides([base], [new], Asked({}), 100_000).timeline
+    tracks = {track.group: number for number, track in enumerate(found.tracks) if track.kind == "iteration"}
+    begins = [
+        found.events.filter((pl.col("track") == number) & (pl.col("tone") == "iteration"))["start"].min()
+        for number in tracks.values()
+    ]
+    assert [*tracks] == ["base, Iterations", "new, Iterations"]
+    assert abs(begins[0] - begins[1]) < 1_000_000

@@ -131,7 +131,7 @@ def document(found: FilePage[Shown]) -> str:
             timeline=_timeline(found.timeline) if found.timeline else None,
             iterations=_iterations(found.iterations),
             waiting=_waiting(found.rank_steps),
-            sections=[_section(section, names) for section in page.sections] if not tables else [],
+            sections=[_section(section, names) for section in page.sections],
             tables=tables,
             chapters=page.chapters,
             recorded=[*_recorded(found.metas)],
@@ -305,7 +305,7 @@ def _tables(found: FilePage[Shown]) -> Iterator[Listed]:
             continue
         bars = found.durations if table.name == "hot_kernels" else None
         rows = frame.sort("ns", descending=True, maintain_order=True) if table.name in _BY_TIME else frame
-        yield _listed(table, _TITLES.get(table.name, table.purpose), rows, bars)
+        yield _listed(table, _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}", rows, bars)
 
 
 def _listed(table: Table, title: str, frame: pl.DataFrame, durations: pl.DataFrame | None) -> Listed:

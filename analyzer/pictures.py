@@ -1,0 +1,109 @@
+"""Opens the reports that an HTML file is of: one program, the ranks of a job, or two sides."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import jobs, sides
+from kanalyze.analyses import homes_of_jobs, homes_of_sides
+from kanalyze.analyses.iterations._steady import known_steady_part
+from kanalyze.analyses.page.file_page import FilePage
+from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.timeline._ranks import on_one_clock
+from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.digest import SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kanalyze.analyses.comparing._comparison import Comparison
+    from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.timeline._tracks import Timeline
+    from kanalyze.report import Meta
+
+#: Ranks that a timeline has room for.
+_MOST_DRAWN: Final = 16
+
+
+def file_page_of_job(given: Sequence[Path], asked: jobs.Asked, most: int) -> FilePage[Job]:
+    """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
+
+    Args:
+        given: Reports of its ranks, folders of them, captures, or what ``kanalyze reduce`` left.
+        asked: How they are read.
+        most: Events of the timeline, about; each rank has its part.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: As :func:`kanalyze.jobs.job`.
+    """
+    found = jobs.job(given, asked)
+    shifts, wanted = jobs.shifts_ns(found), _drawn(found)
+    metas: list[Meta] = []
+    drawn: dict[int, Timeline] = {}
+    for rank, report in jobs.reports_of_ranks(given, asked, wanted):
+        metas.append(report.meta)
+        drawn[rank] = timeline(report, most // len(wanted))
+    together = [(f"rank {rank}", shifts[rank], drawn[rank]) for rank in sorted(drawn)]
+    declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
+    return FilePage(
+        found,
+        metas,
+        [(declared[name], table) for name, table in found.tables.items()],
+        on_one_clock(together) if together else None,
+        rank_steps=found.table("rank_steps"),
+    )
+
+
+def _drawn(found: Job) -> set[int]:
+    """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
+    every = found.ranks.get_column("rank").unique().sort().to_list()
+    late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
+    step = max(len(every) // (_MOST_DRAWN // 2), 1)
+    return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
+
+
+def file_page_of_sides(
+    base: Sequence[Path], new: Sequence[Path], asked: sides.Asked, most: int
+) -> FilePage[Comparison]:
+    """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
+
+    Both begin their first steady iteration at the same place; without such, their first work on a device.
+
+    Args:
+        base: The runs of base.
+        new: The runs of new.
+        asked: How they are read and compared.
+        most: Events of the timeline, about; each side has half of them.
+
+    Raises:
+        IncomparableError: As :func:`kanalyze.sides.comparison`.
+    """
+    found = sides.comparison(base, new, asked)
+    drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
+    places = [(name, drawn[0][1] - anchor_ns, own) for name, anchor_ns, own, _ in drawn]
+    declared = {name: import_module(module).TABLE for name, module in homes_of_sides().items()}
+    return FilePage(
+        found,
+        [meta for *_, meta in drawn],
+        [(table, found.table(name)) for name, table in declared.items()],
+        on_one_clock(places) if places else None,
+    )
+
+
+def _first_drawn(side: Sequence[Path], asked: sides.Asked, most: int) -> list[tuple[int, Timeline, Meta]]:
+    """The timeline of the first run of a side that has one, with where its work begins; none of a baseline."""
+    for path in side:
+        if path.suffix == SUFFIX:
+            continue
+        for opened in sides.opened_of(path, asked):
+            if opened.meta.timeless:
+                continue
+            report = opened.narrow(**asked.where)
+            steady = known_steady_part(report)
+            drawn = timeline(report, most // 2)
+            begins = drawn.start_ns if steady is None else steady.window.start_ns
+            return [(drawn.start_ns if begins is None else begins, drawn, report.meta)]
+    return []
