@@ -1,0 +1,108 @@
+"""``kanalyze plot``: tables as pictures for print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kanalyze.cli._answers import answered, rows_of
+from kanalyze.cli._options import Where, in_one_thread_if_small, reports_argument, scope
+from kanalyze.cli._output import emit, refuse_overwriting
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.machinery.memory import sparing_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: What can be drawn.
+_PICTURES: Final = ("ledger", "steps", "durations", "compare")
+
+
+@click.command()
+@reports_argument
+@click.argument("picture", type=click.Choice(_PICTURES))
+@scope
+@click.option("--kernel", metavar="TEXT", help="durations: of the longest kernel with this in its name.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="A file that ends in .svg, .png or .pdf.",
+)
+@in_one_thread_if_small
+def plot(  # noqa: PLR0913 - a click command has a parameter per option
+    reports: Sequence[Path],
+    picture: str,
+    kernel: str | None,
+    output: Path,
+    *,
+    window: str | None,
+    device: int | None,
+    process: int | None,
+    no_cache: bool,
+) -> None:
+    """A PICTURE of REPORTS.
+
+    ledger: where the time of each GPU went. steps: the ledger of each iteration. durations: how long the launches of
+    one kernel took. compare: from the first report to the second, bucket by bucket.
+    """
+    with sparing_memory():
+        from kanalyze.renderers.tables import plots  # noqa: PLC0415 - --help need not import polars
+
+    form = output.suffix.removeprefix(".")
+    if form not in plots.FORMATS:
+        raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
+    for report in reports:
+        refuse_overwriting(report, output)
+    if picture in ("steps", "durations") and len(reports) > 1:
+        raise click.UsageError(f"{picture} is of one report.")
+    where = Where(window=window, device=device, process=process, no_cache=no_cache)
+    emit(_drawn(reports, picture, where, kernel, form), output)
+
+
+def _drawn(reports: Sequence[Path], picture: str, where: Where, kernel: str | None, form: str) -> bytes:
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
+
+    if picture == "ledger":
+        return plots.ledger(rows_of(reports, catalog.table("ledger"), where), form)
+    if picture == "compare":
+        return plots.waterfall(rows_of(reports, catalog.table("compare"), where), form)
+    if picture == "durations":
+        return _durations(reports[0], where, kernel, form)
+    import polars as pl  # noqa: PLC0415 - as above
+
+    from kanalyze.analyses.iterations.iterations import iteration_ledgers  # noqa: PLC0415 - as above
+
+    found = pl.concat(answered(reports[0], catalog.table("iterations"), where, iteration_ledgers).values())
+    if found.is_empty():
+        raise CannotTellError(
+            f"{reports[0]}: cannot tell steps, because nothing in it repeats.",
+            "Mark the program's steps by NVTX ranges or torch.profiler, or draw the ledger.",
+        )
+    return plots.steps(found, form)
+
+
+def _durations(report: Path, where: Where, kernel: str | None, form: str) -> bytes:
+    """The durations of the kernel that took longest, of those with a text in their names."""
+    import polars as pl  # noqa: PLC0415 - as above
+
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import plots  # noqa: PLC0415 - as above
+
+    rows = rows_of([report], catalog.table("events"), where).filter(pl.col("kind") == "kernel")
+    line = rows.select(pl.col("name").cast(pl.String), "dur_ns").drop_nulls()
+    sums = line.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", "name", descending=[True, False])
+    if kernel is not None:
+        known = sums.get_column("name").to_list()
+        sums = sums.filter(pl.col("name").str.to_lowercase().str.contains(kernel.lower(), literal=True))
+        if sums.is_empty():
+            raise UnknownNameError.of("kernel", kernel, known)
+    if sums.is_empty():
+        raise CannotTellError.without("durations", report, ["kernel"])
+    name = sums.item(0, "name")
+    return plots.durations(name, line.filter(pl.col("name") == name).get_column("dur_ns"), form)

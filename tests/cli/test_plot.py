@@ -1,0 +1,74 @@
+"""`kanalyze plot`: tables as pictures."""
+
+import re
+
+import pytest
+
+from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.renderers.tables import plots
+from support.command import ADD, REPORTS, SAMPLES, refused, run
+
+MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
+
+
+def texts(path):
+    """The texts of an SVG file."""
+    return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text())
+
+
+def drawn(tmp_path, *arguments):
+    path = tmp_path / "x.svg"
+    ran = run("plot", *arguments, "-o", path)
+    assert (ran.status, ran.text, ran.error) == (0, "", "")
+    return texts(path)
+
+
+def test_a_ledger_has_a_bar_for_each_gpu(tmp_path):
+    found = drawn(tmp_path, REPORTS / "two_gpus.sqlite", "ledger")
+    assert {"GPU 0", "GPU 1", "kernel", "host", "86.8 %", "87.0 %"} <= {*found}
+    both = drawn(tmp_path, ADD, REPORTS / "two_gpus.sqlite", "ledger")
+    assert [text for text in both if text.endswith("add.sqlite, GPU 0")]
+
+
+def test_iterations_leave_room_for_the_usual_ones(tmp_path):
+    found = drawn(tmp_path, MLP, "steps")
+    assert "Iterations: step" in found
+    assert [text for text in found if "↑ 196" in text]
+    message, _ = refused(run("plot", ADD, "steps", "-o", tmp_path / "y.svg"))
+    assert "nothing in it repeats" in message
+
+
+def test_durations_are_of_one_kernel(tmp_path):
+    found = drawn(tmp_path, MLP, "durations", "--kernel", "SOFTMAX")
+    assert [text for text in found if "softmax" in text and text.endswith("42 launches")]
+    assert [text for text in drawn(tmp_path, MLP, "durations") if text.endswith("126 launches")]
+    message, _ = refused(run("plot", MLP, "durations", "--kernel", "no such", "-o", tmp_path / "y.svg"))
+    assert message == "no kernel 'no such'."
+
+
+@pytest.mark.slow
+def test_a_comparison_goes_from_base_to_new(tmp_path):
+    found = drawn(tmp_path, SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph", "compare")
+    assert found.index("base") < found.index("launch") < found.index("host") < found.index("new")
+    assert "−6.402 ms" in found
+
+
+@pytest.mark.parametrize(("form", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_pictures_have_three_formats_and_are_the_same_each_time(tmp_path, form, begin):
+    path = tmp_path / f"x.{form}"
+    assert run("plot", ADD, "ledger", "-o", path).status == 0
+    first = path.read_bytes()
+    assert first.startswith(begin)
+    assert run("plot", ADD, "ledger", "-o", path).status == 0
+    assert path.read_bytes() == first
+
+
+def test_every_bucket_has_a_colour():
+    assert {*plots.COLOURS} == {*BUCKETS}
+
+
+def test_what_cannot_be_drawn_is_said(tmp_path):
+    assert "no kind of picture 'gif'" in refused(run("plot", ADD, "ledger", "-o", tmp_path / "x.gif"))[0]
+    assert run("plot", ADD, "no such", "-o", tmp_path / "x.svg").status == 2
+    assert "is of one report" in run("plot", ADD, MLP, "steps", "-o", tmp_path / "x.svg").error
+    assert [*tmp_path.iterdir()] == []
