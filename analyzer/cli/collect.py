@@ -199,6 +199,7 @@ def _finish(found: Capture | Captures) -> None:
             print_message(f"The captures are in {outlets.line(str(found.folder))}")
             words = outlets.command("kanalyze", "compare", found.base.folder, found.new.folder)
             print_message(f"Compare them: {words}")
+            _print_picture(found.folder)
         if found.problems:
             raise IncompleteError.because(found.folder, found.problems, SIDES)
         return
@@ -207,8 +208,15 @@ def _finish(found: Capture | Captures) -> None:
     finally:
         _print_said(found)
         print_message(f"The capture is in {outlets.line(str(found.folder))}")
+        _print_picture(found.folder)
     if found.problems:
         raise IncompleteError.because(found.folder, found.problems)
+
+
+def _print_picture(folder: Path) -> None:
+    """Names the file that would show it, and the command that makes it."""
+    target = f"{folder.name}.html"
+    print_message(f"See it: {outlets.command('kanalyze', 'html', folder, '-o', target, '--open')}")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

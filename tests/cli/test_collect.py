@@ -52,7 +52,11 @@ def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
     assert ran.status == 0
     assert ran.lines[0].startswith("cap  ")
     assert "WHERE THE TIME WENT" in ran.text
-    assert ran.error.splitlines()[-2:] == ["The program says: Max error: 0", "The capture is in cap"]
+    assert ran.error.splitlines()[-3:] == [
+        "The program says: Max error: 0",
+        "The capture is in cap",
+        "See it: kanalyze html cap -o cap.html --open",
+    ]
     assert "nsys: done after " in ran.error
     assert "\r" not in ran.error
     again = run("summarize", "cap")
@@ -145,11 +149,12 @@ def test_two_programs_and_the_arguments_of_both(machine, words):
     base = [str(machine.folder / "program"), "--epochs", "2"]
     new = [*base, "--fused"]
     assert profiled(machine) == [base, new, new, base]
-    assert ran.error.splitlines()[-4:] == [
+    assert ran.error.splitlines()[-5:] == [
         "The program says: base: Max error: 0",
         "The program says: new: Max error: 0",
         "The captures are in cap",
         "Compare them: kanalyze compare cap/base cap/new",
+        "See it: kanalyze html cap -o cap.html --open",
     ]
 
 
@@ -200,7 +205,7 @@ def test_the_command_at_the_end_compares_them_pair_by_pair(machine):
     del machine
     ran = run("collect", "--with", "nsys", "--repeat", "3", "program", "--against", "--fused", "-o", "cap")
     assert ran.lines[0].startswith("kanalyze compare   base cap/base   new cap/new   nsys 2025.3.2")
-    command = shlex.split(ran.error.splitlines()[-1].partition(": ")[2])
+    command = shlex.split(ran.error.splitlines()[-2].partition(": ")[2])
     assert command[:2] == ["kanalyze", "compare"]
     found = json.loads(run(*command[1:], "--format", "json").text)
     assert run(*command[1:]).text == ran.text
