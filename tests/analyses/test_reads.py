@@ -138,6 +138,7 @@ def test_tables_use_nothing_but_what_they_declare():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # every table of ten reports
 def test_tables_use_what_they_declare_and_declare_what_they_use():
     used, wrong = walk(FEW, thorough=False)
     assert wrong == []
