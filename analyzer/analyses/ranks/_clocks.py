@@ -33,9 +33,6 @@ _FAR: Final = 1 << 60
 #: The part of differences of ends that the scatter of an offset covers.
 _MOST: Final = 0.9
 
-#: Rounds of propagation: as many hosts as a path may have.
-_ROUNDS: Final = 64
-
 
 class _Rows(NamedTuple):
     """Some matched collectives, by match: clock and part as one number (node), times, and what they show."""
@@ -175,11 +172,14 @@ def _by_clock(rows: _Rows) -> _Rows:
 
 
 def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
-    """Lower and upper bounds of the offset of each node: longest paths from the clock of reference, and to it."""
+    """Lower and upper bounds of the offset of each node: longest paths from the clock of reference, and to it.
+
+    A path has fewer steps than there are clocks: what still grows then does so for ever, and cannot be true.
+    """
     low, high = np.full(nodes, -_FAR, dtype=np.int64), np.full(nodes, _FAR, dtype=np.int64)
     low[origins], high[origins] = 0, 0
     stuck = np.zeros(len(rows.node), dtype=np.bool_)
-    for _ in range(_ROUNDS):
+    for _ in range(nodes // len(origins) + 1):
         # theta_b >= theta_a + start_b - end_a, for a that leaves after b entered
         reached = np.where(rows.leaves & (low[rows.node] > -_FAR // 2), rows.end - low[rows.node], _FAR)
         least = np.minimum.reduceat(reached, rows.first)[rows.match]
@@ -191,12 +191,15 @@ def _bounds(rows: _Rows, origins: Ints, nodes: int) -> tuple[Ints, Ints]:
         fair = rows.leaves & (most < _FAR // 2) & ~stuck
         new_high = high.copy()
         np.minimum.at(new_high, rows.node[fair], rows.end[fair] + most[fair])
-        if (new_low == low).all() and (new_high == high).all():
+        grown = (new_low != low) | (new_high != high)
+        if not grown.any():
             break
         low, high = new_low, new_high
         # a part that cannot be true would go on for ever; the others are not held up by it
         wrong = np.flatnonzero((low > high).reshape(len(origins), -1).any(axis=1))
         stuck = np.isin(rows.node // (nodes // len(origins)), wrong)
+    else:
+        low = np.where(grown, high + 1, low)
     return low, high
 
 
@@ -225,7 +228,7 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
     shortest = np.minimum.reduceat(rows.end - rows.start, rows.first)[rows.match]
     whole = pl.DataFrame({"match": rows.match, "node": rows.node, "end": rows.end, "shortest": shortest})
     frame = whole.filter(pl.Series(together))
-    for _ in range(_ROUNDS):
+    while True:
         at = frame.get_column("node").to_numpy()
         told = frame.with_columns(seen=pl.Series(known[at]), offset=pl.Series(offset[at]))
         left = told.filter("seen").group_by("match").agg(left=(pl.col("end") - pl.col("offset")).median())

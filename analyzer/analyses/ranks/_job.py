@@ -19,7 +19,7 @@ from kanalyze.analyses.communication._matching import HOW, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
 from kanalyze.analyses.ranks._gathered import gathered, later, places, put_together, renumbered, step_of
-from kanalyze.analyses.ranks._lateness import causes, costs, lateness
+from kanalyze.analyses.ranks._lateness import IN_PAIRS, causes, costs, lateness
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import NoJobError
 
@@ -209,7 +209,7 @@ def job_of(
     if clocks.broken:
         doubts.append(("clocks that do not agree", len(clocks.broken), _BROKEN))
     matches = waits(rows, found, clocks, clock)
-    doubts += _doubts_of(found, matches)
+    doubts += _doubts_of(rows, found, matches)
     steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
     exposed, before = _split(again() if again else reductions, ranks, rows, found, matches, clocks)
     return Job(
@@ -293,17 +293,20 @@ _BY_STEP: Final = pl.DataFrame(
 _LEDGER: Final = pl.DataFrame(schema={"member": pl.Int64, "number": pl.Int64, "bucket": pl.String, "ns": pl.Int64})
 
 
-def _doubts_of(found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
+def _doubts_of(rows: Rows, found: Matches, matches: pl.DataFrame) -> list[tuple[str, int, str]]:
     """What of the collectives cannot be told."""
+    pairs = rows.calls.select(IN_PAIRS).to_series()
     told = [
         ("collectives without a partner", len(found.match) - int(found.first[-1]), _ALONE),
         ("collectives of which ranks are missing", matches.filter(pl.col("present") < pl.col("size")).height, _MISSING),
+        ("sends and receives", int(pairs.gather(matches.get_column("call")).sum()), _BUBBLES),
     ]
     return [one for one in told if one[1]]
 
 
 _BROKEN: Final = "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt"
 _ALONE: Final = "no other rank has them: what of their time is waiting is not told"
+_BUBBLES: Final = "stages of a pipeline wait for each other by design: nobody is called late for such waits"
 _MISSING: Final = "who was not recorded may have been the last: what is told as transfer may be waiting for that rank"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from kanalyze.analyses.communication._matching import POINT_TO_POINT
 from kanalyze.analyses.ranks._gathered import step_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ _PASSED_ON_NS: Final = 1_000
 
 #: What is new and less than this part of a lateness is how much computing varies, and is not told.
 _SCATTER: Final = 0.05
+
+
+#: Collectives between two ranks, as a pipeline has them; a kernel of several sends and receives is one, too.
+IN_PAIRS: Final = pl.col("kind").is_in([*POINT_TO_POINT, "send_recv"])
 
 
 def costs(found: Matches, clocks: Clocks, matches: pl.DataFrame, exposed: Exposed) -> list[pl.Series]:
@@ -56,7 +61,8 @@ def lateness(job: Job) -> pl.DataFrame:
     A rank whose partners wait beside other work stays behind them, and is the last to come to the next collectives too:
     only what it falls behind by there is new. What partners wait with an idle GPU brings them together again, in that
     group; and so does a new step. Without a GPU they wait in a thread beside the program, which brings nobody together.
-    A rank that waited in one group is as late in its other groups, and not by itself.
+    A rank that waited in one group is as late in its other groups, and not by itself. Between two ranks nobody is late:
+    the stages of a pipeline wait for each other as they are meant to.
 
     Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
     it), second (the member that came before it) and second_number; by arrival.
@@ -78,9 +84,10 @@ def lateness(job: Job) -> pl.DataFrame:
         second_number=pl.Series(second - rows.first[rows.member[second]]),
         idle=pl.Series(np.where(on_gpu[rows.member[second]], job.exposed.wait[second], 0)),
         lane=lanes.gather(rows.call[last]),
-    )
+        pair=rows.calls.select(IN_PAIRS).to_series().gather(rows.call[last]),
+    ).with_columns(cost_ns=pl.when("pair").then(0).otherwise("cost_ns"))
     passed_on = _passed_on(job, found, lanes.to_numpy())
-    return found.drop("idle", "lane").with_columns(new_ns=_new(found, passed_on))
+    return found.drop("idle", "lane", "pair").with_columns(new_ns=_new(found, passed_on))
 
 
 def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list[int], list[int]]]:
@@ -119,16 +126,16 @@ def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) 
         caught_up[member, lane] = min(behind.get(member, 0), caught_up.get((member, lane), 0) + ns)
         lanes.setdefault(member, set()).add(lane)
 
-    columns = ("member", "second", "step", "lane", "lateness_ns", "idle")
-    for (member, second, step, lane, late_ns, idle_ns), waited in zip(
+    columns = ("member", "second", "step", "lane", "lateness_ns", "idle", "pair")
+    for (member, second, step, lane, late_ns, idle_ns, pair), waited in zip(
         found.select(columns).iter_rows(), passed_on, strict=True
     ):
         carried = max(0, lag(member, lane, step) - lag(second, lane, step))
         own = max(0, late_ns - carried)
-        own = own if own > _SCATTER * late_ns else 0
+        own = own if own > _SCATTER * late_ns and not pair else 0
         new.append(own)
         behind[member] = behind.get(member, 0) + own
-        add(member, lane, idle_ns)
+        add(member, lane, 0 if pair else idle_ns)
         for other, ns in zip(*waited, strict=True):
             lag(other, lane, step)
             behind[other] = behind.get(other, 0) + ns

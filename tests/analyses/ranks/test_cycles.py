@@ -30,7 +30,7 @@ def later(one):
 
 
 def doubts(job):
-    return {check: count for check, count, _ in job.doubts}
+    return {check: count for check, count, _ in job.doubts if check != "sends and receives"}
 
 
 def test_the_first_cycle_is_read_whatever_the_order_of_the_reports():
@@ -44,7 +44,7 @@ def test_the_first_cycle_is_read_whatever_the_order_of_the_reports():
 
 def test_the_time_of_what_is_read_is_told():
     first, second = cycles()
-    (effect,) = [effect for _, _, effect in job_of([*first, *second]).doubts]
+    (effect,) = [effect for check, _, effect in job_of([*first, *second]).doubts if check == "further reports of ranks"]
     # the clock of the first host is some ms behind
     assert effect.endswith("those are read that ran at 2025-10-09 08:53:19 UTC")
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.communication._matching import shows
 from kanalyze.analyses.ranks._clocks import _bounds, _by_clock, _Rows
 from kanalyze.analyses.ranks._job import job_of
+from kanalyze.analyses.ranks._job_findings import job_findings
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
 from kanalyze.errors import BadReductionError
@@ -227,6 +228,25 @@ def test_a_delay_counts_once_where_its_rank_is_in_several_groups_and_is_not_pass
     assert sum(ns for _, ns in found[0].causes) == pytest.approx(found[0].late_ns, abs=len(found[0].causes))
 
 
+def test_nobody_is_late_for_the_waits_of_a_pipeline():
+    """The first stage takes 4 ms longer in each step, for which the second one waits."""
+    first = Straggler(0, 0, 9, 4_000_000)
+    plan = Plan(ranks=2, hosts=1, steps=10, ops=(Op(PAIR, "pp"),), stragglers=(first,), jitter=0.001)
+    job = job_of([*play(plan).reductions()])
+    assert job.matches.select((pl.col("lateness_ns") > 3_900_000).sum()).item() == 10
+    assert not late_ranks(job)
+    assert not [one for one in job_findings(job) if one.finding == "straggler"]
+    assert job.table("rank_steps").select("late_ns", "cost_ns").sum().row(0) == (0, 0)
+    assert ("sends and receives", 10) in [(check, count) for check, count, _ in job.doubts]
+
+
+def test_in_a_pipeline_too_a_rank_is_named_that_all_wait_for():
+    first = Straggler(0, 4, 4, 4_000_000)
+    plan = Plan(ranks=4, hosts=1, steps=10, ops=(Op(), Op(PAIR, "pp")), stragglers=(first,), jitter=0.001)
+    job = job_of([*play(plan).reductions()], one_host=True)
+    assert [(one.rank, one.first, one.last) for one in late_ranks(job)] == [(0, 5, 5)]
+
+
 def test_several_collectives_of_one_number_are_not_matched_by_place_where_a_rank_lost_one():
     made = play(Plan(ranks=2, hosts=1, steps=4, ops=DATA_PARALLEL_OPS, recorded="coalesced", heads={1: 1}))
     job = job_of([*made.reductions()])
@@ -294,6 +314,28 @@ def longest_paths(rows, clocks):
     for middle in range(clocks):
         least = np.maximum(least, least[:, [middle]] + least[[middle], :])
     return least
+
+
+def in_a_row(hosts, last_end=10):
+    """A collective of 10 ns of each host with the next one, all begun at once; the last one ends otherwise."""
+    every, both = np.arange(2 * (hosts - 1)), np.ones(2 * (hosts - 1), dtype=bool)
+    end = np.where(every == every[-1], last_end, 10)
+    return _Rows(every // 2, every[::2], (every + 1) // 2, np.zeros(len(every), dtype=np.int64), end, both, both)
+
+
+def test_bounds_come_to_the_last_of_many_hosts():
+    low, high = _bounds(in_a_row(200), np.array([0]), 200)
+    assert low.tolist() == [-10 * host for host in range(200)]
+    assert high.tolist() == [10 * host for host in range(200)]
+
+
+def test_what_cannot_be_true_is_found_however_slowly_it_grows():
+    """The last host leaves 1 ns before it has entered, so that the path through it grows by 1 ns each time."""
+    low, high = _bounds(in_a_row(4, -1), np.array([0]), 4)
+    assert (low > high).any()
+    far = in_a_row(4, -1)._replace(end=np.array([1_000_000] * 5 + [-1]))
+    low, high = _bounds(far, np.array([0]), 4)
+    assert (low > high).any()
 
 
 @given(plans(recorded=("id",)))
