@@ -25,6 +25,7 @@ COMMANDS = (
     "export",
     "html",
     "name",
+    "plot",
     "ranks",
     "redact",
     "reduce",
