@@ -153,6 +153,7 @@ def test_numbers_that_perfetto_cannot_hold_are_names():
     assert played.slices == [(2, 5, 6, "a", "api", None)]
 
 
+@pytest.mark.slow
 def test_ranks_stand_beside_each_other_on_one_clock():
     job = slices_of_job([SAMPLES / "ddp_late"], Asked())
     assert job is not None
