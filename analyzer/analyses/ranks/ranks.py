@@ -72,9 +72,20 @@ def ranks(job: Job) -> pl.DataFrame:
     return TABLE.select(told.with_columns(pl.col(zeros).fill_null(0)).sort("rank"))
 
 
+#: A step that takes less than this part of the median of its rank is not one of the usual ones.
+_SHORT: Final = 0.5
+
+
 def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of steps that are steady on all ranks; else of those that all ranks have; else all."""
+    """The rows of steps that are steady on all ranks; else of those that all ranks have; else all.
+
+    Of the steady ones without those at the beginning and the end that are far too short on a rank: there what comes
+    before and after the steps was taken for some.
+    """
     number = rows.get_column("rank").n_unique()
     everywhere = rows.filter(pl.len().over("step") == number)
     steady = everywhere.filter((pl.col("kind") == "steady").all().over("step"))
+    short = steady.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
+    usual = steady.join(short.filter("short"), on="step", how="anti").get_column("step")
+    steady = steady.filter(pl.col("step").is_between(usual.min(), usual.max()))
     return steady if steady.height else everywhere if everywhere.height else rows

@@ -58,10 +58,12 @@ def answer(job: Job) -> str:
     slowest = rows.group_by("step").agg(pl.col("ns").max()).get_column("ns")
     whole, waiting = (int(ranks.get_column(name).sum()) for name in ("ns", "wait_ns"))
     unsteady = "" if (rows.get_column("kind") == "steady").all() else ", not all of them steady"
+    out = job.table("rank_steps").get_column("step").n_unique() - len(slowest)
+    left = f"; {units.count(out)} left out" if out else ""
     step = units.time(int(slowest.sum()) / len(slowest))
     first = (
         f"A step takes {step} on the slowest of {units.plural(ranks.height, 'rank')} "
-        f"({units.plural(len(slowest), 'step')}{unsteady}), "
+        f"({units.plural(len(slowest), 'step')}{unsteady}{left}), "
         f"and a rank waits for others in {units.percent(waiting / max(whole, 1))} of it"
     )
     others = max(ranks.height - 1, 1)

@@ -14,6 +14,7 @@ from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import job_findings
 from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.ranks._lateness import causes, lateness
+from kanalyze.analyses.ranks.ranks import common_steps
 from kanalyze.errors import BadReductionError
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
 
@@ -245,6 +246,25 @@ def test_in_a_pipeline_too_a_rank_is_named_that_all_wait_for():
     plan = Plan(ranks=4, hosts=1, steps=10, ops=(Op(), Op(PAIR, "pp")), stragglers=(first,), jitter=0.001)
     job = job_of([*play(plan).reductions()], one_host=True)
     assert [(one.rank, one.first, one.last) for one in late_ranks(job)] == [(0, 5, 5)]
+
+
+@pytest.mark.parametrize(
+    ("times", "used"),
+    [
+        ([1, 20, 21, 22, 2], [2, 3, 4]),
+        ([20, 21, 1, 22, 20], [1, 2, 3, 4, 5]),
+        ([20, 90, 20, 20], [1, 2, 3, 4]),
+        ([12, 20, 20], [1, 2, 3]),
+        ([20], [1]),
+    ],
+)
+def test_steps_at_both_ends_that_are_far_too_short_are_left_out(times, used):
+    rows = pl.DataFrame(
+        [(rank, step, "steady", 20 if rank else ns) for step, ns in enumerate(times, 1) for rank in (0, 1)],
+        schema=["rank", "step", "kind", "ns"],
+        orient="row",
+    )
+    assert common_steps(rows).get_column("step").unique().sort().to_list() == used
 
 
 def test_several_collectives_of_one_number_are_not_matched_by_place_where_a_rank_lost_one():
