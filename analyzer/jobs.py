@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -133,7 +134,8 @@ def reports_of_ranks(given: Sequence[Path], asked: Asked, wanted: set[int]) -> I
     for run in (run for path in given for run in runs_at(path, asked)):
         if not missing:
             break
-        with run.opened() as report:
+        # what cannot be read was told when the job was put together
+        with suppress(KanalyzeError), run.opened() as report:
             rank = report.meta.rank
             if rank is not None and rank in missing:
                 missing.remove(rank)

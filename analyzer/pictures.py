@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +14,7 @@ from kanalyze.analyses.ranks._late_ranks import late_ranks
 from kanalyze.analyses.timeline._ranks import on_one_clock
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.digest import SUFFIX
+from kanalyze.errors import CannotTellError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,8 +46,9 @@ def file_page_of_job(given: Sequence[Path], asked: jobs.Asked, most: int) -> Fil
     metas: list[Meta] = []
     drawn: dict[int, Timeline] = {}
     for rank, report in jobs.reports_of_ranks(given, asked, wanted):
-        metas.append(report.meta)
-        drawn[rank] = timeline(report, most // len(wanted))
+        with suppress(CannotTellError):  # a rank in whose report nothing happens
+            drawn[rank] = timeline(report, most // len(wanted))
+            metas.append(report.meta)
     together = [(f"rank {rank}", shifts[rank], drawn[rank]) for rank in sorted(drawn)]
     declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
     return FilePage(
@@ -54,6 +57,7 @@ def file_page_of_job(given: Sequence[Path], asked: jobs.Asked, most: int) -> Fil
         [(declared[name], table) for name, table in found.tables.items()],
         on_one_clock(together) if together else None,
         rank_steps=found.table("rank_steps"),
+        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(drawn),
     )
 
 
@@ -61,7 +65,7 @@ def _drawn(found: Job) -> set[int]:
     """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
     every = found.ranks.get_column("rank").unique().sort().to_list()
     late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
-    step = max(len(every) // (_MOST_DRAWN // 2), 1)
+    step = -(-len(every) // (_MOST_DRAWN // 2))
     return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
 
 

@@ -32,9 +32,6 @@ Page_co = TypeVar("Page_co", covariant=True)
 _KERNELS: Final = 40
 _BINS: Final = 40
 
-#: Iterations that are drawn one by one.
-_ITERATIONS: Final = 400
-
 
 @dataclass(frozen=True)
 class FilePage(Generic[Page_co]):
@@ -50,6 +47,7 @@ class FilePage(Generic[Page_co]):
             bins of equal ratio.
         reasons: Why a table or the timeline is missing, by name.
         rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
+        ranks_left_out: How many ranks of a job the timeline does not have.
     """
 
     shown: Page_co
@@ -60,6 +58,7 @@ class FilePage(Generic[Page_co]):
     durations: pl.DataFrame = field(default_factory=pl.DataFrame)
     reasons: dict[str, str] = field(default_factory=dict)
     rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
+    ranks_left_out: int = 0
 
 
 def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage[Pages]]:
@@ -106,7 +105,7 @@ def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Me
 
 
 def _iterations(report: Report) -> pl.DataFrame:
-    """The iterations in scope with their ledgers, of the name with most device time; at most so many are drawn."""
+    """The iterations in scope with their ledgers, of the name with most device time."""
     try:
         found = iteration_ledgers(report)
     except CannotTellError:
@@ -122,7 +121,7 @@ def _iterations(report: Report) -> pl.DataFrame:
     keys = ("process_id", "name")
     sums = found.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
     most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)
-    return found.join(most.select(keys), on=keys, how="semi", nulls_equal=True).head(_ITERATIONS)
+    return found.join(most.select(keys), on=keys, how="semi", nulls_equal=True)
 
 
 def durations(report: Report) -> pl.DataFrame:

@@ -47,6 +47,7 @@ def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
         tracks=tracks,
         events=pl.concat(events),
         counters=counters,
-        recorded=sum(own.recorded for *_, own in timelines),
         left_out=sum(own.left_out for *_, own in timelines),
+        one_clock=False,
+        tracks_left_out=sum(own.tracks_left_out for *_, own in timelines),
     )

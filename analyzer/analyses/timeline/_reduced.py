@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.timeline._tracks import Timeline
 
 #: The part of the events that stay single, where there are too many.
 _SINGLE: Final = 0.6
 
-#: Fewest bins that the time is cut into.
-_FEWEST: Final = 256
-
 _KEYS: Final = ("track", "lane", "tone")
+_SUMMED: Final = ("start", "end", "covered_ns", "longest_ns", "count", "several")
 
 
 def reduced(events: pl.DataFrame, length_ns: int, most: int) -> pl.DataFrame:
     """Sums short events in bins where there are more than `most`; adds covered_ns and count.
 
     Args:
-        events: track, lane, start, end, name, tone and others, any order.
+        events: track, lane, start, end, name, tone and others, any order; sums, too, where it was reduced before.
         length_ns: Time that is shown.
         most: Number of events to keep, about.
 
     Returns:
         Sorted by track, lane, `several` and start. An event with a count above 1 stands for those of one tone in a bin:
-        from the first start to the last end, covered_ns of it, with the name of the longest.
+        from the first start to the last end, covered_ns of it, with the name and longest_ns of the longest.
     """
-    single = events.with_columns(covered_ns=pl.col("end") - pl.col("start"), count=pl.lit(1, dtype=pl.UInt32))
+    every = events if "covered_ns" in events.columns else _single(events)
     order = ("track", "lane", "several", "start")
-    if events.height <= most:
-        return single.with_columns(several=pl.lit(value=False)).sort(*order, maintain_order=True)
+    if every.height <= most:
+        return every.sort(*order, maintain_order=True)
     kept = int(most * _SINGLE)
-    threshold = int(single.get_column("covered_ns").top_k(kept).min())  # type: ignore[arg-type]
-    long = single.filter(pl.col("covered_ns") > threshold)
-    short = single.filter(pl.col("covered_ns") <= threshold)
-    bins = max((most - kept) // max(short.select(_KEYS).n_unique(), 1), _FEWEST)
+    lengths = every.filter(~pl.col("several")).get_column("covered_ns").top_k(kept)
+    threshold = int(lengths.min()) if lengths.len() else 0  # type: ignore[arg-type]
+    alone = ~pl.col("several") & (pl.col("covered_ns") > threshold)
+    long, short = every.filter(alone), every.filter(~alone)
+    bins = max((most - kept) // max(short.select(_KEYS).n_unique(), 1), 1)
     width = max(-(-length_ns // bins), 1)
-    first = pl.col("start").min()
     by_bin = short.group_by(*_KEYS, (pl.col("start") // width).alias("bin"), maintain_order=True).agg(
-        pl.all().exclude("start", "end", "covered_ns", "count").get(pl.col("covered_ns").arg_max()),
-        first,
-        pl.col("end").max(),
-        pl.col("covered_ns").sum(),
-        pl.len().alias("count"),
+        pl.all().exclude(*_SUMMED).get(pl.col("longest_ns").arg_max()),
+        pl.col("start").min(),
+        pl.col("end", "longest_ns").max(),
+        pl.col("covered_ns", "count").sum(),
     )
-    summed = by_bin.drop("bin").with_columns(several=pl.col("count") > 1).select(*long.columns, "several")
-    return pl.concat([long.with_columns(several=pl.lit(value=False)), summed]).sort(*order, maintain_order=True)
+    summed = by_bin.with_columns(several=pl.col("count") > 1).select(*long.columns)
+    return pl.concat([long, summed]).sort(*order, maintain_order=True)
+
+
+def fewer(timeline: Timeline, most: int) -> Timeline:
+    """The timeline with `most` events or about as many."""
+    events = reduced(timeline.events.with_row_index("row"), timeline.end_ns - timeline.start_ns, most)
+    rows = events.select(launch=pl.col("row").cast(pl.Int64), found=pl.int_range(pl.len(), dtype=pl.Int64))
+    linked = events.join(rows, on="launch", how="left", maintain_order="left")
+    return replace(timeline, events=linked.with_columns(launch="found").drop("row", "found"))
+
+
+def _single(events: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("end") - pl.col("start")
+    one = pl.lit(1, dtype=pl.UInt32)
+    return events.with_columns(covered_ns=length, longest_ns=length, count=one, several=pl.lit(value=False))

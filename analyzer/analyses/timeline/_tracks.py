@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 #: What an event is coloured by: the ledger's bucket, or a host event's kind.
 TONES: Final = (*BUCKETS, "range", "operator", "python", "call", "iteration", "odd")
 
+#: Tracks that a picture has room for.
+MOST_TRACKS: Final = 1000
+
 #: Events of a track before lanes and reduction.
 _EVENTS: Final[dict[str, DataType | DataTypeClass]] = {
     "start": pl.Int64,
@@ -72,10 +75,12 @@ class Timeline:
         zero_ns: Origin of displayed times.
         tracks: The tracks, in order.
         events: By track, lane and start: track (index), lane, start, end, name, tone, note, covered_ns (less than the
-            length for events that stand for several), count, launch (row of the launching call in this frame).
+            length for events that stand for several), longest_ns, count, several, launch (row of the launching call in
+            this frame).
         counters: Quantities over time.
-        recorded: How many events the report has in these tracks.
-        left_out: How many of them are in no event, since they are nested too deeply.
+        left_out: How many events of the report are in none of these, since they are nested too deeply.
+        tracks_left_out: How many tracks there are beyond those: of the threads with fewest CUDA calls.
+        one_clock: Whether the times are those of all that is shown, and not of the first of several ranks.
     """
 
     start_ns: int
@@ -84,8 +89,9 @@ class Timeline:
     tracks: list[Track]
     events: pl.DataFrame
     counters: list[Counter]
-    recorded: int
     left_out: int
+    tracks_left_out: int
+    one_clock: bool = True
 
 
 def timeline(report: Report, most: int) -> Timeline:
@@ -96,20 +102,22 @@ def timeline(report: Report, most: int) -> Timeline:
     """
     if report.meta.timeless:
         raise CannotTellError.timeless("timeline", report.meta.path)
-    pairs = [(track, events) for track, events in _tracks(report) if events.height]
+    every = [(track, events) for track, events in _tracks(report) if events.height]
+    pairs = every[:MOST_TRACKS]
     if not pairs:
         raise CannotTellError.without("timeline", report.meta.path, (*DEVICE_KINDS, "api", "range"), report.meta.tool)
     low, high = _shown(report, [events for _, events in pairs])
     parts = []
     for number, (_, events) in enumerate(pairs):
-        inside = events.filter((pl.col("end") > low) & (pl.col("start") < high) | (pl.col("start") == low))
-        line = inside.with_columns(pl.col("start", "end").clip(low, high)).sort(
-            "start", "end", descending=[False, True], maintain_order=True
+        inside = _within(events, report)
+        line = inside.with_columns(pl.col("start", "end").clip(low, high)).with_columns(
+            pl.max_horizontal("start", "end").alias("end")
         )
+        line = line.sort("start", "end", descending=[False, True], maintain_order=True)
         lanes = lanes_of_events(line.get_column("start"), line.get_column("end"))
         parts.append(line.with_columns(lanes, track=pl.lit(number, dtype=pl.UInt16)))
-    every = pl.concat(parts)
-    placed = every.drop_nulls("lane")
+    events = pl.concat(parts)
+    placed = events.drop_nulls("lane")
     return Timeline(
         low,
         high,
@@ -117,8 +125,8 @@ def timeline(report: Report, most: int) -> Timeline:
         [track for track, _ in pairs],
         _linked(reduced(placed, high - low, most)),
         [*_memory(report, low, high)],
-        every.height,
-        every.height - placed.height,
+        events.height - placed.height,
+        len(every) - len(pairs),
     )
 
 
@@ -131,6 +139,16 @@ def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
         low = low if asked.start_ns is None else asked.start_ns
         high = high if asked.end_ns is None else asked.end_ns
     return low, max(high, low + 1)
+
+
+def _within(events: pl.DataFrame, report: Report) -> pl.DataFrame:
+    """The events that overlap the window asked for, and those without duration that lie in it; else all."""
+    asked = report.scope.window
+    if asked is not None and asked.start_ns is not None:
+        events = events.filter((pl.col("end") > asked.start_ns) | (pl.col("start") == asked.start_ns))
+    if asked is not None and asked.end_ns is not None:
+        events = events.filter(pl.col("start") < asked.end_ns)
+    return events
 
 
 def _tracks(report: Report) -> Iterator[tuple[Track, pl.DataFrame]]:
@@ -220,10 +238,13 @@ def _host(report: Report, *, several: bool) -> Iterator[tuple[Track, pl.DataFram
     for kind, label, tone in _HOST:
         if kind not in report.kinds:
             continue
-        events = report.kind(kind).filter(pl.col("dur_ns").is_not_null())
+        events = report.kind(kind)
         tones = pl.lit(tone) if tone else _call_tones(report, events)
         names = shown_calls(report, events.get_column("name")) if kind == "api" else events.get_column("name")
-        end = pl.col("start_ns") + pl.col("dur_ns")
+        # a range that was never closed ends where the recording does; what ends before it starts covers no time
+        end = (pl.col("start_ns") + pl.col("dur_ns").clip(0)).fill_null(
+            pl.max_horizontal("start_ns", report.recorded[1])
+        )
         line = events.with_columns(names.alias("name"), start="start_ns", end=end, tone=tones)
         for key, part in line.group_by("process_id", "thread_id", maintain_order=True):
             process, thread = key

@@ -18,7 +18,7 @@ from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
-from kanalyze.renderers.report_file.timeline_data import encoded
+from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
 from kanalyze.renderers.tables.frame import is_text, last_of, text_of
 
 if TYPE_CHECKING:
@@ -32,8 +32,15 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta
     from kanalyze.schema import Table
 
-#: Rows of a table in the file.
-_ROWS: Final = 300
+#: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
+_ROWS: Final = (300, 100, 30, 10)
+
+#: The file in bytes, and what is not its timeline.
+_BYTES: Final = 4_900_000
+_OTHER_BYTES: Final = 2_500_000
+
+#: Kinds of tracks that hold no events of the report.
+_MADE: Final = ("ledger", "iteration")
 
 #: Width of kernel names in sentences, in characters.
 _NAME: Final = 90
@@ -73,6 +80,11 @@ _DRAWN: Final = ("timeline",)
 _HIGH: Final = 120
 _VISIBLE: Final = 0.05
 
+#: Iterations that are drawn one by one; ranks and cells of the picture of waiting.
+_ITERATIONS: Final = 400
+_RANKS: Final = 64
+_CELLS: Final = 6000
+
 #: A rank that is late by this part of a step is marked.
 _LATE: Final = 0.02
 
@@ -106,41 +118,55 @@ class Listed(NamedTuple):
 
 
 def document(found: FilePage[Shown]) -> str:
-    """The HTML report as text: one file, which needs nothing else."""
+    """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
+    for rows in _ROWS:
+        parts = _parts(found, rows)
+        text = _rendered(parts)
+        size = len(text.encode())
+        if size <= _OTHER_BYTES:
+            break
+    if found.timeline is None:
+        return text
+    timeline, data = fitted(found.timeline, _BYTES - size)
+    return _rendered(parts | {"timeline": _timeline(timeline, data, found.ranks_left_out)})
+
+
+def _rendered(parts: Mapping[str, Any]) -> str:
+    return _environment().get_template("page.html.j2").render(parts)
+
+
+def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
+    """What the template takes, without the data of the timeline."""
     page = page_of_any(found.shown, None)
     names = short_names(page, _NAME)
-    tables = [*_tables(found)]
+    tables = [*_tables(found, rows)]
     script, style = _script(), _resource("page.css")
     title, *parts = page.heading
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=title,
-            beside=" · ".join([*parts, page.health] if page.health else parts),
-            answer=page.answer,
-            contents=_contents(found, page, tables),
-            ledgers=[_ledger(ledger) for ledger in page.ledgers],
-            first=[_first(one, found, names, {table.name for table in tables}) for one in page.first],
-            first_remark=page.first_remark,
-            blocks=[{"title": block.title.capitalize(), "text": block.text} for block in page.blocks],
-            cannot_tell=[
-                *page.cannot_tell,
-                *(map(outlets.short, [found.reasons[name] for name in ("timeline",) if name in found.reasons])),
-            ],
-            timeline=_timeline(found.timeline) if found.timeline else None,
-            iterations=_iterations(found.iterations),
-            waiting=_waiting(found.rank_steps),
-            sections=[_section(section, names) for section in page.sections],
-            tables=tables,
-            chapters=page.chapters,
-            recorded=[*_recorded(found.metas)],
-            script=Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
-            style=Markup(style),  # noqa: S704 - as above
-            script_hash=_hash(script),
-            style_hash=_hash(style),
-        )
-    )
+    return {
+        "title": title,
+        "beside": " · ".join([*parts, page.health] if page.health else parts),
+        "answer": page.answer,
+        "contents": _contents(found, page, tables),
+        "ledgers": [_ledger(ledger) for ledger in page.ledgers],
+        "first": [_first(one, found, names, {table.name for table in tables}) for one in page.first],
+        "first_remark": page.first_remark,
+        "blocks": [{"title": block.title.capitalize(), "text": block.text} for block in page.blocks],
+        "cannot_tell": [
+            *page.cannot_tell,
+            *(map(outlets.short, [found.reasons[name] for name in _DRAWN if name in found.reasons])),
+        ],
+        "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
+        "iterations": _iterations(found.iterations),
+        "waiting": _waiting(found.rank_steps),
+        "sections": [_section(section, names) for section in page.sections],
+        "tables": tables,
+        "chapters": page.chapters,
+        "recorded": [*_recorded(found.metas)],
+        "script": Markup(script),  # noqa: S704 - ours, as the style: nothing of a report is in them
+        "style": Markup(style),  # noqa: S704 - as above
+        "script_hash": _hash(script),
+        "style_hash": _hash(style),
+    }
 
 
 @cache
@@ -201,9 +227,14 @@ def _first(one: First, found: FilePage[Shown], names: dict[str, str], tables: se
         "remedy": finding.remedy.format(),
         "more": one.more,
         "table": finding.table if finding.table in tables else "",
-        "find": outlets.line(finding.names[0]) if finding.names and found.timeline else "",
+        "find": drawn_name(finding.names[0]) if finding.names and _is_drawn(finding.names[0], found.timeline) else "",
         "window": _window(found),
     }
+
+
+def _is_drawn(name: str, timeline: Timeline | None) -> bool:
+    """Whether the timeline has an event of a name."""
+    return timeline is not None and bool((timeline.events.get_column("name") == name).any())
 
 
 def _window(found: FilePage[Shown]) -> str:
@@ -218,16 +249,22 @@ def _window(found: FilePage[Shown]) -> str:
     return f"{low}..{low + length}" if low >= 0 else ""
 
 
-def _timeline(timeline: Timeline) -> dict[str, Any]:
+def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:
     buckets = [name for name in BUCKETS if name in timeline.events.get_column("tone").unique().to_list()]
-    drawn, recorded = timeline.events.height, timeline.recorded
-    told = f"{units.count(recorded)} events"
-    if drawn < recorded:
-        sums = int(timeline.events.get_column("several").sum())
-        told += f", {units.count(drawn - sums)} of them one by one, the shorter ones in {units.count(sums)} sums"
+    made = [number for number, track in enumerate(timeline.tracks) if track.kind in _MADE]
+    own = timeline.events.filter(~pl.col("track").is_in(made))
+    sums = own.filter("several")
+    told = f"{units.count(int(own.get_column('count').sum()) + timeline.left_out)} events"
+    if sums.height:
+        alone = units.count(own.height - sums.height)
+        told += f", {alone} of them one by one, the shorter ones in {units.count(sums.height)} sums"
     if timeline.left_out:
         told += f"; {units.count(timeline.left_out)} are nested too deeply to be drawn"
-    return {"remark": told, "data": encoded(timeline), "legend": [(name, MEANINGS[name]) for name in buckets]}
+    if timeline.tracks_left_out:
+        told += f"; without {units.count(timeline.tracks_left_out)} tracks of threads with few CUDA calls"
+    if ranks_left_out:
+        told += f"; without {units.count(ranks_left_out)} ranks"
+    return {"remark": told, "data": data, "legend": [(name, MEANINGS[name]) for name in buckets]}
 
 
 def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
@@ -238,7 +275,7 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     longest = max(int((steady if steady.height else rows).get_column("dur_ns").max()), 1)  # type: ignore[arg-type]
     longest = longest + longest // 4 if steady.height < rows.height and steady.height else longest
     pieces = []
-    for place, row in enumerate(rows.iter_rows(named=True)):
+    for place, row in enumerate(rows.head(_ITERATIONS).iter_rows(named=True)):
         top: float = _HIGH
         for bucket in BUCKETS:
             ns = row[f"{bucket}_ns"] or 0
@@ -259,15 +296,25 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
                 }
             )
     name = outlets.short(str(rows.item(0, "name")))
-    remark = f"{units.count(rows.height)} × {name}; the picture is {units.time(longest)} high; pale: not steady"
-    return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": max(rows.height, 20) * 10}
+    first = f"the first {units.count(_ITERATIONS)} of " if rows.height > _ITERATIONS else ""
+    cut = "; what is longer is cut" if rows.get_column("dur_ns").max() > longest else ""  # type: ignore[operator]
+    remark = (
+        f"{first}{units.count(rows.height)} × {name}; the picture is {units.time(longest)} high{cut}; pale: not steady"
+    )
+    width = min(max(rows.height, 20), _ITERATIONS) * 10
+    return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": width}
 
 
 def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
     """The steps of each rank as a grid: the share of each that the rank waited for others."""
     if steps.is_empty():
         return None
-    ranks, numbers = (steps.get_column(name).unique().sort().to_list() for name in ("rank", "step"))
+    all_ranks, all_numbers = (steps.get_column(name).unique().sort().to_list() for name in ("rank", "step"))
+    waits = steps.group_by("rank").agg(pl.col("wait_ns", "late_ns").sum())
+    telling = waits.sort("late_ns", "wait_ns", "rank", descending=[True, True, False]).head(_RANKS)
+    ranks = telling.get_column("rank").sort().to_list()
+    numbers = all_numbers[: _CELLS // len(ranks)]
+    steps = steps.filter(pl.col("rank").is_in(ranks), pl.col("step").is_in(numbers))
     rows, columns = ({one: place for place, one in enumerate(ones)} for ones in (ranks, numbers))
     cells = [
         {
@@ -280,8 +327,16 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
         }
         for row in steps.iter_rows(named=True)
     ]
-    remark = f"{len(ranks)} ranks by {len(numbers)} steps; the fuller, the longer it waits in the step; framed: late"
+    shown_ranks = _part(len(ranks), len(all_ranks), "ranks", "the latest")
+    shown_steps = _part(len(numbers), len(all_numbers), "steps", "the first")
+    remark = f"{shown_ranks} by {shown_steps}; the fuller, the longer it waits in the step; framed: late"
     return {"cells": cells, "width": len(numbers) * 10, "height": len(ranks) * 10, "remark": remark, "ranks": ranks}
+
+
+def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
+    if shown == all_of_them:
+        return f"{units.count(shown)} {noun}"
+    return f"{which} {units.count(shown)} of {units.count(all_of_them)} {noun}"
 
 
 def _section(section: Section, names: Mapping[str, str]) -> dict[str, Any]:
@@ -297,7 +352,7 @@ def _section(section: Section, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _tables(found: FilePage[Shown]) -> Iterator[Listed]:
+def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
     """The tables that have rows, those with a title first, in the order of titles."""
     order = {name: place for place, name in enumerate(_TITLES)}
     for table, frame in sorted(found.tables, key=lambda one: order.get(one[0].name, len(order))):
@@ -305,11 +360,11 @@ def _tables(found: FilePage[Shown]) -> Iterator[Listed]:
             continue
         bars = found.durations if table.name == "hot_kernels" else None
         rows = frame.sort("ns", descending=True, maintain_order=True) if table.name in _BY_TIME else frame
-        yield _listed(table, _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}", rows, bars)
+        title = _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}"
+        yield _listed(table, title, rows.head(most), rows.height, bars)
 
 
-def _listed(table: Table, title: str, frame: pl.DataFrame, durations: pl.DataFrame | None) -> Listed:
-    shown = frame.head(_ROWS)
+def _listed(table: Table, title: str, shown: pl.DataFrame, height: int, durations: pl.DataFrame | None) -> Listed:
     last = last_of(shown.columns)
     first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
     order = [name for name in first if name in shown.columns and not shown.get_column(name).is_null().all()]
@@ -321,7 +376,7 @@ def _listed(table: Table, title: str, frame: pl.DataFrame, durations: pl.DataFra
             1, Heading("durations", "Distribution of its durations, from the shortest to the longest.", left=True)
         )
         columns.insert(1, _distributions(shown.get_column("name"), durations))
-    rest = f"the first {units.count(_ROWS)} of {units.count(frame.height)} rows; " if frame.height > _ROWS else ""
+    rest = f"the first {units.count(shown.height)} of {units.count(height)} rows; " if height > shown.height else ""
     remark = f"{rest}all of it: kanalyze show {table.name}"
     return Listed(table.name, title, remark, heads, [list(row) for row in zip(*columns, strict=True)])
 

@@ -17,6 +17,11 @@
   dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
   document.getElementById("theme").addEventListener("click", () => theme(root.dataset.theme === "dark" ? "light" : "dark"));
 
+  // on paper it is always light
+  let before;
+  addEventListener("beforeprint", () => { before = root.dataset.theme; theme("light"); });
+  addEventListener("afterprint", () => theme(before));
+
   // ---- tables ----------------------------------------------------------------------------------------------------
 
   function sorted(table, column, button) {
@@ -53,6 +58,14 @@
       section.querySelector("[role=status]").textContent = wanted ? `${left} of ${table.tBodies[0].rows.length} rows` : "";
     });
   }
+
+  // by keyboard all names of a table unfold at once
+  for (const region of document.querySelectorAll(".scroll"))
+    region.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.target !== region) return;
+      const names = [...region.querySelectorAll("td.name")], open = !names.every((name) => name.classList.contains("open"));
+      for (const name of names) name.classList.toggle("open", open);
+    });
 
   document.addEventListener("click", (event) => {
     const name = event.target.closest("td.name");

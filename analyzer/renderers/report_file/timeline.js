@@ -3,10 +3,11 @@
 "use strict";
 
 const timeline = (() => {
-  const AXIS = 24, HEADER = 20, GAP = 3, LABELS = 190, MOST_LANES = 6;
+  const AXIS = 24, HEADER = 20, GAP = 3, MOST_LANES = 6;
   const HEIGHTS = { ledger: 34, stream: 22, iteration: 18, counter: 40 };
   const ROW = 15;
   const LEAST_NS = 20;
+  const MOST_TABLES = 24;
   const TEXT_LEAST = 28;
 
   // ---- data ------------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ const timeline = (() => {
   function duration(ns) {
     const size = Math.abs(ns);
     for (const [unit, factor] of [["s", 1e9], ["ms", 1e6], ["µs", 1e3]])
-      if (size >= factor) return `${(ns / factor).toPrecision(4)} ${unit}`;
+      if (size >= factor) return size < 1e4 * factor ? `${(ns / factor).toPrecision(4)} ${unit}` : `${whole(Math.round(ns / factor))} ${unit}`;
     return `${Math.round(ns)} ns`;
   }
 
@@ -105,15 +106,15 @@ const timeline = (() => {
       this.rows = this.rowsOf();
       this.colours();
       this.listen();
-      this.fromAddress();
       this.fit();
       this.resize();
+      this.fromAddress();
     }
 
     get length() { return this.data.head.length_ns; }
-    get scale() { return (this.width - LABELS) / (this.high - this.low); }
-    x(ns) { return LABELS + (ns - this.low) * this.scale; }
-    ns(x) { return this.low + (x - LABELS) / this.scale; }
+    get scale() { return (this.width - this.labels) / (this.high - this.low); }
+    x(ns) { return this.labels + (ns - this.low) * this.scale; }
+    ns(x) { return this.low + (x - this.labels) / this.scale; }
 
     // Rows from top to bottom: a header per group, then its tracks with their lanes, then its counters.
     rowsOf() {
@@ -187,11 +188,19 @@ const timeline = (() => {
         if (kind === "range" || kind === "operator" || kind === "python")
           found = `hsl(${hash % 360} ${this.dark ? 35 : 55}% ${this.dark ? 38 : 72}%)`;
         else if (kind === "kernel" && name)
-          found = `color-mix(in oklab, ${this.tones[tone]} ${68 + (hash % 5) * 8}%, ${this.dark ? "black" : "white"})`;
+          found = `color-mix(in oklab, ${this.tones[tone]} ${(this.dark ? 48 : 68) + (hash % 5) * 8}%, ${this.dark ? "black" : "white"})`;
         else found = this.tones[tone];
         this.tonesOfNames.set(key, found);
       }
       return found;
+    }
+
+    // A text's colour on that of an event: those of ledger and calls are as light in both themes.
+    inkOn(at) {
+      const kind = this.data.head.tones[this.data.tone[at]];
+      if (["range", "operator", "python"].includes(kind)) return this.dark ? "#fff" : "#111";
+      if (["communication", "launch", "host"].includes(kind)) return "#fff";
+      return kind === "kernel" && this.dark ? "#fff" : "#111";
     }
 
     // As high as all rows, if that is less than the page gives.
@@ -203,12 +212,13 @@ const timeline = (() => {
     resize() {
       const box = this.canvas.getBoundingClientRect();
       const ratio = window.devicePixelRatio || 1;
-      this.width = Math.max(box.width, LABELS + 50);
+      this.width = Math.max(box.width, 60);
+      this.labels = Math.min(190, Math.round(this.width * 0.35));
       this.height = box.height;
       this.canvas.width = Math.round(this.width * ratio);
       this.canvas.height = Math.round(this.height * ratio);
       this.ratio = ratio;
-      this.columns = Math.ceil(this.width - LABELS);
+      this.columns = Math.ceil(this.width - this.labels);
       this.sums = this.data.head.tones.map(() => new Float32Array(this.columns + 1));
       this.found = new Float32Array(this.columns + 1);
       this.draw();
@@ -260,7 +270,7 @@ const timeline = (() => {
       }
       context.save();
       context.beginPath();
-      context.rect(LABELS, y, this.width - LABELS, height);
+      context.rect(this.labels, y, this.width - this.labels, height);
       context.clip();
       if (row.kind === "counter") this.drawCounter(row, y, height);
       for (let lane = 0; lane < lanes && row.lanes.length; lane++)
@@ -269,7 +279,7 @@ const timeline = (() => {
       context.fillStyle = this.dim;
       context.textAlign = "left";
       const more = row.lanes.length > lanes ? ` (${row.lanes.length - lanes} more)` : "";
-      context.fillText(this.fitted(row.label + more, LABELS - 16), 12, y + Math.min(height, 24) / 2);
+      context.fillText(this.fitted(row.label + more, this.labels - 16), 12, y + Math.min(height, 24) / 2);
       context.fillStyle = this.line;
       context.fillRect(0, y + height + 1, this.width, 0.5);
     }
@@ -308,6 +318,8 @@ const timeline = (() => {
           const own = sums[tone[at]], part = share[at];
           used.add(tone[at]);
           let column = Math.max(Math.floor(left), 0);
+          // what has no duration is a tick
+          if (right === left && column <= this.columns) own[column] += 1e-6;
           const stop = Math.min(right, this.columns);
           if (hit && hits !== null && column <= this.columns) {
             anyFound = true;
@@ -326,7 +338,7 @@ const timeline = (() => {
       if (anyFound) {
         context.fillStyle = this.accent;
         for (let column = 0; column <= this.columns; column++)
-          if (found[column]) context.fillRect(LABELS + column, y, 1, 3);
+          if (found[column]) context.fillRect(this.labels + column, y, 1, 3);
         found.fill(0);
       }
     }
@@ -343,7 +355,7 @@ const timeline = (() => {
           const full = Math.min(own[column], 1 - floor[column]);
           if (full <= 0) continue;
           const tall = Math.max(full * height, order.length === 1 ? 0.6 : 0);
-          context.fillRect(LABELS + column, y + height - floor[column] * height - tall, 1, tall);
+          context.fillRect(this.labels + column, y + height - floor[column] * height - tall, 1, tall);
           floor[column] += full;
         }
         own.fill(0);
@@ -356,19 +368,19 @@ const timeline = (() => {
       const width = right - left;
       context.globalAlpha = hit ? 1 : 0.25;
       context.fillStyle = this.colour(at);
-      context.fillRect(LABELS + left, y, Math.max(width - (width > 3 ? 0.5 : 0), 0.8), height);
+      context.fillRect(this.labels + left, y, Math.max(width - (width > 3 ? 0.5 : 0), 0.8), height);
       if (at === this.chosen) {
         context.strokeStyle = this.ink;
         context.lineWidth = 2;
-        context.strokeRect(LABELS + left + 1, y + 1, Math.max(width - 2, 1), height - 2);
+        context.strokeRect(this.labels + left + 1, y + 1, Math.max(width - 2, 1), height - 2);
       }
       if (width > TEXT_LEAST) {
         const from = Math.max(left, 0), room = Math.min(right, this.columns) - from - 6;
         if (room > TEXT_LEAST - 8) {
-          context.fillStyle = this.dark ? "#fff" : "#111";
+          context.fillStyle = this.inkOn(at);
           context.textAlign = "left";
           const label = data.head.texts[data.name[at]] || data.head.tones[data.tone[at]];
-          context.fillText(this.fitted(label, room), LABELS + from + 3, y + height / 2 + 0.5);
+          context.fillText(this.fitted(label, room), this.labels + from + 3, y + height / 2 + 0.5);
         }
       }
       context.globalAlpha = 1;
@@ -387,8 +399,8 @@ const timeline = (() => {
       for (let at = 0; at < row.t.length; at++) {
         const until = at + 1 < row.t.length ? row.t[at + 1] : this.length;
         if (until < this.low || row.t[at] > this.high) continue;
-        const left = Math.max(this.x(row.t[at]), LABELS), right = Math.min(this.x(until), this.width);
-        const tall = (row.value[at] / most) * (height - 2);
+        const left = Math.max(this.x(row.t[at]), this.labels), right = Math.min(this.x(until), this.width);
+        const tall = Math.max(row.value[at] / most, 0) * (height - 2);
         context.fillRect(left, y + height - tall, Math.max(right - left, 0.5), tall);
       }
       context.fillStyle = this.dim;
@@ -400,20 +412,22 @@ const timeline = (() => {
       const { context } = this;
       context.fillStyle = this.paper;
       context.fillRect(0, 0, this.width, AXIS);
-      const about = (this.high - this.low) / Math.max((this.width - LABELS) / 110, 1);
+      const about = (this.high - this.low) / Math.max((this.width - this.labels) / 110, 1);
       const power = 10 ** Math.floor(Math.log10(about));
       const step = Math.max(power * ([1, 2, 5, 10].find((one) => one * power >= about) ?? 10), 1);
       const { offset_ns: offset } = this.data.head;
       context.textAlign = "left";
-      for (let at = Math.ceil((this.low + offset) / step) * step; at < this.high + offset; at += step) {
-        const x = this.x(at - offset);
+      const first = Math.ceil((this.low + offset) / step), count = Math.min((this.high - this.low) / step + 1, this.width);
+      for (let number = 0; number < count; number++) {
+        const at = (first + number) * step, x = this.x(at - offset);
+        if (x > this.width) break;
         context.fillStyle = this.line;
         context.fillRect(x, AXIS - 6, 1, this.height);
         context.fillStyle = this.dim;
         context.fillText(instant(at, step), x + 3, AXIS / 2);
       }
       context.fillStyle = this.paper;
-      context.fillRect(0, 0, LABELS, AXIS);
+      context.fillRect(0, 0, this.labels, AXIS);
       context.fillStyle = this.ink;
       context.fillText(`${duration(this.high - this.low)} shown`, 6, AXIS / 2);
     }
@@ -421,7 +435,7 @@ const timeline = (() => {
     drawSelection() {
       if (!this.selection) return;
       const { context } = this;
-      const [from, until] = this.selection.map((ns) => Math.min(Math.max(this.x(ns), LABELS), this.width));
+      const [from, until] = this.selection.map((ns) => Math.min(Math.max(this.x(ns), this.labels), this.width));
       context.fillStyle = this.accent;
       context.globalAlpha = 0.18;
       context.fillRect(from, 0, Math.max(until - from, 1), this.height);
@@ -508,8 +522,10 @@ const timeline = (() => {
       if (track.kind === "ledger") facts.push(["bucket", tone]);
       if (data.note[at]) facts.push([track.kind === "ledger" ? "in range" : "what", head.texts[data.note[at]]]);
       if (data.launch[at]) {
-        const call = data.launch[at] - 1;
-        facts.push(["launched by", `${head.texts[data.name[call]]}, ${duration(data.start[at] - data.end[call])} after it returned`]);
+        const call = data.launch[at] - 1, after = data.start[at] - data.end[call];
+        const alone = data.events[at] === 1 && data.events[call] === 1;
+        const when = after < 0 ? `${duration(-after)} before it returned` : `${duration(after)} after it returned`;
+        facts.push(["launched by", `${head.texts[data.name[call]]}${alone ? `, ${when}` : ""}`]);
       }
       facts.push(["track", `${track.group}, ${track.label}`]);
       return [name, facts];
@@ -541,7 +557,7 @@ const timeline = (() => {
     go(at) {
       const { start, end } = this.data;
       const lane = this.laneOf(at);
-      this.folded.delete(this.data.head.tracks[lane.track].group);
+      if (this.folded.delete(this.data.head.tracks[lane.track].group)) this.fit();
       const row = this.rows.find((one) => one.number === lane.track);
       if (row.lanes.findIndex((lanes) => lanes.includes(lane)) >= MOST_LANES) this.unfolded.add(row);
       if (start[at] < this.low || end[at] > this.high || (end[at] - start[at]) * this.scale < 2) {
@@ -550,27 +566,34 @@ const timeline = (() => {
       }
       this.places = this.placed();
       const place = this.places.find((one) => one.row === row);
-      if (place.y < this.top || place.y + place.height > this.top + this.height - AXIS) this.top = place.y - 40;
+      const y = place.y + row.lanes.findIndex((lanes) => lanes.includes(lane)) * place.each;
+      if (y < this.top || y + place.each > this.top + this.height - AXIS) this.top = y - 40;
       this.choose(at);
     }
 
     // ---- selection -----------------------------------------------------------------------------------------------
 
     select(low, high) {
-      this.selection = [Math.max(Math.min(low, high), 0), Math.min(Math.max(low, high), this.length)];
-      const [from, until] = this.selection;
-      const { offset_ns: offset } = this.data.head;
-      const title = element("h3", `${duration(until - from)} selected`);
-      const window = `${Math.round(from + offset)}ns..${Math.round(until + offset)}ns`;
-      const parts = [title, element("p", `--window '${window}'`)];
-      for (const row of this.rows) {
-        if (row.kind === "ledger") parts.push(this.sumsOf(row, from, until, "ledger"));
-        if (row.kind === "stream") parts.push(this.sumsOf(row, from, until, "name"));
+      const within = (ns) => Math.min(Math.max(Math.round(ns), 0), this.length);
+      const from = within(Math.min(low, high)), until = within(Math.max(low, high));
+      this.selection = until > from ? [from, until] : null;
+      if (!this.selection) {
+        this.status.textContent = "Nothing is selected: less than a nanosecond.";
+        this.details.replaceChildren();
+        return this.soon();
       }
-      this.details.replaceChildren(...parts.filter(Boolean));
+      const { offset_ns: offset, window: told } = this.data.head;
+      const parts = [element("h3", `${duration(until - from)} selected`)];
+      if (told) parts.push(element("p", `--window '${from + offset}ns..${until + offset}ns'`));
+      const rows = this.rows.filter((row) => row.kind === "ledger" || row.kind === "stream");
+      const tables = rows.map((row) => this.sumsOf(row, from, until, row.kind === "ledger" ? "ledger" : "name")).filter(Boolean);
+      parts.push(...tables.slice(0, MOST_TABLES));
+      if (!tables.length) parts.push(element("p", "No GPU did or awaited anything in it."));
+      if (tables.length > MOST_TABLES) parts.push(element("p", `${whole(tables.length - MOST_TABLES)} more streams and ledgers`));
+      this.details.replaceChildren(...parts);
       this.status.textContent = `${duration(until - from)} selected; statistics below the timeline.`;
-      this.soon();
       this.toAddress();
+      return this.soon();
     }
 
     // Time by bucket, or by name with the count, of the events of a track within an interval.
@@ -582,7 +605,7 @@ const timeline = (() => {
         const [first, last] = this.visible(lane, from, until);
         for (let at = first; at < last; at++) {
           const inside = Math.min(data.end[at], until) - Math.max(data.start[at], from);
-          if (inside <= 0) continue;
+          if (data.start[at] >= until || (data.end[at] <= from && data.start[at] !== from)) continue;
           const key = by === "ledger" ? data.tone[at] : data.name[at];
           const sum = sums.get(key) ?? { ns: 0, count: 0 };
           if (data.events[at] > 1) {
@@ -603,7 +626,9 @@ const timeline = (() => {
       const { head } = this.data;
       const table = document.createElement("table");
       table.dataset.track = `${row.group}, ${row.label}`;
-      const caption = element("caption", `${row.group}, ${row.label}${about ? "; about, since short events are summed" : ""}`);
+      const known = by === "ledger" ? sums.reduce((ns, [, one]) => ns + one.ns, 0) : until - from;
+      const part = known < until - from - 1 && !about ? `; of ${duration(known)} of it, the rest is before or after all that this GPU did` : "";
+      const caption = element("caption", `${row.group}, ${row.label}${part}${about ? "; about, since short events are summed" : ""}`);
       const heads = document.createElement("tr");
       for (const text of ["time", "share", "count", by === "ledger" ? "bucket" : "name"]) heads.append(element("th", text));
       table.append(caption, heads);
@@ -634,10 +659,13 @@ const timeline = (() => {
         const fits = exactly ? (name) => name === text : (name) => name.toLowerCase().includes(wanted);
         this.hits = Uint8Array.from(this.data.head.texts, (name) => (name && fits(name) ? 1 : 0));
         const { name, start, count } = this.data;
-        let events = 0;
-        for (let at = 0; at < count; at++) if (this.hits[name[at]]) { this.matches.push(at); events += this.data.events[at]; }
+        let alone = 0;
+        for (let at = 0; at < count; at++) if (this.hits[name[at]]) { this.matches.push(at); alone += this.data.events[at] === 1; }
         this.matches.sort((one, other) => start[one] - start[other]);
-        this.status.textContent = this.matches.length ? `${whole(events)} events found; Enter goes to the next one.` : "Nothing found.";
+        const sums = this.matches.length - alone;
+        const told = `${whole(alone)} events${sums ? ` and ${whole(sums)} sums` : ""} found`;
+        const more = this.data.covered.size ? "; more may be in sums of short events, which have the name of the longest" : "";
+        this.status.textContent = (this.matches.length ? `${told}; Enter goes to the next one` : "Nothing found") + `${more}.`;
       } else this.status.textContent = "";
       this.soon();
     }
@@ -652,7 +680,8 @@ const timeline = (() => {
     // ---- view ----------------------------------------------------------------------------------------------------
 
     view(low, high) {
-      let length = Math.min(Math.max(high - low, LEAST_NS), this.length);
+      // times are exact to 53 bits
+      const length = Math.min(Math.max(high - low, LEAST_NS, this.length * 1e-13), this.length);
       low = Math.min(Math.max(low, 0), this.length - length);
       [this.low, this.high] = [low, low + length];
       this.soon();
@@ -664,8 +693,8 @@ const timeline = (() => {
       this.view(low - more, high + more);
     }
 
-    zoom(factor, x = LABELS + (this.width - LABELS) / 2) {
-      const middle = this.ns(Math.max(x, LABELS));
+    zoom(factor, x = this.labels + (this.width - this.labels) / 2) {
+      const middle = this.ns(Math.max(x, this.labels));
       this.view(middle - (middle - this.low) * factor, middle + (this.high - middle) * factor);
     }
 
@@ -680,20 +709,21 @@ const timeline = (() => {
         const parts = [`t=${Math.round(this.low)}..${Math.round(this.high)}`];
         if (this.selection) parts.push(`s=${this.selection.map(Math.round).join("..")}`);
         if (this.chosen >= 0) parts.push(`e=${this.chosen}`);
-        history.replaceState(null, "", `#${parts.join("&")}`);
+        try {
+          history.replaceState(null, "", `#${parts.join("&")}`);
+        } catch { /* within another page the address is not ours */ }
       }, 200);
     }
 
     fromAddress() {
       const found = new Map(location.hash.slice(1).split("&").map((part) => part.split("=")));
-      const pair = (text) => (text ?? "").split("..").map(Number).filter(Number.isFinite);
+      const pair = (text) => (text ?? "").split("..").map((side) => Number(side || NaN));
       const [low, high] = pair(found.get("t"));
-      if (high > low) [this.low, this.high] = [Math.max(low, 0), Math.min(high, this.length)];
-      this.places = this.placed();
+      if (high > low && low < this.length && high > 0) this.view(Math.max(low, 0), Math.min(high, this.length));
       const [from, until] = pair(found.get("s"));
-      if (until > from) this.select(from, until);
-      const event = Number(found.get("e"));
-      if (found.has("e") && event >= 0 && event < this.data.count) this.choose(event);
+      if (until > from && from < this.length && until > 0) this.select(from, until);
+      const event = Number(found.get("e") || NaN);
+      if (Number.isInteger(event) && event >= 0 && event < this.data.count) this.choose(event);
     }
 
     // ---- input ---------------------------------------------------------------------------------------------------
@@ -707,7 +737,7 @@ const timeline = (() => {
       canvas.addEventListener("wheel", (event) => {
         const [x] = spot(event);
         if (event.ctrlKey || event.metaKey) this.zoom(Math.exp(Math.sign(event.deltaY) * Math.min(Math.abs(event.deltaY), 100) * 0.004), x);
-        else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) / (this.width - LABELS));
+        else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) this.pan((event.deltaX || event.deltaY) / (this.width - this.labels));
         else {
           const before = this.top;
           this.top = Math.max(0, Math.min(this.top + event.deltaY, this.content - (this.height - AXIS)));
@@ -745,6 +775,7 @@ const timeline = (() => {
     }
 
     down(event, x, y) {
+      if (event.button > 0) return;
       this.canvas.setPointerCapture(event.pointerId);
       this.touches.set(event.pointerId, x);
       if (this.touches.size === 2) {
@@ -752,7 +783,7 @@ const timeline = (() => {
         this.pinch = this.spread();
         return;
       }
-      const selects = (event.shiftKey || this.selecting) && x >= LABELS;
+      const selects = (event.shiftKey || this.selecting) && x >= this.labels;
       this.drag = { x, y, top: this.top, low: this.low, high: this.high, selects, from: this.ns(x), moved: false };
     }
 
@@ -765,9 +796,9 @@ const timeline = (() => {
       if (this.touches.has(event.pointerId)) this.touches.set(event.pointerId, x);
       if (this.touches.size === 2 && this.pinch) {
         const now = this.spread(), was = this.pinch;
-        const factor = was.apart / now.apart, middle = was.low + (was.middle - LABELS) / (this.width - LABELS) * (was.high - was.low);
+        const factor = was.apart / now.apart, middle = was.low + (was.middle - this.labels) / (this.width - this.labels) * (was.high - was.low);
         const length = (was.high - was.low) * factor;
-        const low = middle - (now.middle - LABELS) / (this.width - LABELS) * length;
+        const low = middle - (now.middle - this.labels) / (this.width - this.labels) * length;
         return this.view(low, low + length);
       }
       const { drag } = this;
@@ -779,7 +810,7 @@ const timeline = (() => {
         this.selection = [Math.min(drag.from, this.ns(x)), Math.max(drag.from, this.ns(x))];
         return this.soon();
       }
-      const by = (drag.x - x) / (this.width - LABELS) * (drag.high - drag.low);
+      const by = (drag.x - x) / (this.width - this.labels) * (drag.high - drag.low);
       this.top = drag.top + drag.y - y;
       return this.view(drag.low + by, drag.high + by);
     }
@@ -797,7 +828,7 @@ const timeline = (() => {
       const { place, event: at } = this.at(x, y);
       if (at >= 0) return this.choose(at);
       if (place?.row.kind === "group") this.toggle(this.folded, place.row.group);
-      else if (place && x < LABELS) this.toggle(this.unfolded, place.row);
+      else if (place && x < this.labels) this.toggle(this.unfolded, place.row);
       else {
         this.chosen = -1;
         this.soon();
@@ -812,7 +843,7 @@ const timeline = (() => {
     }
 
     hover(x, y) {
-      const { event: at } = x < LABELS ? { event: -1 } : this.at(x, y);
+      const { event: at } = x < this.labels ? { event: -1 } : this.at(x, y);
       this.tip.hidden = at < 0;
       if (at < 0) return;
       const [name, facts] = this.facts(at);
@@ -836,6 +867,7 @@ const timeline = (() => {
         m: () => this.chosen >= 0 && this.select(this.data.start[this.chosen], this.data.end[this.chosen]),
         v: () => this.select(this.low, this.high),
         n: () => this.step(1), p: () => this.step(-1),
+        g: () => this.foldAll(),
         Escape: () => { this.selection = null; this.chosen = -1; this.details.replaceChildren(); this.soon(); this.toAddress(); },
         "/": () => this.root.querySelector("input[type=search]").focus(),
       };
@@ -845,10 +877,21 @@ const timeline = (() => {
       event.preventDefault();
     }
 
+    // Folds all groups of host threads, or unfolds all groups where any is folded.
+    foldAll() {
+      const { rows } = this;
+      const host = rows.filter((row) => row.kind === "group" && !row.tracks.some(({ kind }) => ["ledger", "stream", "iteration"].includes(kind)));
+      this.folded = new Set(this.folded.size ? [] : host.map((row) => row.group));
+      this.status.textContent = this.folded.size ? "Threads are folded." : "All is unfolded.";
+      this.fit();
+      this.soon();
+    }
+
     // The next or previous event of the lane, or the first that is shown.
     step(by) {
       if (this.chosen < 0) {
         const lane = this.data.head.lanes.find((one) => this.data.head.tracks[one.track].kind === "stream") ?? this.data.head.lanes[0];
+        if (!lane) return undefined;
         return this.go(Math.min(this.visible(lane, this.low, this.high)[0], lane.stop - 1));
       }
       const lane = this.laneOf(this.chosen), at = this.chosen + by;
@@ -865,8 +908,8 @@ const timeline = (() => {
   function amount(value, unit) {
     const names = ["", "k", "M", "G", "T"];
     let at = 0;
-    while (value >= 1000 && at < 4) { value /= 1000; at += 1; }
-    return `${value.toPrecision(3)} ${names[at]}${unit === "bytes" ? "B" : unit}`;
+    while (value >= 999.5 && at < 4) { value /= 1000; at += 1; }
+    return `${value < 999.5 ? value.toPrecision(3) : whole(Math.round(value))} ${names[at]}${unit === "bytes" ? "B" : unit}`;
   }
 
   async function begin(root) {

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze import outlets
+from kanalyze.analyses.timeline._reduced import fewer
 from kanalyze.analyses.timeline._tracks import TONES
 
 if TYPE_CHECKING:
@@ -26,12 +27,29 @@ if TYPE_CHECKING:
 _NAME: Final = 1000
 _ALL_NAMES: Final = 1_000_000
 
-#: Points of a counter; of more the highest and the last of each slice stay.
+#: Points of a counter, of more the highest and the last of each slice stay; and of all together.
 _POINTS: Final = 2000
+_ALL_POINTS: Final = 40_000
+
+#: What stands for a name that there is no room for.
+_LEFT_OUT: Final = "(name left out of this file)"
+
+#: A timeline with fewer events is not reduced; and how far it is reduced beyond what the room asks for.
+_FEWEST: Final = 1000
+_MARGIN: Final = 0.85
 
 _LANE: Final = ("track", "lane", "several")
 _LOW: Final = 0xFFFFFFFF
 _LEVEL: Final = 6
+
+
+def fitted(timeline: Timeline, room: int) -> tuple[Timeline, str]:
+    """The timeline with as many events as `room` bytes have room for, and its data."""
+    data = encoded(timeline)
+    while len(data) > room and timeline.events.height > _FEWEST:
+        timeline = fewer(timeline, int(timeline.events.height * min(room / len(data), 1) * _MARGIN))
+        data = encoded(timeline)
+    return timeline, data
 
 
 def encoded(timeline: Timeline) -> str:
@@ -41,6 +59,7 @@ def encoded(timeline: Timeline) -> str:
     first = events.select(pl.struct(_LANE) != pl.struct(_LANE).shift(1)).to_series().fill_null(value=True)
     start = events.get_column("start") - timeline.start_ns
     steps = start.diff().fill_null(0).set(first, 0)
+    most = max(min(_POINTS, _ALL_POINTS // max(len(timeline.counters), 1)), 2)
     launch = events.select(pl.col("launch").fill_null(-1) + 1).to_series()
     columns = {
         "step": steps,
@@ -56,13 +75,12 @@ def encoded(timeline: Timeline) -> str:
         "length_ns": timeline.end_ns - timeline.start_ns,
         "offset_ns": timeline.start_ns - timeline.zero_ns,
         "begin": _begin(timeline),
-        "recorded": timeline.recorded,
-        "left_out": timeline.left_out,
+        "window": timeline.one_clock,
         "tones": TONES,
         "tracks": [track._asdict() for track in timeline.tracks],
         "lanes": _lanes(events, first, start),
         "several": several.len(),
-        "counters": [_counter(one, timeline) for one in timeline.counters],
+        "counters": [_counter(one, timeline, most) for one in timeline.counters],
     }
     columns |= {
         "at": several.cast(pl.Int64).diff().fill_null(several.first() if several.len() else 0),
@@ -87,11 +105,11 @@ def _lanes(events: pl.DataFrame, first: pl.Series, start: pl.Series) -> list[dic
     return [{**row, "several": int(row["several"])} for row in told.iter_rows(named=True)]
 
 
-def _counter(counter: Counter, timeline: Timeline) -> dict[str, Any]:
+def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:
     """A counter's points, times since the start of the timeline; of too many the highest and the last per slice."""
     points = counter.points.select(t=pl.col("t_ns") - timeline.start_ns, value=pl.col("value"))
-    if points.height > _POINTS:
-        width = max((timeline.end_ns - timeline.start_ns) // (_POINTS // 2), 1)
+    if points.height > most:
+        width = max((timeline.end_ns - timeline.start_ns) // (most // 2), 1)
         slices = points.group_by(pl.col("t") // width, maintain_order=True)
         top = slices.agg(t_ns=pl.col("t").get(pl.col("value").arg_max()), value=pl.col("value").max())
         last = slices.agg(t_ns=pl.col("t").last(), value=pl.col("value").last())
@@ -105,29 +123,32 @@ def _counter(counter: Counter, timeline: Timeline) -> dict[str, Any]:
     }
 
 
+def drawn_name(name: str) -> str:
+    """A name as the timeline has it: on one line, cut where it is long."""
+    text = outlets.line(name[: _NAME + 1])
+    return text if len(text) <= _NAME else f"{text[: _NAME - 1]}… ({len(name):,} characters)"
+
+
 class _Texts:
     """All texts of the file, each once; number 0 is no text."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {"": 0}
         self._room = _ALL_NAMES
-        self.left_out = 0
 
     def numbers(self, names: pl.Series) -> pl.Series:
         """The number of each name."""
-        known = names.unique().drop_nulls()
+        known = names.unique(maintain_order=True).drop_nulls()
         codes = [self._number(name) for name in known.cast(pl.String)]
         table = pl.DataFrame([known, pl.Series("number", codes, dtype=pl.Int64)])
         found = names.to_frame().join(table, on=names.name, how="left", maintain_order="left")
         return found.get_column("number").fill_null(0)
 
     def _number(self, name: str) -> int:
-        text = outlets.line(name[: _NAME + 1])
-        text = text if len(text) <= _NAME else f"{text[: _NAME - 1]}… ({len(name):,} characters)"
+        text = drawn_name(name)
+        if text not in self._numbers and self._room < len(text):
+            text = _LEFT_OUT
         if text not in self._numbers:
-            if self._room < len(text):
-                self.left_out += 1
-                return 0
             self._room -= len(text)
             self._numbers[text] = len(self._numbers)
         return self._numbers[text]
@@ -156,7 +177,7 @@ def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) 
             }
         )
         blocks.append(low.view(np.uint8).reshape(-1, 4)[:, :width].T.tobytes())
-    head |= {"texts": texts.all, "texts_left_out": texts.left_out, "columns": told}
+    head |= {"texts": texts.all, "columns": told}
     header = json.dumps(head, ensure_ascii=True, separators=(",", ":")).encode()
     data = b"".join([len(header).to_bytes(4, "little"), header, *blocks])
     return b64encode(zlib.compress(data, _LEVEL)).decode("ascii")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.timeline._lanes import MOST, lanes_of_events
 from kanalyze.analyses.timeline._ranks import on_one_clock
-from kanalyze.analyses.timeline._reduced import reduced
+from kanalyze.analyses.timeline._reduced import fewer, reduced
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
@@ -87,7 +88,7 @@ def test_tracks_in_order_with_launches():
     assert found.events.row(launched["launch"], named=True)["name"] == "cudaLaunchKernel"
     assert own["stream 7"].get_column("note").to_list() != [None]
     assert own["CUDA calls"].get_column("tone").to_list() == ["launch"]
-    assert (found.start_ns, found.end_ns, found.recorded, found.left_out) == (0, 30, found.events.height, 0)
+    assert (found.start_ns, found.end_ns, found.left_out, found.tracks_left_out) == (0, 30, 0, 0)
 
 
 def test_a_window_is_all_that_is_shown():
@@ -96,6 +97,41 @@ def test_a_window_is_all_that_is_shown():
     assert (found.start_ns, found.end_ns) == (5, 25)
     assert found.events.select(pl.col("start").min(), pl.col("end").max()).row(0) == (5, 25)
     assert tracks_of(found)["stream 7"].select("start", "end").rows() == [(5, 10), (20, 25)]
+
+
+def test_a_range_that_was_never_closed_ends_where_the_recording_does():
+    found = timeline(report([kernel(0, 10), nvtx("step", 5, None), kernel(90, 100)]), 1000)
+    assert tracks_of(found)["ranges"].select("name", "start", "end").rows() == [("step", 5, 100)]
+
+
+def test_the_last_instant_of_a_report_is_shown_and_that_at_the_end_of_a_window_is_not():
+    events = [kernel(0, 10), nvtx("mark", 10, 10)]
+    assert tracks_of(timeline(report(events), 1000))["ranges"].height == 1
+    inside = timeline(report(events).narrow(window=Window(0, 10)), 1000)
+    assert "ranges" not in tracks_of(inside) or tracks_of(inside)["ranges"].is_empty()
+
+
+def test_tracks_beyond_the_room_are_counted(monkeypatch):
+    monkeypatch.setattr(_tracks, "MOST_TRACKS", 2)
+    found = timeline(report([kernel(0, 10), nvtx("one", 0, 5), nvtx("other", 0, 5, thread=9)]), 1000)
+    assert (len(found.tracks), found.tracks_left_out) == (2, 2)
+
+
+@pytest.mark.parametrize("most", [200, 2000])
+def test_fewer_events_still_count_all(most):
+    every = timeline(real_report(SAMPLES / "mlp_train" / "nsys.sqlite"), 5000)
+    found = fewer(every, most)
+    assert found.events.height < every.events.height
+    of_tone = ["track", "lane", "tone"]
+    sums = [
+        one.events.group_by(of_tone).agg(pl.col("count", "covered_ns").sum(), pl.col("longest_ns").max()).sort(of_tone)
+        for one in (every, found)
+    ]
+    assert sums[0].equals(sums[1])
+    named = found.events.filter(pl.col("launch").is_not_null())
+    assert named.height
+    launches = found.events[named.get_column("launch")].get_column("tone").cast(pl.String).unique().to_list()
+    assert launches == ["launch"]
 
 
 def test_without_work_on_a_device_the_host_is_shown():
@@ -113,8 +149,9 @@ def test_of_nothing_there_is_none():
 @pytest.mark.parametrize("most", [500, 100_000])
 def test_real_reports_whatever_may_be_drawn(name, most):
     found = timeline(real_report(SAMPLES / name / "nsys.sqlite"), most)
-    assert found.events.get_column("count").sum() == found.recorded - found.left_out
-    assert found.events.height <= max(2 * most, 256 * found.events.select("track", "lane", "tone").n_unique())
+    every = timeline(real_report(SAMPLES / name / "nsys.sqlite"), 10**9)
+    assert found.events.get_column("count").sum() == every.events.height
+    assert found.events.height <= max(2 * most, 2 * found.events.select("track", "lane", "tone").n_unique())
     for _, lane in found.events.filter(~pl.col("several")).group_by("track", "lane"):
         assert (lane["start"].shift(-1) >= lane["end"]).drop_nulls().all()
 
@@ -128,7 +165,7 @@ def test_ranks_on_one_clock_keep_their_events_and_launches():
         *(f"rank 0, {track.group}" for track in one.tracks),
         *(f"rank 1, {track.group}" for track in other.tracks),
     ]
-    assert found.events.height == one.events.height + other.events.height == found.recorded
+    assert found.events.height == one.events.height + other.events.height
     later = found.events.tail(other.events.height)
     assert (later["start"] - 1000).to_list() == other.events["start"].to_list()
     for own in found.events.drop_nulls("launch").iter_rows(named=True):

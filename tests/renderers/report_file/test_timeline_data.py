@@ -3,6 +3,7 @@
 import json
 import zlib
 from base64 import b64decode
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, Track, timeline
-from kanalyze.renderers.report_file.timeline_data import encoded
+from kanalyze.renderers.report_file import timeline_data
+from kanalyze.renderers.report_file.timeline_data import encoded, fitted
 from support.command import SAMPLES
 from support.real_reports import real_report
 
@@ -83,7 +85,7 @@ def made(spans, start=0):
         count=pl.lit(1, dtype=pl.UInt32), several=pl.lit(value=False),
     )  # fmt: skip
     track = Track("GPU 0", "ledger", "ledger")
-    return Timeline(start, start + (1 << 50), start, [track], events, [], len(spans), 0)
+    return Timeline(start, start + (1 << 50), start, [track], events, [], 0, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1 << 49), st.integers(0, 1 << 49)), min_size=1, max_size=5))
@@ -98,7 +100,7 @@ def test_a_counter_of_many_points_keeps_its_highest():
     )
     found = made([(0, 100_000)])
     timeline_of = Timeline(
-        0, 100_000, 0, found.tracks, found.events, [Counter("GPU 0", "memory", "bytes", points)], 1, 0
+        0, 100_000, 0, found.tracks, found.events, [Counter("GPU 0", "memory", "bytes", points)], 0, 0
     )
     head, _ = decoded(encoded(timeline_of))
     (counter,) = head["counters"]
@@ -110,5 +112,23 @@ def test_a_counter_of_many_points_keeps_its_highest():
 def test_long_names_are_cut_and_named_so():
     found = made([(0, 5)])
     events = found.events.with_columns(name=pl.lit("x" * 100_000).cast(pl.Categorical))
-    head, _ = decoded(encoded(Timeline(0, 10, 0, found.tracks, events, [], 1, 0)))
+    head, _ = decoded(encoded(Timeline(0, 10, 0, found.tracks, events, [], 0, 0)))
     assert head["texts"][1] == "x" * 999 + "… (100,000 characters)"
+
+
+def test_names_beyond_the_room_are_said_to_be_left_out(monkeypatch):
+    monkeypatch.setattr(timeline_data, "_ALL_NAMES", 40)
+    found = made([(0, 5)] * 3)
+    names = pl.Series(["a" * 30, "b" * 30, ""], dtype=pl.Categorical)
+    head, columns = decoded(encoded(replace(found, events=found.events.with_columns(name=names))))
+    told = [head["texts"][number] for number in columns["name"]]
+    assert told == ["a" * 30, "(name left out of this file)", ""]
+
+
+def test_what_does_not_fit_is_reduced_until_it_does():
+    found = timeline(real_report(SAMPLES / "mlp_train" / "nsys.sqlite"), 100_000)
+    room = len(encoded(found)) // 3
+    fewer, data = fitted(found, room)
+    assert len(data) <= room
+    assert fewer.events.get_column("count").sum() == found.events.get_column("count").sum()
+    assert events_of(data) == expected(fewer)
