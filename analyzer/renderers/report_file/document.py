@@ -158,7 +158,7 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
         "iterations": _iterations(found.iterations),
         "waiting": _waiting(found.rank_steps),
-        "sections": [_section(section, names) for section in page.sections],
+        "sections": [] if found.shown.kind == "overview" else [_section(one, names) for one in page.sections],
         "tables": tables,
         "chapters": page.chapters,
         "recorded": [*_recorded(found.metas)],
