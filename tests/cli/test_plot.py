@@ -17,6 +17,7 @@ def texts(path):
 
 
 def drawn(tmp_path, *arguments):
+    pytest.importorskip("matplotlib")
     path = tmp_path / "x.svg"
     ran = run("plot", *arguments, "-o", path)
     assert (ran.status, ran.text, ran.error) == (0, "", "")
@@ -55,6 +56,7 @@ def test_a_comparison_goes_from_base_to_new(tmp_path):
 
 @pytest.mark.parametrize(("form", "begin"), [("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_pictures_have_three_formats_and_are_the_same_each_time(tmp_path, form, begin):
+    pytest.importorskip("matplotlib")
     path = tmp_path / f"x.{form}"
     assert run("plot", ADD, "ledger", "-o", path).status == 0
     first = path.read_bytes()
