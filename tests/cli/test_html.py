@@ -1,5 +1,6 @@
 """``kanalyze html``: a file that holds all it needs."""
 
+import json
 import re
 from base64 import b64encode
 from hashlib import sha256
@@ -7,9 +8,11 @@ from hashlib import sha256
 import polars as pl
 import pytest
 
+from kanalyze.analyses.operators.tree import tree
 from kanalyze.pictures import file_page_of_sides
 from kanalyze.sides import Asked
 from support.command import ADD, REPORTS, SAMPLES, run
+from support.real_reports import real_report
 
 LIMIT = 5_000_000
 
@@ -128,3 +131,15 @@ def test_both_sides_begin_their_iterations_together():
     ]
     assert [*tracks] == ["base, Iterations", "new, Iterations"]
     assert abs(begins[0] - begins[1]) < 1_000_000
+
+
+def test_the_call_tree_is_that_of_the_table(tmp_path):
+    path = tmp_path / "report.html"
+    trace = SAMPLES / "mlp_train" / "torch.json.gz"
+    assert run("html", trace, "-o", path).status == 0
+    (data,) = re.findall(r'id="flame-data">(.*?)</script>', path.read_text())
+    for by, nodes in json.loads(data).items():
+        table = tree(real_report(trace), by, min_share=0.002)
+        assert [(node[0], node[3], node[4]) for node in nodes] == table.select("parent", "count", f"{by}_ns").rows()
+    assert run("html", ADD, "-o", path).status == 0
+    assert "flame-data" not in path.read_text().replace('getElementById("flame-data")', "")

@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
+from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
 from kanalyze.analyses.page.overview_page import Overview, overview
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Pages: TypeAlias = Overview | CounterSummary
 Page_co = TypeVar("Page_co", covariant=True)
+
+#: Nodes of the call tree from this share of the time on.
+_TREE_SHARE: Final = 0.002
 
 #: Kernels whose durations are shown as distributions, and the bins of one.
 _KERNELS: Final = 40
@@ -46,6 +50,7 @@ class FilePage(Generic[Page_co]):
         durations: Distribution of the durations of the heaviest kernels: name, least_ns, most_ns, and counts per bin,
             bins of equal ratio.
         reasons: Why a table or the timeline is missing, by name.
+        trees: The call tree, pruned by ``device`` and by ``host`` time; those of which there is any.
         rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
         ranks_left_out: How many ranks of a job the timeline does not have.
     """
@@ -57,6 +62,7 @@ class FilePage(Generic[Page_co]):
     iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
     durations: pl.DataFrame = field(default_factory=pl.DataFrame)
     reasons: dict[str, str] = field(default_factory=dict)
+    trees: dict[str, pl.DataFrame] = field(default_factory=dict)
     rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     ranks_left_out: int = 0
 
@@ -73,20 +79,24 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
         return [_counted(report.narrow(**where)) for report in reports]
     if len(reports) == 1:
         report = reports[0].narrow(**where)
-        return [_timed(overview(report), report, [], most)]
+        return [_timed(overview(report), report, report, [], most)]
     found = together("timeline", reports, where)
     pages = overviews_together(*reports, **where)
-    return [
-        _timed(page, each.base, [one.meta for one in each.given[1:]], most)
-        for page, each in zip(pages, found, strict=False)
-    ]
+    made = []
+    for page, each in zip(pages, found, strict=False):
+        called = each.operators if where.get("window") is None else None  # a window is of the base's clock
+        made.append(_timed(page, each.base, called or each.base, [one.meta for one in each.given[1:]], most))
+    return made
 
 
 def _counted(report: Report) -> FilePage[Pages]:
     return FilePage(summarize_counters(report), [report.meta], [])
 
 
-def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Meta], most: int) -> FilePage[Pages]:
+def _timed(
+    shown: Overview | CounterSummary, report: Report, called: Report, others: Sequence[Meta], most: int
+) -> FilePage[Pages]:
+    """The content from a report that gives the time, with the call tree of the report that has one."""
     whole = summarize(report)
     reasons = whole.cannot_tell | whole.not_recorded
     try:
@@ -101,7 +111,17 @@ def _timed(shown: Overview | CounterSummary, report: Report, others: Sequence[Me
         _iterations(report),
         durations(report) if drawn else pl.DataFrame(),
         reasons,
+        _trees(called),
     )
+
+
+def _trees(report: Report) -> dict[str, pl.DataFrame]:
+    """The call tree by each kind of time that there is some of; empty where the report does not tell it."""
+    try:
+        found = {by: tree(report, by, min_share=_TREE_SHARE) for by in ("device", "host")}
+    except CannotTellError:
+        return {}
+    return {by: rows for by, rows in found.items() if rows.get_column(f"{by}_ns").sum()}
 
 
 def _iterations(report: Report) -> pl.DataFrame:

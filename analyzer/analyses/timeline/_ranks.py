@@ -48,6 +48,7 @@ def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:
         events=pl.concat(events),
         counters=counters,
         left_out=sum(own.left_out for *_, own in timelines),
+        whole=first.whole and (first.whole[0] + moved_ns, first.whole[1] + moved_ns),
         one_clock=False,
         tracks_left_out=sum(own.tracks_left_out for *_, own in timelines),
     )

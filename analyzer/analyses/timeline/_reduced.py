@@ -17,13 +17,14 @@ _KEYS: Final = ("track", "lane", "tone")
 _SUMMED: Final = ("start", "end", "covered_ns", "longest_ns", "count", "several")
 
 
-def reduced(events: pl.DataFrame, length_ns: int, most: int) -> pl.DataFrame:
+def reduced(events: pl.DataFrame, length_ns: int, most: int, whole: tuple[int, int] | None = None) -> pl.DataFrame:
     """Sums short events in bins where there are more than `most`; adds covered_ns and count.
 
     Args:
         events: track, lane, start, end, name, tone and others, any order; sums, too, where it was reduced before.
         length_ns: Time that is shown.
         most: Number of events to keep, about.
+        whole: A time in which all stay single, unless that is most of them.
 
     Returns:
         Sorted by track, lane, `several` and start. An event with a count above 1 stands for those of one tone in a bin:
@@ -34,9 +35,11 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int) -> pl.DataFrame:
     if every.height <= most:
         return every.sort(*order, maintain_order=True)
     kept = int(most * _SINGLE)
-    lengths = every.filter(~pl.col("several")).get_column("covered_ns").top_k(kept)
+    inside = _inside(every, whole, kept)
+    held = int(inside.sum())
+    lengths = every.filter(~pl.col("several") & ~inside).get_column("covered_ns").top_k(kept - held)
     threshold = int(lengths.min()) if lengths.len() else 0  # type: ignore[arg-type]
-    alone = ~pl.col("several") & (pl.col("covered_ns") > threshold)
+    alone = ~pl.col("several") & ((pl.col("covered_ns") > threshold) | inside)
     long, short = every.filter(alone), every.filter(~alone)
     bins = max((most - kept) // max(short.select(_KEYS).n_unique(), 1), 1)
     width = max(-(-length_ns // bins), 1)
@@ -50,9 +53,16 @@ def reduced(events: pl.DataFrame, length_ns: int, most: int) -> pl.DataFrame:
     return pl.concat([long, summed]).sort(*order, maintain_order=True)
 
 
+def _inside(every: pl.DataFrame, whole: tuple[int, int] | None, kept: int) -> pl.Series:
+    """Which events lie in the time that stays whole; none where that would be most of what is kept."""
+    low, high = whole or (0, 0)
+    inside = every.select(~pl.col("several") & (pl.col("end") > low) & (pl.col("start") < high)).to_series()
+    return inside if whole and 2 * int(inside.sum()) <= kept else inside & False
+
+
 def fewer(timeline: Timeline, most: int) -> Timeline:
     """The timeline with `most` events or about as many."""
-    events = reduced(timeline.events.with_row_index("row"), timeline.end_ns - timeline.start_ns, most)
+    events = reduced(timeline.events.with_row_index("row"), timeline.end_ns - timeline.start_ns, most, timeline.whole)
     rows = events.select(launch=pl.col("row").cast(pl.Int64), found=pl.int_range(pl.len(), dtype=pl.Int64))
     linked = events.join(rows, on="launch", how="left", maintain_order="left")
     return replace(timeline, events=linked.with_columns(launch="found").drop("row", "found"))

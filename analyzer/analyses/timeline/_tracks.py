@@ -13,6 +13,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._call_kinds import call_names
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
 from kanalyze.analyses.host._thread_timeline import labels, shown_calls
+from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, steps
 from kanalyze.analyses.shared.buckets import BUCKETS
@@ -80,6 +81,7 @@ class Timeline:
         counters: Quantities over time.
         left_out: How many events of the report are in none of these, since they are nested too deeply.
         tracks_left_out: How many tracks there are beyond those: of the threads with fewest CUDA calls.
+        whole: The time of a steady iteration, of which all events stay single where there is room; None without one.
         one_clock: Whether the times are those of all that is shown, and not of the first of several ranks.
     """
 
@@ -91,6 +93,7 @@ class Timeline:
     counters: list[Counter]
     left_out: int
     tracks_left_out: int
+    whole: tuple[int, int] | None = None
     one_clock: bool = True
 
 
@@ -117,17 +120,27 @@ def timeline(report: Report, most: int) -> Timeline:
         lanes = lanes_of_events(line.get_column("start"), line.get_column("end"))
         parts.append(line.with_columns(lanes, track=pl.lit(number, dtype=pl.UInt16)))
     events = pl.concat(parts)
-    placed = events.drop_nulls("lane")
+    placed, whole = events.drop_nulls("lane"), _steady_iteration(report)
     return Timeline(
         low,
         high,
         report.zero_ns,
         [track for track, _ in pairs],
-        _linked(reduced(placed, high - low, most)),
+        _linked(reduced(placed, high - low, most, whole)),
         [*_memory(report, low, high)],
         events.height - placed.height,
         len(every) - len(pairs),
+        whole,
     )
+
+
+def _steady_iteration(report: Report) -> tuple[int, int] | None:
+    """Start and end of the first iteration of the steady part; None where nothing repeats."""
+    steady = known_steady_part(report)
+    if steady is None or steady.usual.is_empty():
+        return None
+    start, length = steady.usual.select("start_ns", "dur_ns").row(0)
+    return start, start + length
 
 
 def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:

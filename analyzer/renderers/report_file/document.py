@@ -157,6 +157,7 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         ],
         "timeline": _timeline(found.timeline, "", found.ranks_left_out) if found.timeline else None,
         "iterations": _iterations(found.iterations),
+        "trees": {by: _tree(tree, by) for by, tree in found.trees.items()},
         "waiting": _waiting(found.rank_steps),
         "sections": [] if found.shown.kind == "overview" else [_section(one, names) for one in page.sections],
         "tables": tables,
@@ -185,7 +186,7 @@ def _resource(name: str) -> str:
 
 
 def _script() -> str:
-    return "\n".join(map(_resource, ("timeline.js", "page.js")))
+    return "\n".join(map(_resource, ("timeline.js", "flame.js", "page.js")))
 
 
 def _hash(text: str) -> str:
@@ -198,6 +199,7 @@ def _contents(found: FilePage[Shown], page: Page, tables: Sequence[Listed]) -> l
     parts = [("first", "What to do first")] if page.first else []
     parts += [("timeline", "Timeline")] if found.timeline else []
     parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
+    parts += [("flame", "Call tree")] if found.trees else []
     parts += [("waiting-picture", "Waiting")] if not found.rank_steps.is_empty() else []
     return [*parts, *((table.name, table.title) for table in tables), ("recorded", "How it was recorded")]
 
@@ -238,15 +240,11 @@ def _is_drawn(name: str, timeline: Timeline | None) -> bool:
 
 
 def _window(found: FilePage[Shown]) -> str:
-    """The first steady iteration, as times of the timeline; empty where there is none."""
-    if found.timeline is None or found.iterations.is_empty():
+    """A steady iteration, as times of the timeline; empty where there is none."""
+    if found.timeline is None or found.timeline.whole is None:
         return ""
-    steady = found.iterations.filter(pl.col("kind") == STEADY)
-    if steady.is_empty():
-        return ""
-    start, length = steady.select("start_ns", "dur_ns").row(0)
-    low = start - found.timeline.start_ns
-    return f"{low}..{low + length}" if low >= 0 else ""
+    low, high = (at - found.timeline.start_ns for at in found.timeline.whole)
+    return f"{low}..{high}" if low >= 0 else ""
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:
@@ -303,6 +301,15 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     )
     width = min(max(rows.height, 20), _ITERATIONS) * 10
     return {"title": "Iterations", "remark": remark, "pieces": pieces, "width": width}
+
+
+def _tree(tree: pl.DataFrame, by: str) -> list[tuple[int | None, str, str, int, int]]:
+    """The nodes of a call tree by one kind of time: parent, name, kind, count, ns."""
+    rows = tree.select("parent", "name", pl.col("kind").cast(pl.String), "count", f"{by}_ns", "nodes").iter_rows()
+    return [
+        (parent, outlets.short(name or f"{units.plural(nodes, 'smaller node')}"), kind, count, max(ns, 0))
+        for parent, name, kind, count, ns, nodes in rows
+    ]
 
 
 def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:

@@ -96,6 +96,9 @@
       to.focus({ preventScroll: true });
     });
 
+  const tree = document.getElementById("flame");
+  if (tree) flame.begin(tree, JSON.parse(document.getElementById("flame-data").textContent));
+
   const place = document.getElementById("timeline");
   if (place)
     timeline.begin(place).then(

@@ -920,5 +920,5 @@ const timeline = (() => {
     return made;
   }
 
-  return { begin };
+  return { begin, duration };
 })();

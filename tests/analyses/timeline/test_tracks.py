@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.timeline._lanes import MOST, lanes_of_events
 from kanalyze.analyses.timeline._ranks import on_one_clock
@@ -172,3 +173,26 @@ def test_ranks_on_one_clock_keep_their_events_and_launches():
         launch = found.events.row(own["launch"], named=True)
         assert launch["name"] == "cudaLaunchKernel"
         assert found.tracks[launch["track"]].group.split(",")[0] == found.tracks[own["track"]].group.split(",")[0]
+
+
+def test_a_steady_iteration_stays_whole():
+    report_of = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
+    few, every = timeline(report_of, 2000), timeline(report_of, 100_000)
+    low, high = few.whole
+    steady = iterations(report_of).filter(pl.col("kind") == "steady").select("start_ns", "dur_ns").rows()
+    assert (low, high - low) in steady
+
+    def inside(found):
+        own = found.events.filter((pl.col("end") > low) & (pl.col("start") < high) & ~pl.col("several"))
+        return own.select("track", "lane", "start", "end").sort(pl.all()).rows()
+
+    assert few.events.get_column("several").any()
+    assert inside(few) == inside(every)
+
+
+def test_what_would_be_most_of_it_is_summed_as_all_else():
+    rows = [(0, 0, at * 10, at * 10 + 5) for at in range(100)]
+    events = pl.DataFrame(rows, schema=["track", "lane", "start", "end"], orient="row")
+    events = events.with_columns(tone=pl.lit("kernel"), name=pl.lit("k"))
+    assert reduced(events, 1000, 50, (0, 100)).filter(pl.col("start") < 100).height == 10
+    assert reduced(events, 1000, 50, (0, 900)).height == reduced(events, 1000, 50).height
