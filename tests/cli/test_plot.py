@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.renderers.tables import plots
-from support.command import ADD, REPORTS, SAMPLES, refused, run
+from kanalyze.renderers.text.colours import COLOURS
+from support.command import ADD, REPORTS, ROOT, SAMPLES, refused, run
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 
@@ -66,7 +66,13 @@ def test_pictures_have_three_formats_and_are_the_same_each_time(tmp_path, form, 
 
 
 def test_every_bucket_has_a_colour():
-    assert {*plots.COLOURS} == {*BUCKETS}
+    assert {*COLOURS} == {*BUCKETS, "rest"}
+
+
+def test_the_html_report_has_the_same_colours():
+    style = (ROOT / "analyzer/renderers/report_file/page.css").read_text()
+    assert {name: re.search(rf"--{name}: (#\w+);", style)[1] for name in COLOURS} == COLOURS
+    assert all(re.search(rf"\.tone-{name}\b", style) for name in COLOURS)
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):

@@ -9,6 +9,7 @@ from kanalyze.outlets import html
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
 from kanalyze.renderers.tables.frame import laid_out
+from kanalyze.renderers.text.colours import COLOURS
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -22,23 +23,6 @@ if TYPE_CHECKING:
 
 _NAME: Final = 72
 _ROWS: Final = 40
-
-_COLOURS: Final = {
-    "kernel": "#2ca25f",
-    "communication": "#c51b8a",
-    "memcpy": "#2b8cbe",
-    "memset": "#41b6c4",
-    "profiler": "#969696",
-    "loading": "#fdae61",
-    "allocation": "#fee08b",
-    "launch": "#d73027",
-    "queued": "#9e6ebd",
-    "sync": "#f46d43",
-    "api": "#66c2a5",
-    "host": "#4575b4",
-    "unknown": "#bdbdbd",
-    "rest": "#bdbdbd",
-}
 
 _STYLE: Final = (
     "<style>"
@@ -87,11 +71,11 @@ def _ledger(ledger: Ledger) -> str:
     whole = max(ledger.window_ns, 1)
     pieces = "".join(
         f"<div title='{html(share.bucket)} {html(share.share)}' "
-        f"style='width:{share.ns / whole:.4%};background:{_COLOURS[share.bucket]}'></div>"
+        f"style='width:{share.ns / whole:.4%};background:{COLOURS[share.bucket]}'></div>"
         for share in ledger.shares
     )
     rows = "".join(
-        f"<tr><td class='l'><span class='key' style='background:{_COLOURS[share.bucket]}'></span>"
+        f"<tr><td class='l'><span class='key' style='background:{COLOURS[share.bucket]}'></span>"
         f"{html(share.bucket)}</td>"
         f"<td>{html(share.time)}</td><td>{html(share.share)}</td><td class='l dim'>{html(share.description)}</td></tr>"
         for share in ledger.shares

@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import OutputError
+from kanalyze.renderers.text.colours import COLOURS
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -21,24 +22,8 @@ _WIDE: Final = 9.0
 _DPI: Final = 160
 _NAME: Final = 90
 
-#: The buckets as the HTML report colours them.
-COLOURS: Final = {
-    "kernel": "#2ca25f",
-    "communication": "#c51b8a",
-    "memcpy": "#2b8cbe",
-    "memset": "#41b6c4",
-    "profiler": "#969696",
-    "loading": "#fdae61",
-    "allocation": "#e0b400",
-    "launch": "#d73027",
-    "queued": "#9e6ebd",
-    "sync": "#f46d43",
-    "api": "#66c2a5",
-    "host": "#4575b4",
-    "unknown": "#bdbdbd",
-}
-_FASTER: Final = "#2ca25f"
-_SLOWER: Final = "#d73027"
+_FASTER: Final = COLOURS["kernel"]
+_SLOWER: Final = COLOURS["launch"]
 _TOTAL: Final = "#555555"
 
 #: Colours on which white is hard to read.
