@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.rank_steps import offsets
-from kanalyze.analyses.slices.slices import of_ranks, slices
 from kanalyze.errors import KanalyzeError, NoJobError
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import reports_in_folder
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kanalyze.analyses.ranks._job import Job
-    from kanalyze.analyses.slices.slices import Slices
     from kanalyze.readers import Progress
     from kanalyze.readers.capture.runs import Run
     from kanalyze.reduction import Reduction
@@ -103,23 +101,6 @@ class _Found:
                 raise found
             yield found
         yield from self._made
-
-
-def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
-    """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
-
-    Args:
-        given: Reports of its ranks, folders of them, or captures.
-        asked: How they are read.
-
-    Raises:
-        NoJobError: No report has a rank.
-        KanalyzeError: As :func:`job`.
-    """
-    found = job(given, asked)
-    shifts = shifts_ns(found)
-    made = {rank: slices(report) for rank, report in reports_of_ranks(given, asked, {*shifts})}
-    return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
 
 
 def shifts_ns(found: Job) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""Opens the reports that an HTML file is of: one program, the ranks of a job, or two sides."""
+"""Opens the reports that an HTML file or a trace is of: the ranks of a job, or two sides."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kanalyze.analyses import homes_of_jobs, homes_of_sides
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.page.file_page import FilePage
 from kanalyze.analyses.ranks._late_ranks import late_ranks
+from kanalyze.analyses.slices.slices import of_ranks, slices
 from kanalyze.analyses.timeline._ranks import on_one_clock
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.digest import SUFFIX
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.comparing._comparison import Comparison
     from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.slices.slices import Slices
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.report import Meta
 
@@ -59,6 +61,23 @@ def file_page_of_job(given: Sequence[Path], asked: jobs.Asked, most: int) -> Fil
         rank_steps=found.table("rank_steps"),
         ranks_left_out=found.ranks.get_column("rank").n_unique() - len(drawn),
     )
+
+
+def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:
+    """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
+
+    Args:
+        given: Reports of its ranks, folders of them, or captures.
+        asked: How they are read.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: As :func:`kanalyze.jobs.job`.
+    """
+    found = jobs.job(given, asked)
+    shifts = jobs.shifts_ns(found)
+    made = {rank: slices(report) for rank, report in jobs.reports_of_ranks(given, asked, {*shifts})}
+    return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
 
 
 def _drawn(found: Job) -> set[int]:

@@ -17,10 +17,10 @@ from kanalyze.machinery.memory import sparing_memory
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kanalyze.readers import Progress
-    from kanalyze.report import Report
+    from kanalyze.report import Meta, Report
     from kanalyze.report import Where as Part
 
 #: In reports of fewer bytes doubts are looked for in all of it; of those in NVIDIA's own format, and of compressed
@@ -205,6 +205,11 @@ def closed_at_end(report: Report) -> Report:
 def print_left_out(error: Exception) -> None:
     """Prints that a report of a folder was left out."""
     print_message(f"kanalyze: left out: {outlets.line(str(error))}")
+
+
+def several_ranks(metas: Iterable[Meta]) -> bool:
+    """Whether reports are of several ranks of a job."""
+    return len({meta.rank for meta in metas if meta.rank is not None and (meta.world_size or 0) > 1}) > 1
 
 
 def part(where: Where) -> Part:

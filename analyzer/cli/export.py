@@ -118,7 +118,8 @@ def _slices(reports: Sequence[Path], where: Where) -> Slices:
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are written whole; give one of their reports for a part of it."
             raise click.UsageError(message)
-        from kanalyze.jobs import Asked, slices_of_job  # noqa: PLC0415 - few reports need it
+        from kanalyze.jobs import Asked  # noqa: PLC0415 - few reports need it
+        from kanalyze.pictures import slices_of_job  # noqa: PLC0415 - as above
 
         asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
         found = slices_of_job(reports, asked)

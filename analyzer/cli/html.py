@@ -18,6 +18,7 @@ from kanalyze.cli._options import (
     progress_shown,
     reports_argument,
     scope,
+    several_ranks,
 )
 from kanalyze.cli._output import emit, print_doubts, print_message, refuse_overwriting
 from kanalyze.machinery.memory import sparing_memory
@@ -92,7 +93,7 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     from kanalyze.analyses.page.file_page import file_pages  # noqa: PLC0415 - as above
 
     opened = opened_together(expanded(reports), where, runs=False)
-    if len({one.meta.rank for one in opened if one.meta.rank is not None and (one.meta.world_size or 0) > 1}) > 1:
+    if several_ranks(one.meta for one in opened):
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are shown whole; give one of their reports for a part of it."
             raise click.UsageError(message)

@@ -22,6 +22,7 @@ from kanalyze.cli._options import (
     print_left_out,
     reports_argument,
     scope,
+    several_ranks,
     top,
 )
 from kanalyze.cli._output import (
@@ -111,8 +112,7 @@ def summarize(  # noqa: PLR0913 - the options of the command
 
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     """Says which command looks at the ranks of one job together, where the reports are of several."""
-    metas = [page.meta for page in pages if page.kind in ("time", "overview")]
-    if len({meta.rank for meta in metas if meta.rank is not None and (meta.world_size or 0) > 1}) > 1:
+    if several_ranks(page.meta for page in pages if page.kind in ("time", "overview")):
         told = outlets.command("kanalyze", "ranks", *reports)
         print_message(f"kanalyze: these are ranks of one job: `{told}` says who waits for whom, and why.")
 

@@ -30,7 +30,7 @@ def named_ranges(report: Report) -> pl.DataFrame:
 
 
 def overlapping(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
-    """The rows of :func:`named_ranges` that overlap a window, not clipped; those of length 0 if inside it."""
+    """The rows (start, end, any others) that overlap a window, not clipped; those of length 0 if inside it."""
     if window is not None and window.start_ns is not None:
         ranges = ranges.filter((pl.col("end") > window.start_ns) | (pl.col("start") == window.start_ns))
     if window is not None and window.end_ns is not None:

@@ -13,6 +13,8 @@ from kanalyze.analyses.shared.statistics import longest
 from kanalyze.columns.lookup import beside
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kanalyze.report import Report
 
 
@@ -74,6 +76,26 @@ def steps(report: Report) -> pl.DataFrame:
     fits = pl.col("free") == pl.col("held")
     found = known.select(*line.columns[:-1], fits.alias("matched"), delta.alias("delta_bytes")).sort("t_ns", "event_id")
     return found.with_columns(_has_allocator_totals()).with_columns(_by_totals()).with_columns(_before())
+
+
+def in_use(report: Report) -> Iterator[tuple[int | None, int | None, str, pl.DataFrame]]:
+    """Memory in use over time, by device (None for host memory), process and kind: these, and points of t_ns and value.
+
+    Of the part in scope; the values count what was in use before its window, too.
+    """
+    if "memory" not in report.kinds:
+        return
+    line, window = steps(report), report.scope.window
+    if report.scope.device is not None:
+        line = line.filter(pl.col("device") == report.scope.device)
+    for (device, process, memory), part in line.group_by(*KEYS, maintain_order=True):
+        used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
+        points = part.sort("t_ns", maintain_order=True).select("t_ns", value=used)
+        if window is not None and window.start_ns is not None:
+            points = points.filter(pl.col("t_ns") >= window.start_ns)
+        if window is not None and window.end_ns is not None:
+            points = points.filter(pl.col("t_ns") < window.end_ns)
+        yield device if memory in ON_DEVICE else None, process, f"{memory or 'memory'} in use", points
 
 
 def _has_allocator_totals() -> pl.Expr:

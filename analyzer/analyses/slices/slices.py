@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import recorded
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.iterations.iterations import iterations
-from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, steps
+from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.slices._nested_lanes import lanes
 from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
@@ -18,7 +18,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kanalyze.report import Report
 
@@ -120,7 +120,7 @@ def slices(report: Report) -> Slices:
         {(None, process): name for process, name in known.iter_rows()},
         tracks,
         launched.select("track", "start", "end", "name", "kind", "event_id", "launch", "open"),
-        [*_memory(report)],
+        [Counter(process, device, label, "bytes", points) for device, process, label, points in in_use(report)],
     )
 
 
@@ -207,21 +207,3 @@ def _launches(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     launched = recorded(report).with_columns(calls.alias("call_id")).drop_nulls()
     rows = line.select(call_id="event_id", launch=pl.int_range(pl.len(), dtype=pl.UInt32)).drop_nulls()
     return launched.join(rows, on="call_id", how="inner").select("event_id", "launch")
-
-
-def _memory(report: Report) -> Iterator[Counter]:
-    """Memory in use by device, process and kind."""
-    if "memory" not in report.kinds:
-        return
-    line, window = steps(report), report.scope.window
-    if report.scope.device is not None:
-        line = line.filter(pl.col("device") == report.scope.device)
-    for (device, process, memory), part in line.group_by(*KEYS, maintain_order=True):
-        used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
-        points = part.sort("t_ns", maintain_order=True).select("t_ns", value=used)
-        if window is not None and window.start_ns is not None:
-            points = points.filter(pl.col("t_ns") >= window.start_ns)
-        if window is not None and window.end_ns is not None:
-            points = points.filter(pl.col("t_ns") < window.end_ns)
-        own = device if memory in ON_DEVICE else None
-        yield Counter(process, own, f"{memory or 'memory'} in use", "bytes", points)

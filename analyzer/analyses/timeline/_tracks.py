@@ -12,10 +12,11 @@ from kanalyze.analyses.device._operations import device_operations, recorded
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._call_kinds import call_names
 from kanalyze.analyses.host._launching_call import launch_rows, launching_rows
+from kanalyze.analyses.host._range_lines import overlapping
 from kanalyze.analyses.host._thread_timeline import labels, shown_calls
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
-from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, steps
+from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.analyses.timeline._lanes import lanes_of_events
 from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
@@ -112,7 +113,7 @@ def timeline(report: Report, most: int) -> Timeline:
     low, high = _shown(report, [events for _, events in pairs])
     parts = []
     for number, (_, events) in enumerate(pairs):
-        inside = _within(events, report)
+        inside = overlapping(events, report.scope.window)
         line = inside.with_columns(pl.col("start", "end").clip(low, high)).with_columns(
             pl.max_horizontal("start", "end").alias("end")
         )
@@ -152,16 +153,6 @@ def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
         low = low if asked.start_ns is None else asked.start_ns
         high = high if asked.end_ns is None else asked.end_ns
     return low, max(high, low + 1)
-
-
-def _within(events: pl.DataFrame, report: Report) -> pl.DataFrame:
-    """The events that overlap the window asked for, and those without duration that lie in it; else all."""
-    asked = report.scope.window
-    if asked is not None and asked.start_ns is not None:
-        events = events.filter((pl.col("end") > asked.start_ns) | (pl.col("start") == asked.start_ns))
-    if asked is not None and asked.end_ns is not None:
-        events = events.filter(pl.col("start") < asked.end_ns)
-    return events
 
 
 def _tracks(report: Report) -> Iterator[tuple[Track, pl.DataFrame]]:
@@ -285,13 +276,8 @@ def _linked(events: pl.DataFrame) -> pl.DataFrame:
 
 def _memory(report: Report, low: int, high: int) -> Iterator[Counter]:
     """Memory in use by device, process and kind, as counters."""
-    if "memory" not in report.kinds:
-        return
-    line = steps(report).filter(pl.col("t_ns").is_between(low, high))
-    if report.scope.device is not None:
-        line = line.filter(pl.col("device") == report.scope.device)
-    for (device, process, memory), part in line.group_by(*KEYS, maintain_order=True):
-        used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
-        where = f"GPU {device}" if memory in ON_DEVICE and device is not None else f"process {process}"
-        points = part.select(t_ns="t_ns", value=used)
-        yield Counter(where, f"{memory or 'memory'} in use", "bytes", points)
+    for device, process, label, points in in_use(report):
+        inside = points.filter(pl.col("t_ns").is_between(low, high))
+        if inside.height:
+            where = f"process {process}" if device is None else f"GPU {device}"
+            yield Counter(where, label, "bytes", inside)

@@ -16,7 +16,7 @@ from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
-from support.command import SAMPLES
+from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda pair: (pair[0], sum(pair))), max_size=40)
@@ -196,3 +196,20 @@ def test_what_would_be_most_of_it_is_summed_as_all_else():
     events = events.with_columns(tone=pl.lit("kernel"), name=pl.lit("k"))
     assert reduced(events, 1000, 50, (0, 100)).filter(pl.col("start") < 100).height == 10
     assert reduced(events, 1000, 50, (0, 900)).height == reduced(events, 1000, 50).height
+
+
+def test_memory_in_use_of_a_window_counts_what_was_allocated_before():
+    whole = real_report(REPORTS / "memory.sqlite")
+    every = timeline(whole, 1000).counters
+    times = [at for counter in every for at in counter.points["t_ns"]]
+    middle = sorted(times)[len(times) // 2]
+    later = {
+        (one.group, one.label): one.points.rows()
+        for one in timeline(whole.narrow(window=Window(middle, None)), 1000).counters
+    }
+    assert later
+    assert later == {
+        (one.group, one.label): rows
+        for one in every
+        if (rows := [row for row in one.points.rows() if row[0] >= middle])
+    }

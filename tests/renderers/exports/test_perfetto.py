@@ -12,7 +12,8 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 import kanalyze
 from kanalyze.analyses.slices._nested_lanes import lanes
 from kanalyze.analyses.slices.slices import Counter, Slices, Track, slices
-from kanalyze.jobs import Asked, slices_of_job
+from kanalyze.jobs import Asked
+from kanalyze.pictures import slices_of_job
 from kanalyze.renderers.exports import perfetto
 from support.command import REPORTS, SAMPLES
 
