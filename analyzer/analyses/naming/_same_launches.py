@@ -27,6 +27,16 @@ _GRAPH: Final = "GraphLaunch"
 _ALIKE: Final = 0.5
 
 
+#: Launches before and after a time between two launches that are its surroundings, on each side.
+_AROUND: Final = 4
+
+#: Multiplier of the number of surroundings, a large odd one: the product of another modulo 2 ** 64.
+_MULTIPLIER: Final = 0x9E3779B97F4A7C15
+
+#: Least length of a stretch of recurring launches, as a part of the trace's: a forward pass alone is no training step.
+_STRETCH: Final = 0.5
+
+
 class ThreadPair(NamedTuple):
     """A thread of one recording and the same one of another.
 
@@ -82,6 +92,30 @@ def align(report: Report, other: Report) -> Alignment | None:
     own, others = (side.partition_by(THREAD, as_dict=True, include_key=False, maintain_order=True) for side in sides)
     threads = [_aligned(left, right, own[left], others[right]) for left, right in _same_threads(*sides)]
     return Alignment(threads, sides[0].height, sides[1].height, sum(pair.pairs.height for pair in threads))
+
+
+def surroundings(calls: pl.DataFrame) -> pl.Series:
+    """A number for what was launched right before and after the time that follows each launch; null near both ends."""
+    token = calls.get_column("token").rename("around")
+    found = token.new_from_index(0, len(token)) * 0 if len(token) else token
+    for shift in range(-_AROUND, _AROUND):
+        found = found * _MULTIPLIER + token.shift(shift)
+    return found
+
+
+def recurring(pair: ThreadPair) -> pl.Series:
+    """Which launches of the first recording stand in a stretch that the other makes, too, in the same surroundings.
+
+    The stretch is as long as half of the other's launches, or longer. A trace of a few steps has such a one in each
+    stretch of steps; what happens once, and what other loops share with these steps, has none.
+    """
+    around = surroundings(pair.calls)
+    found = around.is_in(surroundings(pair.others).drop_nulls().implode()).fill_null(value=False)
+    runs = found.rle_id()
+    long = pl.DataFrame([found.alias("found"), runs.alias("run")]).select(
+        pl.col("found") & (pl.len().over("run") >= max(pair.others.height * _STRETCH, 2 * _AROUND))
+    )
+    return long.to_series()
 
 
 def _aligned(

@@ -12,6 +12,7 @@ from kanalyze.analyses.findings.rules._telling import per_iteration
 from kanalyze.analyses.idle._idle_within import PIECES, idle_within
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.launches._steady_window import least_worth_saying
+from kanalyze.analyses.naming._host_names import host_names, placed
 from kanalyze.analyses.shared.cached import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -77,7 +78,24 @@ def _slow_batches(report: Report) -> pl.DataFrame:
 
 
 def getting_batches(report: Report) -> pl.DataFrame:
-    """The intervals in scope in which a thread gets a batch, by ranges or operators, else by Python functions."""
+    """The intervals in scope in which a thread gets a batch, by ranges or operators, else by Python functions.
+
+    Where the report of a capture has none, those of the trace beside it, as far as it names the report's host time.
+    """
+    found = _recorded(report)
+    if found.is_empty() and (other := report.beside()) is not None and host_names(report).lines:
+        return _in_scope(report, placed(report, _recorded(other)))
+    return found
+
+
+def _in_scope(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    window = report.scope.window
+    since, until = (None, None) if window is None else (window.start_ns, window.end_ns)
+    after = pl.lit(value=True) if since is None else pl.col("end") > since
+    return spans.filter(after if until is None else after & (pl.col("start") < until))
+
+
+def _recorded(report: Report) -> pl.DataFrame:
     found = pl.concat([pl.DataFrame(schema=_BATCHES), *(_named(report, kind) for kind in ("range", "op"))])
     return _functions(report) if found.is_empty() and "python" in report.kinds else found
 
@@ -111,7 +129,8 @@ def _finding(report: Report, device: int, stake: int, *, workers: bool) -> Findi
     per = per_iteration(report)
     took = _slow_batches(report).filter(workers=workers).select(ns=pl.col("end") - pl.col("start"))
     median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
-    each = f"{per.plural(took.height, 'batch')}, {median}"
+    told = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
+    each = f"{per.plural(took.height, 'batch')}, {median}{told}"
     if workers:
         text = (
             f"GPU {device} idles for {per.time(stake)} while the loop that launches its work waits in DataLoader for a "

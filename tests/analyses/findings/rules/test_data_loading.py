@@ -1,5 +1,6 @@
 """Waits for PyTorch's DataLoader: what raises them, which of both kinds, and that nothing else says the same."""
 
+from dataclasses import replace
 from itertools import chain
 
 import polars as pl
@@ -137,3 +138,40 @@ def test_findings_of_both_kinds_stand_side_by_side():
     events = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in range(4, 8))]
     found = findings(report(events)).filter(pl.col("rule") == "data-loading")
     assert found.get_column("at_stake_ns").to_list() == [12 * MS, 9 * MS]  # the first wait is before all CUDA calls
+
+
+def captured(trace):
+    """The report of nsys of two steps, which has no ranges, with a trace of the same program beside it."""
+    launches = list(chain.from_iterable(step(number)[1:] for number in range(4)))
+    made = replace(report(launches), beside=lambda: report(trace, kinds=("op", "range")))
+    return made.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+
+
+def test_the_trace_of_a_capture_tells_of_a_loader():
+    # in the trace the same steps come later
+    later = [replace(event, start=event.start + 7 * MS, end=event.end + 7 * MS) for event in steps()]
+    (one,) = data_loading(captured(later))
+    # from the launch before to the next one: 4 ms and 5 of waiting, 3 of them in the loader
+    assert one.at_stake_ns == 6 * MS
+    assert one.text.endswith("the longest 3.000 ms, by the trace of the same program).")
+    assert data_loading(captured([event for event in later if event.kind != "range"])) == []
+
+
+def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
+    def many(numbers, *, own=True):
+        made = []
+        for number in numbers:
+            ids = range(10 * number, 10 * number + 10)
+            for at, name in zip(ids, "abcdefghij", strict=True):
+                start = at * MS
+                made += [call(LAUNCH, start, start + MS // 10, correlation=at)]
+                made += [kernel(start + MS // 10, start + MS // 5, correlation=at, name=name)]
+            if not own:
+                made += [nvtx(ALONE, 10 * number * MS + MS // 5, 10 * number * MS + MS * 9 // 10)]
+        return made
+
+    trace = report(many(range(2), own=False), kinds=("op", "range"))
+    made = replace(report(many(range(40))), beside=lambda: trace)
+    (one,) = data_loading(made.narrow(window=Window(50 * MS, 350 * MS, count=30, each="step")))
+    assert one.at_stake_ns == 30 * 7 * MS // 10
+    assert "(1 batch a step, 700.0 µs in the median" in one.text
