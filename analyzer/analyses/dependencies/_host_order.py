@@ -1,0 +1,118 @@
+"""The order of CUDA calls: on their thread, in their process, and what each blocked on.
+
+The columns that :func:`host_calls` gives are described in :mod:`kanalyze.analyses.dependencies._graph`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.dependencies._stream_order import migrated
+from kanalyze.analyses.device._operations import in_time, operations
+from kanalyze.analyses.host._launching_call import launching_rows
+from kanalyze.analyses.idle._blocking_calls import blocking_calls, waited_for
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import gathered
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: What a call does: it blocks until a device is done, it launches, or neither.
+CALL_KINDS: Final = ("wait", "launch", "other")
+
+_WAIT, _LAUNCH, _OTHER = range(len(CALL_KINDS))
+
+
+def host_calls(report: Report) -> pl.DataFrame:
+    """All CUDA calls of the processes in scope, in the order of the api events: the columns of `calls`."""
+    end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
+    calls = in_time(report, report.kind("api").select(*THREAD, start="start_ns", end=end))
+    calls = calls.with_columns(pl.max_horizontal("start", "end").alias("end")).with_row_index("row")
+    calls = calls.with_columns(_outermost(calls))
+    calls = calls.with_columns(_kinds(report, calls), _waited_for(report, calls))
+    calls = calls.with_columns(_before_on_thread(calls), _before_in_process(calls))
+    return calls.drop("row")
+
+
+def _outermost(calls: pl.DataFrame) -> pl.Series:
+    """Row of the outermost call of its thread around each call: `outer`."""
+    line = calls.select("row", *THREAD, "start", "end").sort(
+        *THREAD, "start", "end", "row", descending=[False, False, False, True, False]
+    )
+    reached = pl.col("end").cum_max().over(THREAD)
+    inside = (reached.shift(1).over(THREAD) >= pl.col("end")) & (pl.col("start") < pl.col("end"))
+    alone = pl.when(~inside.fill_null(value=False)).then("row").forward_fill()
+    found = line.select("row", outer=alone)
+    return found.sort("row").get_column("outer")
+
+
+def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
+    """What each call does, or a call that is nested in it."""
+    outer, rank = calls.get_column("outer"), pl.Series("kind", [_OTHER], dtype=pl.UInt8)
+    rank = rank.new_from_index(0, calls.height)
+    for kind, rows in (
+        (_LAUNCH, launching_rows(report)),
+        (_WAIT, blocking_calls(report).get_column("call_row")),
+    ):
+        rank = rank.scatter(gathered(outer, rows), kind) if len(rows) else rank
+    names = pl.Series(CALL_KINDS, dtype=pl.Enum(CALL_KINDS))
+    return names[rank.cast(pl.UInt32)].alias("kind")
+
+
+def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
+    """Row of the operation that each call blocked on: it ended inside the call, the last of those; null for none."""
+    ends = operations(report).get_column("end")
+    found = _submitted(report, waited_for(report, blocking_calls(report))).select("call_row", "behind").drop_nulls()
+    rows, behind = found.get_column("call_row"), found.get_column("behind")
+    outer = gathered(calls.get_column("outer"), rows)
+    known = pl.DataFrame([outer.alias("row"), behind, gathered(ends, behind).alias("ended")])
+    inside = (gathered(calls.get_column("start"), outer) < known.get_column("ended")) & (
+        known.get_column("ended") <= gathered(calls.get_column("end"), outer)
+    )
+    last = known.filter(inside).sort("row", "ended", "behind", descending=[False, False, True])
+    last = last.unique("row", keep="last")
+    nothing = pl.Series("waited_for", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
+    return nothing.scatter(last.get_column("row"), last.get_column("behind")) if last.height else nothing
+
+
+def _submitted(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
+    """Replaces migrations of unified memory in `behind` by the last operation of the process to end by then."""
+    moved = migrated(report)
+    wrong = gathered(moved, waits.get_column("behind")).fill_null(value=False)
+    if not wrong.any():
+        return waits
+    work = operations(report).filter(~moved).sort("end", "row").select("process_id", "end", behind="row")
+    others = waits.filter(wrong).drop("behind").sort("end")
+    found = others.join_asof(work, on="end", by="process_id", check_sortedness=False)
+    return pl.concat([waits.filter(~wrong), found.select(waits.columns)])
+
+
+def _before_on_thread(calls: pl.DataFrame) -> pl.Series:
+    """Row of the outermost call before each outermost call of its thread, by start."""
+    line = calls.filter(pl.col("outer") == pl.col("row")).sort(*THREAD, "start", "end", "row")
+    return _placed(calls, line.select("row", before=pl.col("row").shift(1).over(THREAD)), "thread_before")
+
+
+def _before_in_process(calls: pl.DataFrame) -> pl.Series:
+    """Row of the outermost call of its process that ended last before each outermost call began.
+
+    Of several that ended at once the longest, then the one with the lower row.
+    """
+    found = [pl.DataFrame(schema={"row": pl.UInt32, "before": pl.UInt32})]
+    outermost = calls.filter(pl.col("outer") == pl.col("row")).select("row", "process_id", "start", "end")
+    for part in parts_by(outermost, ["process_id"]).values():
+        line = part.sort("end", "start", "row", descending=[False, True, True]).with_row_index("place")
+        begun = line.get_column("end").search_sorted(line.get_column("start"), side="right").cast(pl.UInt32)
+        place = pl.DataFrame([begun, line.get_column("place")]).select(pl.min_horizontal(pl.all())).to_series()
+        at = (place.cast(pl.Int64) - 1).set(place == 0, None).cast(pl.UInt32)
+        found.append(line.select("row", gathered(line.get_column("row"), at).alias("before")))
+    return _placed(calls, pl.concat(found), "process_before")
+
+
+def _placed(calls: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:
+    """`before` of the rows of `found` at their places among all `calls`; null elsewhere."""
+    nothing = pl.Series(name, [None], dtype=pl.UInt32).new_from_index(0, calls.height)
+    return nothing.scatter(found.get_column("row"), found.get_column("before")) if found.height else nothing
