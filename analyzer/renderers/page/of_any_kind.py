@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -46,13 +47,15 @@ _BUILDERS: Final = {
 
 def page_of_any(shown: Shown, top: int | None) -> Page:
     """Builds the page of any summary, at most `top` rows per table, or as many as suit it; texts are printable."""
-    return _plain(_page_of_any(shown, top))
+    return pages_of_any(shown)(top)
 
 
-def _page_of_any(shown: Shown, top: int | None) -> Page:
+def pages_of_any(shown: Shown) -> Callable[[int | None], Page]:
+    """:func:`page_of_any` by the number of rows, for pages of one summary with several."""
     module, name, rows = _BUILDERS[shown.kind]
-    build: Callable[[Shown, int], Page] = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
-    return build(shown, rows if top is None else top)
+    build = getattr(import_module(f"kanalyze.renderers.page.{module}"), name)
+    page: Callable[[int], Page] = build(shown) if shown.kind == "overview" else partial(build, shown)
+    return lambda top: _plain(page(rows if top is None else top))
 
 
 def _plain(page: Page) -> Page:

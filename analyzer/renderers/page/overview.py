@@ -27,6 +27,8 @@ from kanalyze.window import PerIteration
 from kanalyze.wording import worded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.window import Window
@@ -56,31 +58,33 @@ _LOADING: Final = "loading"
 _COMMUNICATION: Final = "communication"
 
 
-def overview_page(found: Overview, top: int) -> Page:
-    """Builds the first page of a report, at most `top` rows per table."""
+def overview_page(found: Overview) -> Callable[[int], Page]:
+    """Builds the first page of a report: a function of the most rows per table."""
     per = _per(found.window)
-    parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = found.windows.filter(main), found.windows.filter(~main)
-    return Page(
-        heading=_heading(found),
-        health="",
-        answer=found.answer,
-        ledgers=[
-            _ledger(found, per, row, min(_BUCKETS, top + _MORE_BUCKETS))
-            for row in shown.sort("device").iter_rows(named=True)
-        ],
-        sections=[part for part in parts if part is not None],
-        topics=[],
-        cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
-        more=_more(found),
-        first=[
-            _finding(one, per) for one in found.findings[: max(_FINDINGS if top else _FEWEST, top if top > ROWS else 0)]
-        ],
-        first_remark=f"time {per.of} that it takes" if per.iterations else "time that it takes",
-        blocks=[*_other_devices(others), *_blocks(found)],
-        overview=True,
-    )
+    ledgers = [_ledger(found, per, row) for row in shown.sort("device").iter_rows(named=True)]
+    heading, more, blocks = _heading(found), _more(found), [*_other_devices(others), *_blocks(found)]
+
+    def page(top: int) -> Page:
+        parts = [_kernels(found, per, top), _ranges(found, per, top + 1) or _operators(found, per, top)] if top else []
+        findings = found.findings[: max(_FINDINGS if top else _FEWEST, top if top > ROWS else 0)]
+        return Page(
+            heading=heading,
+            health="",
+            answer=found.answer,
+            ledgers=[ledger(min(_BUCKETS, top + _MORE_BUCKETS)) for ledger in ledgers],
+            sections=[part for part in parts if part is not None],
+            topics=[],
+            cannot_tell=list(found.cannot_tell.values()) if "ledger" in found.cannot_tell else [],
+            more=more,
+            first=[_finding(one, per) for one in findings],
+            first_remark=f"time {per.of} that it takes" if per.iterations else "time that it takes",
+            blocks=blocks,
+            overview=True,
+        )
+
+    return page
 
 
 def _per(window: Window | None) -> PerIteration:
@@ -115,7 +119,8 @@ def _heading(found: Overview) -> list[str]:
     return heading(found.meta, parts)
 
 
-def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> Ledger:
+def _ledger(found: Overview, per: PerIteration, window: dict[str, Any]) -> Callable[[int], Ledger]:
+    """The ledger of a device, of as many buckets as it is told; the others become one."""
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if _once_apart(found):
         rows = rows.filter(pl.col("bucket") != _LOADING)
@@ -126,24 +131,25 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: in
     apportioned = units.apportioned([ns for _, ns in buckets], shown)
     texts = units.adding_up(apportioned, shown)
     spread = _spread(found, shown) if (per.iterations or 1) > 1 else {}
+    parts = {str(bucket): part for (bucket,), part in rows.partition_by("bucket", as_dict=True).items()}
     shares = [
         Share(
             bucket,
             ns,
             text,
             units.percent(ns / max(length, 1)),
-            _detail(found, per, bucket, window["device"], ns),
+            _detail(found, per, bucket, window["device"], parts[bucket]),
             worded(NO_DETAIL.get(bucket, ""), found.interface),
             spread.get(bucket, ""),
         )
         for (bucket, ns), text in zip(buckets, texts, strict=True)
     ]
-    shares = _with_rest(shares, apportioned, shown, length, most)
     span = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
     apart = ", loading apart" if _once_apart(found) and _once(found) else ""
     words = (words and f"{words}; least to most") if spread else words or f"{span}{apart}"
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
-    return Ledger(f"GPU {window['device']}, {words}", length, shares, units.adding_up([shown], shown)[0], [], title)
+    heading, whole = f"GPU {window['device']}, {words}", units.adding_up([shown], shown)[0]
+    return lambda most: Ledger(heading, length, _with_rest(shares, apportioned, shown, length, most), whole, [], title)
 
 
 def _spread(found: Overview, shown_ns: int) -> dict[str, str]:
@@ -177,14 +183,15 @@ def _other_devices(rows: pl.DataFrame) -> list[Block]:
     return [Block("OTHER GPUS", f"busy {', '.join(told)}; --device N shows one")]
 
 
-def _detail(found: Overview, per: PerIteration, bucket: str, device: int, whole: int) -> str:
-    """What most of a bucket was: kernel families, the ranges that it lies in, or what held the device up."""
+def _detail(found: Overview, per: PerIteration, bucket: str, device: int, rows: pl.DataFrame) -> str:
+    """What most of a bucket was, `rows` of the ledger: kernel families, ranges, or what held the device up."""
     if bucket == _KERNEL:
         return _families(found)
-    rows = found.tables["ledger"].filter((pl.col("device") == device) & (pl.col("bucket") == bucket))
-    if told := told_waits(bucket, [*rows.select("detail", "ns").iter_rows()]):
+    details = [*zip(rows["detail"].to_list(), rows["ns"].to_list(), strict=True)]
+    if told := told_waits(bucket, details):
         return told
-    named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device)
+    named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, details)
+    whole = sum(ns for _, ns in details)
     worth = [(name, ns) for name, ns in named if ns >= _WORTH_NAMING * whole][:_DETAILS]
     return ", ".join(f"{sections.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
@@ -206,24 +213,26 @@ def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]
     parts = found.tables.get("parts")
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
-    rows = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True)
-    if rows.item(0, "range").startswith("("):  # most of it lies in none of them
+    rows = zip(parts["range"].to_list(), parts[f"{bucket}_ns"].to_list(), strict=True)
+    largest = sorted(rows, key=lambda row: -row[1])
+    if largest[0][0].startswith("("):  # most of it lies in none of them
         return []
-    return [(_in(name), ns) for name, ns in rows.iter_rows() if ns]
+    return [(_in(name), ns) for name, ns in largest if ns]
 
 
 def _in(name: str) -> str:
     return name.strip("()") if name.startswith("(") else f"in {name}"
 
 
-def _by_culprit(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
+def _by_culprit(
+    found: Overview, bucket: str, device: int, details: list[tuple[str | None, int]]
+) -> list[tuple[str, int]]:
     """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
     reasons = found.tables.get("culprits")
     if bucket == _HOST and reasons is not None:
         named = culprits_of(bucket, reasons.filter(pl.col("device") == device))
     else:
-        rows = found.tables["ledger"].filter((pl.col("device") == device) & (pl.col("bucket") == bucket))
-        named = [*rows.sort("ns", descending=True).select("detail", "ns").iter_rows()]
+        named = sorted(details, key=lambda row: -row[1])
     return [(sections.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
