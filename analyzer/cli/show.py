@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _HOW = "--columns all, or a,b,…"
 
 #: What is passed on to the table's function as it stands.
-_KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
+_KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks")
 
 
 @click.command()
@@ -50,6 +50,7 @@ _KEYWORDS = ("by", "trace", "graphs", "as_nsys", "as_torch", "chunks")
 @click.option("--graphs", is_flag=True, default=None, help="Count graphs that were traced whole, too (range_gpu).")
 @click.option("--as-nsys", is_flag=True, default=None, help="Count as nsys itself does (utilisation).")
 @click.option("--as-torch", is_flag=True, default=None, help="Every row of torch's own table (ops).")
+@click.option("--segments", is_flag=True, default=None, help="Each stretch by itself (critical_path).")
 @click.option("--chunks", type=click.IntRange(min=1), metavar="N", help="So many parts of the window (utilisation).")
 @click.option("--threshold", metavar="LEAST", help="A time such as 10us (gaps), or a share such as 50% (utilisation).")
 @click.option(

@@ -46,6 +46,7 @@ NOT_RECORDED = {"library"}
 
 #: What the options of tables are tried with.
 TRIED = {
+    "segments": True,
     "as_nsys": True,
     "as_torch": True,
     "chunks": 3,

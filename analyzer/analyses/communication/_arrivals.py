@@ -22,7 +22,7 @@ _PAIR: Final = 2
 
 
 def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.DataFrame:
-    """When the last rank came to each collective: row, arrival, last, sized.
+    """When the last rank came to each collective: row, arrival, last, late, sized.
 
     `work` has the communication kernels of all ranks, `members` the ranks (device, process_id). Collectives without a
     partner, and those of which ranks are known to be missing, are left out.
@@ -42,9 +42,12 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
         known = known[rows.calls.get_column("group").is_not_null().to_numpy()[rows.call[known]]]
     of_rows = told.select("arrival_ns", "last", "size")[found.match[known]]
     last = names.gather(pl.Series(rows.member).gather(of_rows.get_column("last")))
+    own = line[known].select("row", "start", match=pl.Series(found.match[known]))
+    latest = pl.col("row").sort_by("start", "row", descending=[True, False]).first().over("match")
     return pl.DataFrame(
         {
-            "row": line.get_column("row").gather(known),
+            "row": own.get_column("row"),
+            "late": own.select(latest).to_series(),
             "arrival": of_rows.get_column("arrival_ns"),
             "last": last,
             "sized": of_rows.get_column("size").is_not_null(),

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Of each collective whose ranks are all in the report: its row of :func:`operations`, when the last rank came, who
-#: that was (null where several came at once), and whether the report says how many ranks take part.
-_ARRIVALS: Final = {"row": pl.UInt32, "arrival": pl.Int64, "last": pl.String, "sized": pl.Boolean}
+#: that was (null where several came at once), the row of that rank (of several the lowest), and whether the report says
+#: how many ranks take part.
+_ARRIVALS: Final = {
+    "row": pl.UInt32,
+    "arrival": pl.Int64,
+    "last": pl.String,
+    "late": pl.UInt32,
+    "sized": pl.Boolean,
+}
 
 #: The details of communication.
 WAITING: Final = "waiting for "
@@ -48,7 +55,7 @@ def exposed_pieces(line: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def has_partners(report: Report) -> bool:
     """Whether the report has several ranks with collectives in common."""
-    return not _arrivals(report).is_empty()
+    return not last_arrivals(report).is_empty()
 
 
 def told_communication(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -60,7 +67,7 @@ def told_communication(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     line = intervals.first_come(work.filter(_TALKS).sort("began", "event_id"))
     own = line.select("row", number="row", start="own_start", end="own_end", exposed_ns="exclusive_ns")
     pieces = exposed_pieces(own, work.filter(pl.col("bucket") == "kernel")).join(
-        _arrivals(report), on="row", how="left"
+        last_arrivals(report), on="row", how="left"
     )
     ns = pl.col("end") - pl.col("start")
     wait = (pl.min_horizontal("end", "arrival") - pl.col("start")).clip(lower_bound=0)
@@ -78,11 +85,11 @@ def told_communication(report: Report, work: pl.DataFrame) -> pl.DataFrame:
 
 
 @once_per_process
-def _arrivals(report: Report) -> pl.DataFrame:
+def last_arrivals(report: Report) -> pl.DataFrame:
     """When the last rank came to each collective, :data:`_ARRIVALS`; empty where the report has no two ranks."""
     work = operations(report).filter(_TALKS)
     members = work.select("device", "process_id").unique().sort("device", "process_id")
-    if members.height == 1:
+    if members.height <= 1:
         return pl.DataFrame(schema=_ARRIVALS)
     report.read_ahead(("range", COMMUNICATOR_CALLS.name))
     from kanalyze.analyses.communication._arrivals import arrivals  # noqa: PLC0415 - numpy, for several ranks only

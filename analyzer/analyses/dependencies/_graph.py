@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
 
 #: Columns of `operations` that point to an earlier operation, in the order in which equal releases are told apart.
-BEFORE: Final = ("event_before", "graph_before", "stream_before")
+BEFORE: Final = ("stream_before", "graph_before", "event_before")
 
 
 class Dependencies(NamedTuple):
@@ -81,14 +81,14 @@ def release(graph: Dependencies, column: str) -> pl.Series:
     """Time at which one kind of edge lets each operation start (ns), at most its start; null without such an edge.
 
     `column` is ``call`` or one of :data:`BEFORE`. The end of what it leads to; its begin where that had not ended when
-    the operation started, and for a call of kind ``wait``, which cannot end before what it launched.
+    the operation started, or ended no earlier than the operation itself.
     """
     work = graph.operations
     at, source = work.get_column(column), graph.calls if column == "call" else work
     began, ended = (gathered(source.get_column(side), at) for side in ("start", "end"))
     early = ended > work.get_column("start")
     if column == "call":
-        early |= gathered(source.get_column("kind") == "wait", at)
+        early |= ended >= work.get_column("end")
     times = pl.DataFrame([early.alias("early"), began.alias("began"), ended.alias("ended"), work.get_column("start")])
     first = pl.when("early").then("began").otherwise("ended")
     return times.select(pl.when(first.is_not_null()).then(pl.min_horizontal(first, "start"))).to_series().alias(column)

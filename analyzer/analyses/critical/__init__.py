@@ -1,0 +1,1 @@
+"""The critical path: what the end of a window waited for, back to its beginning."""

@@ -1,0 +1,252 @@
+"""The critical path: what the end of the window waited for, back to its beginning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.critical._names import ON_HOST, by_operator, by_range, with_names
+from kanalyze.analyses.critical._path import path
+from kanalyze.analyses.critical._walk import CAUSES
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, operations
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.streams._waited_for import streams
+from kanalyze.columns.lookup import taken
+from kanalyze.errors import UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+_CAUSE: Final = Column("cause", pl.Enum(CAUSES), "What the time went to: " + ", ".join(CAUSES) + ".")
+
+_SUMS: Final = (
+    Column("ns", pl.Int64, "Time on the path."),
+    Column("share", pl.Float64, "Part of the window, to which all rows sum."),
+    Column("each_ns", pl.Float64, "Time per iteration, where the window is one of iterations.", nullable=True),
+    Column("pieces", pl.Int64, "Number of stretches of the path."),
+)
+
+#: What the path is computed from.
+_READS: Final = (
+    *DEVICE_KINDS,
+    "api",
+    "sync",
+    "overhead",
+    "streams",
+    "copy_detail",
+    "sync_detail",
+    "event_records",
+    "collective_detail",
+)
+_MAY_READ: Final = ("range", "op", "python", "communicator_calls")
+
+TABLE: Final = Table(
+    "critical_path",
+    "One cause of time on the critical path, from the end of the window back to its beginning; rows sum to the window.",
+    (
+        _CAUSE,
+        *_SUMS,
+        Column("mostly", pl.String, "The kernel, copy, call or host code with most of it.", nullable=True),
+        Column("mostly_ns", pl.Int64, "Its time on the path by this cause."),
+    ),
+    purpose="what the end of the window waited for",
+    telling=("cause", "ns", "share", "each_ns", "mostly"),
+    groupings=("cause", "kernel", "operator", "range", "rank"),
+    options=("segments",),
+    reads=_READS,
+    may_read=_MAY_READ,
+)
+
+#: The table that ``segments=True`` gives.
+SEGMENTS: Final = Table(
+    "critical_path",
+    "One stretch of the critical path; each begins where the one before ends.",
+    (
+        Column("start_ns", pl.Int64, "Start."),
+        Column("dur_ns", pl.Int64, "Duration."),
+        _CAUSE,
+        Column("name", pl.String, "The kernel, copy, call or host code that it is of.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`; null on the host.", nullable=True),
+        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
+        Column("process_id", pl.Int64, "Process.", nullable=True),
+        Column("thread_id", pl.Int64, "Host thread that does it, or asked for it.", nullable=True),
+    ),
+    when="--segments",
+    reads=_READS,
+    may_read=_MAY_READ,
+)
+
+#: The table that ``by="kernel"`` gives.
+BY_KERNEL: Final = Table(
+    "critical_path",
+    "One kernel, copy or memset by name: its time on the critical path, and in all.",
+    (
+        Column("name", pl.String, "The tool's own name for it.", nullable=True),
+        *_SUMS,
+        Column("total_ns", pl.Int64, "Its time in the window, on the path or not: plain sum."),
+        Column("count", pl.Int64, "Number of launches in the window."),
+    ),
+    when="--by kernel",
+    reads=_READS,
+    may_read=_MAY_READ,
+)
+
+_ON_DEVICE: Final = Column("device_ns", pl.Int64, "The part in which a device ran it.")
+
+#: The table that ``by="operator"`` gives.
+BY_OPERATOR: Final = Table(
+    "critical_path",
+    "One operator of the framework: time on the critical path that it ran, launched or waited.",
+    (
+        Column("operator", pl.String, "Innermost operator; null outside of any.", nullable=True),
+        *_SUMS,
+        _ON_DEVICE,
+    ),
+    when="--by operator",
+    reads=(*_READS, "op"),
+    may_read=tuple(name for name in _MAY_READ if name != "op"),
+)
+
+#: The table that ``by="range"`` gives.
+BY_RANGE: Final = Table(
+    "critical_path",
+    "One range: time on the critical path that it ran, launched or waited.",
+    (
+        Column("range", pl.String, "Innermost NVTX range or annotation; null outside of any.", nullable=True),
+        *_SUMS,
+        _ON_DEVICE,
+    ),
+    when="--by range",
+    reads=(*_READS, "range", "range_detail"),
+    may_read=tuple(name for name in _MAY_READ if name != "range"),
+)
+
+#: The table that ``by="rank"`` gives.
+BY_RANK: Final = Table(
+    "critical_path",
+    "One rank, or one process where the report has no ranks: its part of the critical path.",
+    (
+        Column("rank", pl.Int64, "Rank of the job; null where the report has none.", nullable=True),
+        Column("process_id", pl.Int64, "Process.", nullable=True),
+        *_SUMS,
+        _ON_DEVICE,
+    ),
+    when="--by rank",
+    reads=_READS,
+    may_read=_MAY_READ,
+)
+
+_NS: Final = pl.col("end") - pl.col("start")
+
+#: Causes in which a device runs the operation.
+_RUNNING: Final = pl.col("cause").is_in([*BUSY_BUCKETS, "transfer"])
+
+
+def critical_path(
+    report: Report, by: str | None = None, *, segments: bool = False, **where: Unpack[Where]
+) -> pl.DataFrame:
+    """What the end of the window waited for, back to its beginning; all rows sum to the window.
+
+    Definition: docs/whatif.md, "The critical path".
+
+    Args:
+        report: The report.
+        by: ``cause`` (also without it), ``kernel``, ``operator``, ``range`` or ``rank``.
+        segments: Each stretch by itself, in the order of time.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, :data:`SEGMENTS`, :data:`BY_KERNEL`, :data:`BY_OPERATOR`, :data:`BY_RANGE` or :data:`BY_RANK`,
+        by time on the path, the longest first; empty without operations.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+        UnknownNameError: There is no such grouping.
+
+    Columns:
+        cause, ns, share, each_ns, pieces, mostly, mostly_ns.
+    """
+    report = report.narrow(**where)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of critical_path", by, TABLE.groupings)
+    require(report, TABLE, *DEVICE_KINDS)
+    if segments:
+        return _segments(report)
+    return _GROUPINGS[by or "cause"](report)
+
+
+def _segments(report: Report) -> pl.DataFrame:
+    pieces = with_names(report, path(report))
+    row = pieces.get_column("row").set(pieces.get_column("cause").is_in(ON_HOST), None)
+    told = pieces.with_columns(
+        pl.col("start").alias("start_ns"),
+        _NS.alias("dur_ns"),
+        taken(operations(report), "device", row).alias("device"),
+        taken(streams(report), "stream", row).alias("stream"),
+    )
+    return SEGMENTS.select(told)
+
+
+def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Sums of pieces by `keys`, the longest first: ns, share, each_ns, pieces, device_ns."""
+    window = report.scope.window
+    count = None if window is None else window.count
+    total = max(int(pieces.select(_NS.sum()).item()), 1)
+    sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(_RUNNING).sum())
+    each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
+    told = sums.with_columns(share=pl.col("ns") / total, each_ns=each)
+    return told.sort("ns", *keys, descending=[True, *[False] * len(keys)])
+
+
+def _by_cause(report: Report) -> pl.DataFrame:
+    pieces = with_names(report, path(report))
+    sums = _sums(report, path(report), "cause")
+    most = pieces.group_by("cause", "name").agg(mostly_ns=_NS.sum()).sort("mostly_ns", "name", descending=[True, False])
+    most = most.unique("cause", keep="first").rename({"name": "mostly"})
+    return TABLE.select(sums.join(most, on="cause", maintain_order="left"))
+
+
+def _by_kernel(report: Report) -> pl.DataFrame:
+    work = exclusive_operations(report).select(pl.col("name").cast(pl.String), ns=pl.col("end") - pl.col("start"))
+    every = work.group_by("name").agg(total_ns=pl.col("ns").sum(), count=pl.len().cast(pl.Int64))
+    running = path(report).filter(_RUNNING)
+    names = taken(operations(report), "name", running.get_column("row")).cast(pl.String).alias("name")
+    found = _sums(report, running.with_columns(names), "name").drop("share")
+    told = every.join(found, on="name", how="left", nulls_equal=True)
+    window = max(int(path(report).select(_NS.sum()).item()), 1)
+    told = told.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)
+    return BY_KERNEL.select(told.sort("ns", "total_ns", "name", descending=[True, True, False]))
+
+
+def _by_operator(report: Report) -> pl.DataFrame:
+    require(report, BY_OPERATOR, "op")
+    return BY_OPERATOR.select(_named(report, by_operator(report, path(report)), "operator"))
+
+
+def _by_range(report: Report) -> pl.DataFrame:
+    require(report, BY_RANGE, "range")
+    return BY_RANGE.select(_named(report, by_range(report, path(report)), "range"))
+
+
+def _named(report: Report, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
+    return _sums(report, pieces.rename({"name": column}), column)
+
+
+def _by_rank(report: Report) -> pl.DataFrame:
+    rank = pl.lit(report.meta.rank, dtype=pl.Int64)
+    return BY_RANK.select(_sums(report, path(report).with_columns(rank=rank), "rank", "process_id"))
+
+
+_GROUPINGS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
+    "cause": _by_cause,
+    "kernel": _by_kernel,
+    "operator": _by_operator,
+    "range": _by_range,
+    "rank": _by_rank,
+}
