@@ -24,6 +24,7 @@ COMMANDS = (
     "explain",
     "export",
     "html",
+    "mcp",
     "name",
     "plot",
     "ranks",

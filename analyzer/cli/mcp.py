@@ -1,0 +1,39 @@
+"""``kanalyze mcp``: reports for assistants, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@click.command()
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="DIR",
+    help="A folder whose reports may be read; may be given several times.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=2_000),
+    default=32_000,
+    show_default=True,
+    metavar="BYTES",
+    help="The most bytes of an answer.",
+)
+def mcp(roots: Sequence[Path], limit: int) -> None:
+    """Serve reports to an assistant over standard input and output, read-only.
+
+    The tools are summarize, show, compare, explain, source and tables.
+    """
+    from kanalyze.assistants import serve  # noqa: PLC0415 - --help need not import what it needs
+
+    serve(roots, limit)
