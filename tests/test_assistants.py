@@ -137,5 +137,5 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
 def test_without_the_package_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     message, remedy = refused(run("mcp", "--root", tmp_path))
-    assert message == "kanalyze mcp needs mcp, which is not installed."
+    assert message == "kanalyze mcp needs mcp 2, which is not installed."
     assert "pip install 'kanalyze[mcp]'" in remedy
