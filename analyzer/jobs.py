@@ -37,7 +37,7 @@ class Asked(NamedTuple):
         one_host: Whether all ranks ran on one host, so that their clocks are one.
         cache: Whether what was decoded is kept, and used.
         progress: Told of the progress of opening a report.
-        done: Told of each report before it is closed.
+        done: Told of each report that was reduced, before it is closed.
         left_out: Told of each report that cannot be read; without it that is an error.
     """
 
@@ -103,16 +103,29 @@ class _Found:
         yield from self._made
 
 
+def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
+    """Those of open reports that know their rank, of the tool that wrote most of them."""
+    by_tool: dict[str, list[Report]] = {}
+    for one in opened:
+        if one.meta.rank is not None:
+            by_tool.setdefault(one.meta.tool.partition(".")[0], []).append(one)
+    return max(by_tool.values(), key=lambda ones: (len(ones), ones[0].meta.tool.startswith(_TOOLS[0])), default=[])
+
+
 def shifts_ns(found: Job) -> dict[int, int]:
     """By how much the times of each rank are moved to be on the clock of the job."""
     rows = offsets(found).iter_rows(named=True)
     return {row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns for row in rows}
 
 
-def reports_of_ranks(given: Sequence[Path], asked: Asked, wanted: set[int]) -> Iterator[tuple[int, Report]]:
-    """Each of the wanted ranks with its report, which is open until the next."""
+def reports_of_ranks(given: Sequence[Report | Path], asked: Asked, wanted: set[int]) -> Iterator[tuple[int, Report]]:
+    """Each of the wanted ranks with its report; one that is opened for that is open until the next."""
     missing = {*wanted}
-    for run in (run for path in given for run in runs_at(path, asked)):
+    for one in given:
+        if isinstance(one, Report) and one.meta.rank in missing:
+            missing.remove(one.meta.rank)
+            yield one.meta.rank, one
+    for run in (run for path in given if not isinstance(path, Report) for run in runs_at(path, asked)):
         if not missing:
             break
         # what cannot be read was told when the job was put together
@@ -144,6 +157,8 @@ def _reductions(one: Report | Path, asked: Asked, known: set[str]) -> Iterator[R
     """The reduction of each report at a path but those that are `known`; each is closed before the next is opened."""
     if isinstance(one, Report):
         yield reduced(one)
+        if asked.done is not None:
+            asked.done(one)
         return
     for run in runs_at(one, asked):
         try:

@@ -16,6 +16,7 @@ from kanalyze.analyses.timeline._ranks import on_one_clock
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.digest import SUFFIX
 from kanalyze.errors import CannotTellError
+from kanalyze.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(given: Sequence[Path], asked: jobs.Asked, most: int) -> FilePage[Job]:
+def file_page_of_job(given: Sequence[Report | Path], asked: jobs.Asked, most: int) -> FilePage[Job]:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
+    Each report is opened once, unless there are more ranks than a timeline has room for: which of them are drawn is
+    known when the job is put together.
+
     Args:
-        given: Reports of its ranks, folders of them, captures, or what ``kanalyze reduce`` left.
+        given: Reports of its ranks, open ones or paths, folders of them, captures, or what ``kanalyze reduce`` left.
         asked: How they are read.
         most: Events of the timeline, about; each rank has its part.
 
@@ -43,24 +47,44 @@ def file_page_of_job(given: Sequence[Path], asked: jobs.Asked, most: int) -> Fil
         NoJobError: No report has a rank.
         KanalyzeError: As :func:`kanalyze.jobs.job`.
     """
-    found = jobs.job(given, asked)
+    count = sum(1 if isinstance(one, Report) else len(jobs.runs_at(one, asked)) for one in given)
+    made = _Drawn(most // min(max(count, 1), _MOST_DRAWN))
+    found = jobs.job(given, asked._replace(done=made.draw) if count <= _MOST_DRAWN else asked)
     shifts, wanted = jobs.shifts_ns(found), _drawn(found)
-    metas: list[Meta] = []
-    drawn: dict[int, Timeline] = {}
-    for rank, report in jobs.reports_of_ranks(given, asked, wanted):
-        with suppress(CannotTellError):  # a rank in whose report nothing happens
-            drawn[rank] = timeline(report, most // len(wanted))
-            metas.append(report.meta)
-    together = [(f"rank {rank}", shifts[rank], drawn[rank]) for rank in sorted(drawn)]
+    for _, report in jobs.reports_of_ranks(given, asked, wanted - made.looked_at):
+        made.draw(report)
+    ranks = sorted(wanted & made.timelines.keys())
+    together = [(f"rank {rank}", shifts[rank], made.timelines[rank]) for rank in ranks]
     declared = {name: import_module(module).TABLE for name, module in homes_of_jobs().items()}
     return FilePage(
         found,
-        metas,
+        [made.metas[rank] for rank in ranks],
         [(declared[name], table) for name, table in found.tables.items()],
         on_one_clock(together) if together else None,
         rank_steps=found.table("rank_steps"),
-        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(drawn),
+        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(ranks),
     )
+
+
+class _Drawn:
+    """Timelines of ranks, made while their reports are open; none of a rank in whose report nothing happens."""
+
+    def __init__(self, most: int) -> None:
+        """Draw with `most` events, about, of each rank."""
+        self._most = most
+        self.timelines: dict[int, Timeline] = {}
+        self.metas: dict[int, Meta] = {}
+        self.looked_at: set[int] = set()
+
+    def draw(self, report: Report) -> None:
+        """Makes the timeline of a report, unless its rank has one."""
+        rank = report.meta.rank
+        if rank is None or rank in self.looked_at:
+            return
+        self.looked_at.add(rank)
+        with suppress(CannotTellError):
+            self.timelines[rank] = timeline(report, self._most)
+            self.metas[rank] = report.meta
 
 
 def slices_of_job(given: Sequence[Path], asked: jobs.Asked) -> Slices | None:

@@ -97,11 +97,11 @@ def _page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
         if any(value is not None for value in part(where).values()):
             message = "the ranks of a job are shown whole; give one of their reports for a part of it."
             raise click.UsageError(message)
-        from kanalyze.jobs import Asked  # noqa: PLC0415 - few reports need it
+        from kanalyze.jobs import Asked, reports_of_one_tool  # noqa: PLC0415 - few reports need it
         from kanalyze.pictures import file_page_of_job  # noqa: PLC0415 - as above
 
         asked = Asked(cache=not where["no_cache"], progress=progress_shown(), left_out=print_left_out)
-        return file_page_of_job(reports, asked, _EVENTS)
+        return file_page_of_job(reports_of_one_tool(opened), asked, _EVENTS)
     pages = file_pages(*opened, most=_EVENTS, **part(where))
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)

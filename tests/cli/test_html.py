@@ -64,6 +64,20 @@ def test_reports_of_every_kind(name, tmp_path):
     assert "<h2>How it was recorded</h2>" in text
 
 
+SECTIONS = ("roofline-picture", "measured", "copies-picture", "roofline", "stalls", "hot_lines")
+
+
+def test_a_section_of_what_ncu_measured_and_none_where_it_measured_nothing(mlp, tmp_path):
+    assert [name for name in SECTIONS if f'id="{name}"' in mlp] == [
+        "roofline-picture", "measured", "copies-picture", "roofline", "stalls"]  # fmt: skip
+    for section in ("roofline-picture", "copies-picture"):
+        assert re.search(rf'id="{section}".*?<circle class="point', mlp, re.DOTALL)
+    path = tmp_path / "plain.html"
+    assert run("html", REPORTS / "nvtx.sqlite", "-o", path).status == 0
+    text = path.read_text()
+    assert not any(f'id="{name}"' in text or f'href="#{name}"' in text for name in SECTIONS)
+
+
 def test_a_report_of_counters_has_no_timeline(tmp_path):
     path = tmp_path / "report.html"
     (counters,) = [*(SAMPLES / "cdist").glob("ncu*.csv")][:1] or [SAMPLES / "cdist" / "ncu.csv"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.device._launch_shapes import SHAPE
 from kanalyze.analyses.joining._deduplicate import different
 from kanalyze.analyses.joining._merged_report import pooled
 from kanalyze.analyses.joining._ncu_per_group import measured_groups
@@ -55,8 +54,10 @@ def counted_of(reports: Sequence[Report]) -> Report:
     return found
 
 
-def roof_points(reports: Sequence[Report]) -> RoofPoints:
-    """The points of the reports with counters, sized by the time of the first other report that provides it.
+def timed_groups(reports: Sequence[Report]) -> tuple[pl.DataFrame, str, str]:
+    """Measured kernels and launch shapes with their time: event_id, name, time_ns; a heading; and the tool of the time.
+
+    The time is that of the first other report that provides one, else that of the measured runs alone.
 
     Raises:
         CannotTellError: No report has counters.
@@ -65,14 +66,21 @@ def roof_points(reports: Sequence[Report]) -> RoofPoints:
     title, tool = ncu.meta.path.name, "ncu"
     if all(one.meta.timeless for one in reports):
         rows = measured_groups(ncu)
-        known = rows.select("event_id", "name", *SHAPE, time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count"))
-    else:
-        found, *more = (one for one in together("roofline", reports, {}) if one.ncu is not None)
-        ncu, tool = found.ncu or ncu, found.base.meta.tool
-        title += f", time of {found.base.meta.path.name}" if more else ""
-        rows = joined_of(found).filter(pl.col("event_id").is_not_null())
-        known = rows.select("event_id", "name", time_ns="exclusive_ns")
-    every = known.join(roofline(ncu).select("event_id", *_ROOF), on="event_id")
+        return rows.select("event_id", "name", time_ns=pl.col("ncu_dur_ns") * pl.col("ncu_count")), title, tool
+    found, *more = (one for one in together("roofline", reports, {}) if one.ncu is not None)
+    rows = joined_of(found).filter(pl.col("event_id").is_not_null())
+    title = (found.ncu or ncu).meta.path.name + (f", time of {found.base.meta.path.name}" if more else "")
+    return rows.select("event_id", "name", time_ns="exclusive_ns"), title, found.base.meta.tool
+
+
+def roof_points(reports: Sequence[Report]) -> RoofPoints:
+    """The points of the reports with counters, sized by the time of the first other report that provides it.
+
+    Raises:
+        CannotTellError: No report has counters.
+    """
+    known, title, tool = timed_groups(reports)
+    every = known.join(roofline(_counters_of(reports)).select("event_id", *_ROOF), on="event_id")
     placed = (pl.col("intensity_flop_per_byte") > 0) & (pl.col("achieved_flop_per_s") > 0)
     points = every.filter(placed.fill_null(value=False)).with_columns(pl.col("time_ns").fill_null(0))
     return RoofPoints(
@@ -81,3 +89,10 @@ def roof_points(reports: Sequence[Report]) -> RoofPoints:
         every.height - points.height,
         tool,
     )
+
+
+def _counters_of(reports: Sequence[Report]) -> Report:
+    """The report with counters that belongs to the first that provides the time."""
+    if all(one.meta.timeless for one in reports):
+        return counted_of(reports)
+    return next(one.ncu for one in together("roofline", reports, {}) if one.ncu is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 import polars as pl
@@ -11,6 +11,8 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.operators.tree import tree
+from kanalyze.analyses.page._copy_points import CopyPoints, copy_points
+from kanalyze.analyses.page._measured import Measured, measured
 from kanalyze.analyses.page.counters_page import CounterSummary, summarize_counters
 from kanalyze.analyses.page.joint_page import overviews_together
 from kanalyze.analyses.page.overview_page import Overview, overview
@@ -53,6 +55,8 @@ class FilePage(Generic[Page_co]):
         trees: The call tree, pruned by ``device`` and by ``host`` time; those of which there is any.
         rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
         ranks_left_out: How many ranks of a job the timeline does not have.
+        measured: What ncu measured of the kernels; None where it measured none.
+        copies: Copies by size and bandwidth; None without any.
     """
 
     shown: Page_co
@@ -65,6 +69,8 @@ class FilePage(Generic[Page_co]):
     trees: dict[str, pl.DataFrame] = field(default_factory=dict)
     rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     ranks_left_out: int = 0
+    measured: Measured | None = None
+    copies: CopyPoints | None = None
 
 
 def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage[Pages]]:
@@ -85,12 +91,19 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     made = []
     for page, each in zip(pages, found, strict=False):
         called = each.operators if where.get("window") is None else None  # a window is of the base's clock
-        made.append(_timed(page, each.base, called or each.base, [one.meta for one in each.given[1:]], most))
+        timed = _timed(page, each.base, called or each.base, [one.meta for one in each.given[1:]], most)
+        made.append(_with_counters(timed, each.given if each.ncu is not None else ()))
     return made
 
 
 def _counted(report: Report) -> FilePage[Pages]:
-    return FilePage(summarize_counters(report), [report.meta], [])
+    return _with_counters(FilePage(summarize_counters(report), [report.meta], []), [report])
+
+
+def _with_counters(page: FilePage[Pages], reports: Sequence[Report]) -> FilePage[Pages]:
+    """The content with what ncu measured in the reports of the program, if anything."""
+    found = measured(reports) if reports else None
+    return page if found is None else replace(page, measured=found, tables=[*page.tables, *found.tables])
 
 
 def _timed(
@@ -112,6 +125,7 @@ def _timed(
         durations(report) if drawn else pl.DataFrame(),
         reasons,
         _trees(called),
+        copies=copy_points(report) if drawn else None,
     )
 
 

@@ -10,7 +10,8 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanalyze.analyses.timeline._tracks import Counter, Timeline, Track
+    from kanalyze.analyses.timeline._counters import Counter
+    from kanalyze.analyses.timeline._tracks import Timeline, Track
 
 
 def on_one_clock(timelines: Sequence[tuple[str, int, Timeline]]) -> Timeline:

@@ -16,8 +16,8 @@ from kanalyze.analyses.host._range_lines import overlapping
 from kanalyze.analyses.host._thread_timeline import labels, shown_calls
 from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iterations
-from kanalyze.analyses.memory._allocations import in_use
 from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.analyses.timeline._counters import counters
 from kanalyze.analyses.timeline._lanes import lanes_of_events
 from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
 from kanalyze.analyses.timeline._reduced import reduced
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from polars.datatypes import DataType, DataTypeClass
 
+    from kanalyze.analyses.timeline._counters import Counter
     from kanalyze.report import Report
 
 #: What an event is coloured by: the ledger's bucket, or a host event's kind.
@@ -56,15 +57,6 @@ class Track(NamedTuple):
     group: str
     label: str
     kind: str
-
-
-class Counter(NamedTuple):
-    """A quantity over time that stays as it is until the next point: times in nanoseconds, and values."""
-
-    group: str
-    label: str
-    unit: str
-    points: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,7 @@ def timeline(report: Report, most: int) -> Timeline:
         report.zero_ns,
         [track for track, _ in pairs],
         _linked(reduced(placed, high - low, most, whole)),
-        [*_memory(report, low, high)],
+        [*counters(report, low, high)],
         events.height - placed.height,
         len(every) - len(pairs),
         whole,
@@ -272,12 +264,3 @@ def _linked(events: pl.DataFrame) -> pl.DataFrame:
     rows = rows.unique("event_id", keep="first")
     linked = events.join(rows, left_on="launch_id", right_on="event_id", how="left", maintain_order="left")
     return linked.drop("event_id", "launch_id")
-
-
-def _memory(report: Report, low: int, high: int) -> Iterator[Counter]:
-    """Memory in use by device, process and kind, as counters."""
-    for device, process, label, points in in_use(report):
-        inside = points.filter(pl.col("t_ns").is_between(low, high))
-        if inside.height:
-            where = f"process {process}" if device is None else f"GPU {device}"
-            yield Counter(where, label, "bytes", inside)

@@ -18,6 +18,7 @@ from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.buckets import BUCKETS, MEANINGS
 from kanalyze.renderers.page.of_any_kind import page_of_any
 from kanalyze.renderers.page.time import short_names
+from kanalyze.renderers.report_file import charts
 from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
 from kanalyze.renderers.tables.frame import is_text, last_of, text_of
 
@@ -69,9 +70,12 @@ _TITLES: Final = {
     "rank_steps": "Steps of each rank",
     "collectives": "Collectives",
     "clocks": "Clocks",
+    "roofline": "Measured kernels under their roofs",
+    "stalls": "Stalls of measured kernels",
+    "hot_lines": "Source lines of measured kernels",
 }
-#: Tables that are shown with the longest time first, which have another order of their own.
-_BY_TIME: Final = ("culprits",)
+#: Tables that are shown by a column, the largest first, which have another order of their own.
+_SORTED: Final = {"culprits": "ns", "hot_lines": "samples"}
 
 #: What is no table: told where it is missing.
 _DRAWN: Final = ("timeline",)
@@ -159,6 +163,9 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "iterations": _iterations(found.iterations),
         "trees": {by: _tree(tree, by) for by, tree in found.trees.items()},
         "waiting": _waiting(found.rank_steps),
+        "roofline": charts.roofline(found.measured.roofs) if found.measured and found.measured.roofs else None,
+        "measured": charts.kernels(found.measured) if found.measured else [],
+        "copies": charts.copies(found.copies) if found.copies else None,
         "sections": [] if found.shown.kind == "overview" else [_section(one, names) for one in page.sections],
         "tables": tables,
         "chapters": page.chapters,
@@ -201,6 +208,9 @@ def _contents(found: FilePage[Shown], page: Page, tables: Sequence[Listed]) -> l
     parts += [("iterations-picture", "Iterations")] if not found.iterations.is_empty() else []
     parts += [("flame", "Call tree")] if found.trees else []
     parts += [("waiting-picture", "Waiting")] if not found.rank_steps.is_empty() else []
+    parts += [("roofline-picture", "Roofline")] if found.measured and found.measured.roofs else []
+    parts += [("measured", "Measured kernels")] if found.measured and charts.kernels(found.measured) else []
+    parts += [("copies-picture", "Copies against the link")] if found.copies else []
     return [*parts, *((table.name, table.title) for table in tables), ("recorded", "How it was recorded")]
 
 
@@ -366,7 +376,8 @@ def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
         if frame.is_empty():
             continue
         bars = found.durations if table.name == "hot_kernels" else None
-        rows = frame.sort("ns", descending=True, maintain_order=True) if table.name in _BY_TIME else frame
+        by = _SORTED.get(table.name)
+        rows = frame.sort(by, descending=True, maintain_order=True, nulls_last=True) if by else frame
         title = _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}"
         yield _listed(table, title, rows.head(most), rows.height, bars)
 

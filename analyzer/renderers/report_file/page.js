@@ -72,6 +72,16 @@
     if (name && getSelection().isCollapsed) name.classList.toggle("open");
   });
 
+  // ---- points of pictures ----------------------------------------------------------------------------------------
+
+  for (const chart of document.querySelectorAll("section.chart")) {
+    const told = chart.querySelector("[data-role=told]");
+    for (const kind of ["pointerover", "focusin", "click"])
+      chart.addEventListener(kind, (event) => {
+        if (event.target.matches("circle.point")) told.textContent = event.target.getAttribute("aria-label");
+      });
+  }
+
   // ---- links into the timeline -----------------------------------------------------------------------------------
 
   for (const button of document.querySelectorAll("button[data-find], button[data-window]"))

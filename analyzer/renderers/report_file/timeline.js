@@ -4,7 +4,7 @@
 
 const timeline = (() => {
   const AXIS = 24, HEADER = 20, GAP = 3, MOST_LANES = 6;
-  const HEIGHTS = { ledger: 34, stream: 22, iteration: 18, counter: 40 };
+  const HEIGHTS = { ledger: 34, stream: 22, iteration: 18, counter: 30 };
   const ROW = 15;
   const LEAST_NS = 20;
   const MOST_TABLES = 24;
@@ -394,18 +394,42 @@ const timeline = (() => {
 
     drawCounter(row, y, height) {
       const { context } = this;
-      const most = Math.max(...row.value, 1);
-      context.fillStyle = this.tones[this.data.head.tones.indexOf("memcpy")];
-      for (let at = 0; at < row.t.length; at++) {
-        const until = at + 1 < row.t.length ? row.t[at + 1] : this.length;
-        if (until < this.low || row.t[at] > this.high) continue;
-        const left = Math.max(this.x(row.t[at]), this.labels), right = Math.min(this.x(until), this.width);
-        const tall = Math.max(row.value[at] / most, 0) * (height - 2);
-        context.fillRect(left, y + height - tall, Math.max(right - left, 0.5), tall);
-      }
-      context.fillStyle = this.dim;
+      const most = row.unit === "share" ? 1 : row.value.reduce((high, one) => Math.max(high, one), row.bin_ns ? 0 : 1);
+      context.fillStyle = this.tones[this.data.head.tones.indexOf(row.unit === "share" ? "kernel" : "memcpy")];
+      const tall = (value) => Math.max(value / (most || 1), 0) * (height - 2);
+      if (row.bin_ns)
+        this.means(row, (column, value) => {
+          const high = tall(value);
+          context.fillRect(this.labels + column, y + height - high, 1, high);
+        });
+      else
+        for (let at = 0; at < row.t.length; at++) {
+          const until = at + 1 < row.t.length ? row.t[at + 1] : this.length;
+          if (until < this.low || row.t[at] > this.high) continue;
+          const left = Math.max(this.x(row.t[at]), this.labels), right = Math.min(this.x(until), this.width);
+          context.fillRect(left, y + height - tall(row.value[at]), Math.max(right - left, 0.5), tall(row.value[at]));
+        }
+      const bins = row.bin_ns ? `, means of ${duration(row.bin_ns)}` : "";
+      const told = `${row.unit === "share" ? "of" : "at most"} ${amount(most, row.unit)}${bins}`;
       context.textAlign = "right";
-      context.fillText(`at most ${amount(most, row.unit)}`, this.width - 4, y + 8);
+      context.fillStyle = this.paper;
+      context.fillRect(this.width - 8 - context.measureText(told).width, y + 1, context.measureText(told).width + 8, 13);
+      context.fillStyle = this.dim;
+      context.fillText(told, this.width - 4, y + 8);
+    }
+
+    // Each pixel column with the mean of a counter in it, by time: bins below a pixel are not widened to one.
+    means(row, draw) {
+      const { t, value } = row;
+      let at = placeIn(t, this.low);
+      for (let column = 0; column < this.columns; column++) {
+        const from = this.low + column / this.scale, until = Math.min(this.low + (column + 1) / this.scale, this.high);
+        let sum = 0;
+        while (at + 1 < t.length && t[at + 1] <= from) at += 1;
+        for (let next = at; next < t.length && t[next] < until; next++)
+          sum += value[next] * Math.max(Math.min(next + 1 < t.length ? t[next + 1] : this.length, until) - Math.max(t[next], from), 0);
+        if (sum > 0) draw(column, sum / (until - from));
+      }
     }
 
     drawAxis() {
@@ -843,14 +867,23 @@ const timeline = (() => {
     }
 
     hover(x, y) {
-      const { event: at } = x < this.labels ? { event: -1 } : this.at(x, y);
-      this.tip.hidden = at < 0;
-      if (at < 0) return;
-      const [name, facts] = this.facts(at);
+      const { event: at, place } = x < this.labels ? { event: -1 } : this.at(x, y);
+      const counter = place?.row.kind === "counter" ? this.valueAt(place.row, this.ns(x)) : null;
+      this.tip.hidden = at < 0 && !counter;
+      if (this.tip.hidden) return;
+      const [name, facts] = counter ?? this.facts(at);
       const short = name.length > 160 ? `${name.slice(0, 159)}…` : name;
       this.tip.replaceChildren(element("b", short), ...facts.slice(0, -1).map(([what, text]) => element("div", `${what} ${text}`)));
       this.tip.style.left = `${Math.min(x + 14, this.width - Math.min(this.tip.offsetWidth, this.width - 20) - 6)}px`;
       this.tip.style.top = `${y + 16}px`;
+    }
+
+    // What a counter was at a time, in the form of an event's facts; null before its first value.
+    valueAt(row, ns) {
+      const at = placeIn(row.t, ns);
+      if (row.t[at] > ns) return null;
+      const what = row.bin_ns ? `mean of ${duration(row.bin_ns)} from ${instant(row.t[at] + this.data.head.offset_ns, 1000)}` : "";
+      return [`${row.label}: ${amount(row.value[at], row.unit)}`, [["", what], ["", ""]]];
     }
 
     key(event) {
@@ -905,7 +938,19 @@ const timeline = (() => {
     return made;
   }
 
+  // The last place of rising times that is not after `ns`; the first one where all are.
+  function placeIn(times, ns) {
+    let first = 0, stop = times.length;
+    while (first + 1 < stop) {
+      const middle = (first + stop) >> 1;
+      if (times[middle] <= ns) first = middle;
+      else stop = middle;
+    }
+    return first;
+  }
+
   function amount(value, unit) {
+    if (unit === "share") return percent(value);
     const names = ["", "k", "M", "G", "T"];
     let at = 0;
     while (value >= 999.5 && at < 4) { value /= 1000; at += 1; }

@@ -21,7 +21,8 @@ from kanalyze.analyses.timeline._reduced import fewer
 from kanalyze.analyses.timeline._tracks import TONES
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.timeline._tracks import Counter, Timeline
+    from kanalyze.analyses.timeline._counters import Counter
+    from kanalyze.analyses.timeline._tracks import Timeline
 
 #: Longest name in the file, in characters, and all names together.
 _NAME: Final = 1000
@@ -30,6 +31,9 @@ _ALL_NAMES: Final = 1_000_000
 #: Points of a counter, of more the highest and the last of each slice stay; and of all together.
 _POINTS: Final = 2000
 _ALL_POINTS: Final = 40_000
+
+#: Significant figures of a mean.
+_FIGURES: Final = 4
 
 #: What stands for a name that there is no room for.
 _LEFT_OUT: Final = "(name left out of this file)"
@@ -106,9 +110,18 @@ def _lanes(events: pl.DataFrame, first: pl.Series, start: pl.Series) -> list[dic
 
 
 def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:
-    """A counter's points, times since the start of the timeline; of too many the highest and the last per slice."""
+    """A counter's points, times since the start of the timeline.
+
+    Of too many the means of neighbouring bins stay; of what is no mean the highest and the last per slice.
+    """
     points = counter.points.select(t=pl.col("t_ns") - timeline.start_ns, value=pl.col("value"))
-    if points.height > most:
+    bins = -(-points.height // most)
+    if counter.bin_ns:
+        end = points.tail(1)
+        rows = points.head(points.height - 1).group_by(pl.int_range(pl.len()) // bins, maintain_order=True)
+        means = rows.agg(pl.col("t").first(), pl.col("value").mean().round_sig_figs(_FIGURES))
+        points = pl.concat([means.select("t", "value"), end])
+    elif points.height > most:
         width = max((timeline.end_ns - timeline.start_ns) // (most // 2), 1)
         slices = points.group_by(pl.col("t") // width, maintain_order=True)
         top = slices.agg(t_ns=pl.col("t").get(pl.col("value").arg_max()), value=pl.col("value").max())
@@ -118,6 +131,7 @@ def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:
         "group": counter.group,
         "label": outlets.short(counter.label),
         "unit": counter.unit,
+        "bin_ns": counter.bin_ns * bins,
         "t": points.get_column("t").to_list(),
         "value": points.get_column("value").to_list(),
     }

@@ -1,0 +1,73 @@
+"""What ncu measured, and copies by size: the rows of the tables, and nothing where nothing was measured."""
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.counters.hot_lines import hot_lines
+from kanalyze.analyses.counters.roofline import roofline
+from kanalyze.analyses.counters.stalls import stalls
+from kanalyze.analyses.page._copy_points import LARGE_BYTES, copy_points
+from kanalyze.analyses.page._measured import measured
+from kanalyze.analyses.page.file_page import file_pages
+from support.build import kernel, report
+from support.command import REPORTS, SAMPLES
+from support.real_reports import real_report
+
+
+def test_of_a_capture_the_tables_and_the_kernels_with_most_time_of_the_program():
+    reports = kanalyze.read_all(SAMPLES / "mlp_train")
+    (page,) = file_pages(*reports, most=1000)
+    ncu = next(one for one in reports if one.meta.tool == "ncu")
+    found = page.measured
+    names = [table.name for table, _ in found.tables]
+    assert names == ["roofline", "stalls"]  # its pages have no lines
+    assert found.tables[0][1].equals(roofline(ncu))
+    assert found.tables[1][1].equals(stalls(ncu))
+    times = found.kernels.get_column("time_ns").to_list()
+    assert times == sorted(times, reverse=True)
+    assert found.time_from == "nsys"
+    first = found.kernels.row(0, named=True)
+    exclusive = kanalyze.hot_kernels(reports[0]).filter(pl.col("name") == first["name"])
+    assert first["time_ns"] <= exclusive.get_column("total_ns").sum()
+    for event_id in found.kernels.get_column("event_id"):
+        own = stalls(ncu).filter(pl.col("event_id") == event_id)
+        assert found.reasons.filter(pl.col("event_id") == event_id).equals(own.head(6))
+
+
+def test_lines_of_a_report_in_ncu_s_own_format():
+    pytest.importorskip("ncu_report", reason="the module ncu_report is not installed (extra ncu)")
+    found = measured(kanalyze.read_all(SAMPLES / "add_parallel_explicit"))
+    ncu = next(one for one in kanalyze.read_all(SAMPLES / "add_parallel_explicit") if one.meta.tool == "ncu")
+    lines = hot_lines(ncu).filter(pl.col("line").is_not_null() & (pl.col("samples") > 0))
+    assert lines.height
+    assert found.lines.equals(lines.head(8))
+
+
+@pytest.mark.parametrize("name", ["add", "torch"])
+def test_nothing_where_nothing_was_measured(name):
+    with real_report(REPORTS / f"{name}.sqlite") as found:
+        assert measured([found]) is None
+        assert file_pages(found, most=1000)[0].measured is None
+
+
+def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
+    with real_report(SAMPLES / "mlp_train" / "nsys.sqlite") as found:
+        points = copy_points(found)
+        detail = found.copy_detail.select("event_id", "size_bytes", pl.col("direction").cast(pl.String))
+        rows = found.kind("memcpy").join(detail, on="event_id").select("direction", "size_bytes", "dur_ns").rows()
+    assert points.points.get_column("count").sum() + points.left_out == len(rows)
+    expected = {}
+    for direction, size, ns in rows:
+        if size >= LARGE_BYTES:
+            expected[direction] = max(expected.get(direction, 0), size / ns * 1e9)
+    told = dict(points.links.select("direction", "bandwidth_bytes_per_s").iter_rows())
+    assert told == pytest.approx(expected)
+    for row in points.points.iter_rows(named=True):
+        own = [ns for direction, size, ns in rows if (direction, size) == (row["direction"], row["size_bytes"])]
+        assert row["total_ns"] <= sum(own)
+        assert row["bandwidth_bytes_per_s"] == pytest.approx(row["size_bytes"] * row["count"] / row["total_ns"] * 1e9)
+
+
+def test_no_copies_no_points():
+    assert copy_points(report(kernel(0, 10))) is None
