@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges.steps import steps
     from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.errors import KanalyzeError
-    from kanalyze.notebook import compare, ranks, read_all, reduce, sql
+    from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline
     from kanalyze.readers import read
     from kanalyze.report import Report
     from kanalyze.window import Window
@@ -128,6 +128,7 @@ __all__ = [
     "steps",
     "summarize",
     "syncs",
+    "timeline",
     "tree",
     "utilisation",
     "variants",
@@ -139,7 +140,7 @@ _PLACES = {
     "kanalyze.analyses.page.time_page": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.analyses.page.overview_page": ("Overview",),
-    "kanalyze.notebook": ("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize"),
+    "kanalyze.notebook": ("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize", "timeline"),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),
 }

@@ -22,6 +22,7 @@ from kanalyze import catalog, jobs, outlets, queries, readers, reducing, sides
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
+from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import html
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.errors import KanalyzeError
     from kanalyze.readers import Progress
     from kanalyze.report import Where
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 
 #: Rows per table on a page.
 _TOP: Final = 8
+
+#: Events of a timeline in a cell, single ones and sums.
+_EVENTS: Final = 100_000
 
 
 class NotebookTable(pl.DataFrame):
@@ -327,6 +332,42 @@ def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
     """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
     _refuse_others("overview", (report,), several=False)
     return NotebookOverview(**vars(overview_page.overview(report, whole=whole)))
+
+
+class NotebookTimeline:
+    """A timeline displayed in its cell, as in the HTML report.
+
+    Attributes:
+        drawn: The tracks, events and counters.
+    """
+
+    def __init__(self, drawn: Timeline, title: str) -> None:
+        """Show `drawn` under a title."""
+        self.drawn = drawn
+        self._title = title
+
+    def __repr__(self) -> str:
+        """How much is in it, in one line."""
+        return f"<Timeline of {self._title!r}, {len(self.drawn.tracks):,} tracks>"
+
+    def _repr_html_(self) -> str:
+        from kanalyze.renderers.report_file.document import cell  # noqa: PLC0415 - it loads jinja2
+
+        return cell(self.drawn, self._title)
+
+
+def timeline(report: Report, **where: Unpack[Where]) -> NotebookTimeline:
+    """The timeline of a report or its part, which a notebook shows in the cell: zoom, pan, search and select as there.
+
+    Args:
+        report: The report.
+        where: A window, device or process to look at alone.
+
+    Raises:
+        CannotTellError: The report has no times, or no events at all.
+    """
+    _refuse_others("timeline", (report,), several=False)
+    return NotebookTimeline(_tracks.timeline(report.narrow(**where), _EVENTS), report.meta.path.name)
 
 
 def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> NotebookTable:

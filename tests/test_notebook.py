@@ -235,3 +235,23 @@ def test_what_is_no_job_is_refused(tmp_path):
         kanalyze.ranks(REPORTS / "empty.sqlite")
     with pytest.raises(NoJobError):
         kanalyze.ranks()
+
+
+def test_a_timeline_is_a_frame_of_its_own_that_may_only_run_its_script():
+    found = kanalyze.timeline(kanalyze.read(SAMPLES / "mlp_train" / "nsys.sqlite"), window="step#30")
+    shown = found._repr_html_()
+    assert shown.startswith('<iframe sandbox="allow-scripts" title="nsys.sqlite" ')
+    assert shown.endswith('"></iframe>')
+    assert len(shown) < 2_000_000
+    assert shown.count('"') == 2 * shown.count('="')  # nothing leaves the attribute
+    page = unescape(re.search(r'srcdoc="([^"]*)"', shown)[1])
+    assert page.startswith("<!doctype html>")
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert 'id="timeline-data"' in page
+    assert "recorded" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert repr(found) == f"<Timeline of 'nsys.sqlite', {len(found.drawn.tracks)} tracks>"
+
+
+def test_a_timeline_takes_a_report():
+    with pytest.raises(TypeError, match="kanalyze.timeline takes a report"):
+        kanalyze.timeline(SAMPLES / "mlp_train")

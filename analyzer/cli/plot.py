@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kanalyze.cli._answers import answered, rows_of
-from kanalyze.cli._options import Where, in_one_thread_if_small, reports_argument, scope
+from kanalyze.cli._answers import answered, expanded, rows_of
+from kanalyze.cli._options import (
+    Where,
+    in_one_thread_if_small,
+    opened_parts,
+    opened_together,
+    reports_argument,
+    scope,
+)
 from kanalyze.cli._output import emit, refuse_overwriting
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.machinery.memory import sparing_memory
@@ -17,7 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: What can be drawn.
-_PICTURES: Final = ("ledger", "steps", "durations", "compare")
+_PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
+
+#: Those of them that are of one report.
+_OF_ONE: Final = ("timeline", "steps", "durations")
+
+#: Events of a timeline in print, single ones and sums.
+_EVENTS: Final = 6000
 
 
 @click.command()
@@ -47,8 +60,9 @@ def plot(  # noqa: PLR0913 - a click command has a parameter per option
 ) -> None:
     """A PICTURE of REPORTS.
 
-    ledger: where the time of each GPU went. steps: the ledger of each iteration. durations: how long the launches of
-    one kernel took. compare: from the first report to the second, bucket by bucket.
+    ledger: where the time of each GPU went. timeline: what ran when, of a window. steps: the ledger of each iteration.
+    durations: how long the launches of one kernel took. roofline: kernels that ncu measured under their roofs. ranks:
+    the steps of a job's ranks, and who was late. compare: from the first report to the second, bucket by bucket.
     """
     with sparing_memory():
         from kanalyze.renderers.tables import plots  # noqa: PLC0415 - --help need not import polars
@@ -58,7 +72,7 @@ def plot(  # noqa: PLR0913 - a click command has a parameter per option
         raise UnknownNameError.of("kind of picture", form, plots.FORMATS)
     for report in reports:
         refuse_overwriting(report, output)
-    if picture in ("steps", "durations") and len(reports) > 1:
+    if picture in _OF_ONE and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
     emit(_drawn(reports, picture, where, kernel, form), output)
@@ -72,6 +86,8 @@ def _drawn(reports: Sequence[Path], picture: str, where: Where, kernel: str | No
         return plots.ledger(rows_of(reports, catalog.table("ledger"), where), form)
     if picture == "compare":
         return plots.waterfall(rows_of(reports, catalog.table("compare"), where), form)
+    if picture in ("timeline", "roofline", "ranks"):
+        return _further(reports, picture, where, form)
     if picture == "durations":
         return _durations(reports[0], where, kernel, form)
     import polars as pl  # noqa: PLC0415 - as above
@@ -85,6 +101,28 @@ def _drawn(reports: Sequence[Path], picture: str, where: Where, kernel: str | No
             "Mark the program's steps by NVTX ranges or torch.profiler, or draw the ledger.",
         )
     return plots.steps(found, form)
+
+
+def _further(reports: Sequence[Path], picture: str, where: Where, form: str) -> bytes:
+    """The timeline, the roofline, or the ranks."""
+    from kanalyze import catalog  # noqa: PLC0415 - as above
+
+    if picture == "ranks":
+        from kanalyze.renderers.tables import track_plots  # noqa: PLC0415 - as above
+
+        return track_plots.ranks(rows_of(reports, catalog.table("ranks"), where), form)
+    if picture == "roofline":
+        from kanalyze.analyses.joining._roof_points import roof_points  # noqa: PLC0415 - as above
+        from kanalyze.renderers.tables import roofline_plot  # noqa: PLC0415 - as above
+
+        return roofline_plot.render(roof_points(opened_together(expanded(reports), where)), form)
+    from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
+    from kanalyze.renderers.tables import track_plots  # noqa: PLC0415 - as above
+
+    parts = opened_parts(reports[0], where)
+    if len(parts) > 1:
+        raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
+    return track_plots.timeline(timeline(next(iter(parts.values())), _EVENTS), form)
 
 
 def _durations(report: Path, where: Where, kernel: str | None, form: str) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.pictures import file_page_of_sides
+from kanalyze.readers.torch import read_json
 from kanalyze.sides import Asked
 from support.command import ADD, REPORTS, SAMPLES, run
 from support.real_reports import real_report
@@ -75,7 +76,8 @@ def test_a_section_of_what_ncu_measured_and_none_where_it_measured_nothing(mlp, 
     path = tmp_path / "plain.html"
     assert run("html", REPORTS / "nvtx.sqlite", "-o", path).status == 0
     text = path.read_text()
-    assert not any(f'id="{name}"' in text or f'href="#{name}"' in text for name in SECTIONS)
+    of_ncu = [name for name in SECTIONS if name != "copies-picture"]
+    assert not any(f'id="{name}"' in text or f'href="#{name}"' in text for name in of_ncu)
 
 
 def test_a_report_of_counters_has_no_timeline(tmp_path):
@@ -111,6 +113,19 @@ def test_the_ranks_of_a_job_are_side_by_side(tmp_path):
     assert "Rank 1 is 29.23 ms late in step 11" in text
     assert text.count('class="tone-communication late"') == 1
     assert all(f'id="{name}"' in text for name in ("timeline", "ranks", "rank_steps", "collectives", "clocks"))
+
+
+def test_each_report_of_a_job_is_opened_once(tmp_path, monkeypatch):
+    opened = []
+    reader = read_json.open_report
+
+    def counted(path, *rest, **keys):
+        opened.append(path.name)
+        return reader(path, *rest, **keys)
+
+    monkeypatch.setattr(read_json, "open_report", counted)
+    assert run("html", SAMPLES / "ddp_late", "-o", tmp_path / "report.html").status == 0
+    assert sorted(opened) == ["rank0.json.gz", "rank1.json.gz"]
 
 
 def test_a_part_of_a_job_is_refused(tmp_path):

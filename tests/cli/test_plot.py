@@ -47,6 +47,28 @@ def test_durations_are_of_one_kernel(tmp_path):
     assert message == "no kernel 'no such'."
 
 
+def test_a_timeline_is_of_a_window_with_a_row_for_each_track(tmp_path):
+    found = drawn(tmp_path, MLP, "timeline", "--window", "step#30")
+    assert "Timeline of 954.7 µs" in found
+    rows = ("iterations", "GPU 0, ledger", "GPU 0, stream 7", "GPU 0, utilisation", "GPU 0, copied Host-to-Device")
+    assert [text for text in found if text in rows] == [*rows]
+    assert "GPU 0, copied Device-to-Host" not in found
+    assert {"step 30", "forward", "backward", "kernel", "launch"} <= {*found}
+
+
+def test_a_roofline_lists_the_kernels_under_their_roofs(tmp_path):
+    found = drawn(tmp_path, SAMPLES / "mlp_train", "roofline")
+    assert {"DRAM 4.810 TB/s", "fp32 51.12 TFLOP/s", "Roofline of mlp_train"} <= {*found}
+    message, _ = refused(run("plot", ADD, "roofline", "-o", tmp_path / "y.svg"))
+    assert "the report has no counters" in message
+
+
+def test_ranks_say_who_was_late(tmp_path):
+    found = drawn(tmp_path, SAMPLES / "ddp_late", "ranks")
+    assert {"rank 0", "rank 1", "late by 664.8 µs", "late by 292.4 µs", "transfer"} <= {*found}
+    assert "is of one report" in run("plot", ADD, MLP, "timeline", "-o", tmp_path / "x.svg").error
+
+
 @pytest.mark.slow
 def test_a_comparison_goes_from_base_to_new(tmp_path):
     found = drawn(tmp_path, SAMPLES / "launch_bound_plain", SAMPLES / "launch_bound_graph", "compare")

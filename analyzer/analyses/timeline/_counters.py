@@ -65,7 +65,8 @@ def _bandwidth(report: Report) -> Iterator[Counter]:
     detail = report.copy_detail.select("event_id", "size_bytes", pl.col("direction").cast(pl.String))
     copies = device_operations(report).filter(pl.col("kind") == "memcpy").join(detail, on="event_id")
     for device, low, high in windows(report).select("device", "start", "end").iter_rows():
-        own = copies.filter((pl.col("device") == device) & (pl.col("size_bytes") > 0))
+        inside = (pl.col("end") > low) & (pl.col("start") < high)
+        own = copies.filter((pl.col("device") == device) & (pl.col("size_bytes") > 0) & inside)
         width = max(-(-(high - low) // _BINS), 1)
         for (direction,), part in own.group_by("direction", maintain_order=True):
             points = means(part.select("start", "end", "size_bytes"), low, high, width)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
@@ -39,6 +39,10 @@ _ROWS: Final = (300, 100, 30, 10)
 #: The file in bytes, and what is not its timeline.
 _BYTES: Final = 4_900_000
 _OTHER_BYTES: Final = 2_500_000
+
+#: A timeline in a notebook, which keeps it in its own file: bytes, and height in pixels.
+_CELL_BYTES: Final = 1_500_000
+_CELL_HIGH: Final = 640
 
 #: Kinds of tracks that hold no events of the report.
 _MADE: Final = ("ledger", "iteration")
@@ -133,6 +137,38 @@ def document(found: FilePage[Shown]) -> str:
         return text
     timeline, data = fitted(found.timeline, _BYTES - size)
     return _rendered(parts | {"timeline": _timeline(timeline, data, found.ranks_left_out)})
+
+
+def cell(timeline: Timeline, title: str) -> str:
+    """A timeline alone, for the cell of a notebook: a frame of its own, so that nothing clashes with the notebook's page.
+
+    The frame may run its script and nothing else: it is of another origin than the notebook.
+    """
+    told = outlets.short(title)
+    empty = dict.fromkeys(_parts_of_a_page(), ())
+    script, style = _script(), _resource("page.css")
+    parts = empty | {
+        "title": told,
+        "beside": "",
+        "answer": "",
+        "first_remark": "",
+        "script": Markup(script),  # noqa: S704 - ours
+        "style": Markup(style),  # noqa: S704 - ours
+        "script_hash": _hash(script),
+        "style_hash": _hash(style),
+    }
+    drawn, data = fitted(timeline, _CELL_BYTES)
+    page = _rendered(parts | {"timeline": _timeline(drawn, data, 0)})
+    frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(told)}" width="100%" height="{_CELL_HIGH}" '
+    return f'{frame}frameborder="0" srcdoc="{escape(page)}"></iframe>'
+
+
+def _parts_of_a_page() -> tuple[str, ...]:
+    """What the template goes through, each of which may be empty."""
+    return (
+        "contents", "ledgers", "first", "blocks", "cannot_tell", "iterations", "trees", "waiting", "roofline",
+        "measured", "copies", "sections", "tables", "chapters", "recorded",
+    )  # fmt: skip
 
 
 def _rendered(parts: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ _SLOWER: Final = COLOURS["launch"]
 _TOTAL: Final = "#555555"
 
 #: Colours on which white is hard to read.
-_LIGHT: Final = ("loading", "allocation", "memset", "api", "unknown")
+LIGHT: Final = ("loading", "allocation", "memset", "api", "unknown")
 
 #: A bucket is labelled in its bar from this share of the longest on; a waterfall has so many steps beside the rest.
 _LABELLED: Final = 0.065
@@ -58,7 +58,7 @@ def ledger(rows: pl.DataFrame, form: str) -> bytes:
         axes.set(xlabel="ms", title="Where the time went")
         _legend(axes, [own for _, own in bars])
 
-    return _picture(draw, form, 1.6 + 0.45 * max(len(bars), 1))
+    return picture(draw, form, 1.6 + 0.45 * max(len(bars), 1))
 
 
 def _label(keys: Sequence[str], key: tuple[object, ...]) -> str:
@@ -73,7 +73,7 @@ def _stacked(axes: Any, at: int, own: dict[str, int], longest: int) -> None:  # 
         ms = own.get(bucket, 0) / _MS
         axes.barh(at, ms, left=left, color=COLOURS[bucket], edgecolor="white", linewidth=0.5)
         if own.get(bucket, 0) > _LABELLED * longest:
-            text, ink = units.percent(own[bucket] / whole), "black" if bucket in _LIGHT else "white"
+            text, ink = units.percent(own[bucket] / whole), "black" if bucket in LIGHT else "white"
             axes.text(left + ms / 2, at, text, ha="center", va="center", fontsize=8, color=ink)
         left += ms
 
@@ -103,7 +103,7 @@ def steps(rows: pl.DataFrame, form: str) -> bytes:
         sums = line.select(pl.sum(f"{bucket}_ns").alias(bucket) for bucket in BUCKETS).row(0, named=True)
         _legend(axes, [sums])
 
-    return _picture(draw, form, 3.6)
+    return picture(draw, form, 3.6)
 
 
 def _cut_warm_up(axes: Any, line: pl.DataFrame, totals: list[float]) -> None:  # noqa: ANN401 - as above
@@ -131,7 +131,7 @@ def durations(name: str, values: pl.Series, form: str) -> bytes:
         axes.legend(frameon=False, fontsize=8)
         axes.set(xlabel="µs", ylabel="launches", title=outlets.picture(f"{short}: {units.plural(len(us), 'launch')}"))
 
-    return _picture(draw, form, 3.4)
+    return picture(draw, form, 3.4)
 
 
 def waterfall(rows: pl.DataFrame, form: str) -> bytes:
@@ -160,11 +160,11 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
         axes.margins(y=0.12)
         axes.set(ylabel="ms", title="From base to new, by bucket")
 
-    return _picture(draw, form, 3.6)
+    return picture(draw, form, 3.6)
 
 
-def _picture(draw: Callable[[Any], None], form: str, high: float) -> bytes:
-    """A figure of one pair of axes in one of :data:`FORMATS`.
+def picture(draw: Callable[[Any], None], form: str, high: float, wide: float = _WIDE) -> bytes:
+    """A figure of one pair of axes in one of :data:`FORMATS`; sizes in inches.
 
     Raises:
         OutputError: matplotlib is not installed.
@@ -176,7 +176,7 @@ def _picture(draw: Callable[[Any], None], form: str, high: float) -> bytes:
         raise OutputError.without_package("a picture", "matplotlib", "plot") from error
     dated = {"svg": "Date", "pdf": "CreationDate"}
     with mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 10}):
-        figure = Figure(figsize=(_WIDE, high), layout="constrained")
+        figure = Figure(figsize=(wide, high), layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import io
+from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze import outlets, units
-from kanalyze.errors import OutputError
+from kanalyze.renderers.tables.plots import FORMATS as PICTURES
+from kanalyze.renderers.tables.plots import picture
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining._roof_points import RoofPoints
 
-FORMATS: Final = ("svg", "png", "html")
+FORMATS: Final = (*PICTURES, "html")
 
-_SIZE: Final = (11.0, 6.2)
-_DPI: Final = 150
+#: Height and width in inches.
+_SIZE: Final = (6.2, 11.0)
 _NAME: Final = 34
 _LISTED: Final = 12
 _LARGEST: Final = 1600.0
@@ -32,27 +33,15 @@ def render(found: RoofPoints, form: str) -> bytes:
     Raises:
         OutputError: matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl  # noqa: PLC0415 - an extra
-        from matplotlib.figure import Figure  # noqa: PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise OutputError.without_package("a picture", "matplotlib", "plot") from error
-    kind = "png" if form == "png" else "svg"
-    with mpl.rc_context({"svg.hashsalt": "kanalyze", "svg.fonttype": "none", "font.size": 9}):
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        _draw(figure, found)
-        out = io.BytesIO()
-        figure.savefig(out, format=kind, dpi=_DPI, metadata={"Date": None} if kind == "svg" else None)
-    return _page(found, out.getvalue()) if form == "html" else out.getvalue()
+    drawn = picture(partial(_draw, found), "svg" if form == "html" else form, *_SIZE)
+    return _page(found, drawn) if form == "html" else drawn
 
 
-def _draw(figure: Any, found: RoofPoints) -> None:  # noqa: ANN401 - matplotlib is not installed everywhere
-    axes = figure.subplots()
+def _draw(found: RoofPoints, axes: Any) -> None:  # noqa: ANN401 - matplotlib is not installed everywhere
     rows = found.points.to_dicts()
     axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
     axes.set_title(outlets.picture(f"Roofline of {found.title}"), loc="left", fontweight="bold")
     axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
-    axes.set_axisbelow(True)
     if rows:
         _roofs(axes, rows)
         _points(axes, rows)
@@ -81,8 +70,14 @@ def _roofs(axes: Any, rows: list[dict[str, Any]]) -> None:  # noqa: ANN401 - as 
     if speed:
         end = min(high, top / speed)
         axes.plot([low, end], [low * speed, end * speed], color="#333333", linewidth=1.4)
+        middle = sqrt(low * end)
         axes.annotate(
-            f"DRAM {units.rate(speed)}", (low, low * speed), (26, 2), textcoords="offset points", color="#333333"
+            f"DRAM {units.rate(speed)}",
+            (middle, middle * speed),
+            (-8, 4),
+            textcoords="offset points",
+            ha="right",
+            color="#333333",
         )
     for precision, peak in peaks.items():
         start = max(low, peak / speed) if speed else low

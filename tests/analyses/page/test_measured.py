@@ -28,7 +28,7 @@ def test_of_a_capture_the_tables_and_the_kernels_with_most_time_of_the_program()
     assert times == sorted(times, reverse=True)
     assert found.time_from == "nsys"
     first = found.kernels.row(0, named=True)
-    exclusive = kanalyze.hot_kernels(reports[0]).filter(pl.col("name") == first["name"])
+    exclusive = kanalyze.kernels(reports[0]).filter(pl.col("name") == first["name"])
     assert first["time_ns"] <= exclusive.get_column("total_ns").sum()
     for event_id in found.kernels.get_column("event_id"):
         own = stalls(ncu).filter(pl.col("event_id") == event_id)
@@ -46,16 +46,16 @@ def test_lines_of_a_report_in_ncu_s_own_format():
 
 @pytest.mark.parametrize("name", ["add", "torch"])
 def test_nothing_where_nothing_was_measured(name):
-    with real_report(REPORTS / f"{name}.sqlite") as found:
-        assert measured([found]) is None
-        assert file_pages(found, most=1000)[0].measured is None
+    found = real_report(REPORTS / f"{name}.sqlite")
+    assert measured([found]) is None
+    assert file_pages(found, most=1000)[0].measured is None
 
 
 def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
-    with real_report(SAMPLES / "mlp_train" / "nsys.sqlite") as found:
-        points = copy_points(found)
-        detail = found.copy_detail.select("event_id", "size_bytes", pl.col("direction").cast(pl.String))
-        rows = found.kind("memcpy").join(detail, on="event_id").select("direction", "size_bytes", "dur_ns").rows()
+    found = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
+    points = copy_points(found)
+    detail = found.copy_detail.select("event_id", "size_bytes", pl.col("direction").cast(pl.String))
+    rows = found.kind("memcpy").join(detail, on="event_id").select("direction", "size_bytes", "dur_ns").rows()
     assert points.points.get_column("count").sum() + points.left_out == len(rows)
     expected = {}
     for direction, size, ns in rows:
@@ -70,4 +70,4 @@ def test_copies_by_size_are_all_copies_and_the_line_is_the_fastest_large_one():
 
 
 def test_no_copies_no_points():
-    assert copy_points(report(kernel(0, 10))) is None
+    assert copy_points(report([kernel(0, 10)])) is None
