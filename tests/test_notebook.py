@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from html import unescape
 from html.parser import HTMLParser
 
 import polars as pl
@@ -253,5 +254,5 @@ def test_a_timeline_is_a_frame_of_its_own_that_may_only_run_its_script():
 
 
 def test_a_timeline_takes_a_report():
-    with pytest.raises(TypeError, match="kanalyze.timeline takes a report"):
+    with pytest.raises(TypeError, match=r"kanalyze\.timeline takes a report"):
         kanalyze.timeline(SAMPLES / "mlp_train")

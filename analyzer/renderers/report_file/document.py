@@ -140,7 +140,7 @@ def document(found: FilePage[Shown]) -> str:
 
 
 def cell(timeline: Timeline, title: str) -> str:
-    """A timeline alone, for the cell of a notebook: a frame of its own, so that nothing clashes with the notebook's page.
+    """A timeline alone, for the cell of a notebook: a frame of its own, so that nothing clashes with the page around.
 
     The frame may run its script and nothing else: it is of another origin than the notebook.
     """
