@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, RULE_RESULTS, SOURCE_FILES, SYMBOLS
+from kanalyze.sample_model import SAMPLE_TABLES
 from kanalyze.schema import Column, Table
 
 #: All kinds of events, in the order of their event ids.
@@ -449,6 +450,7 @@ READER_TABLES: Final = {
         SOURCE_FILES,
         LAUNCH_NUMBERS,
         SYMBOLS,
+        *SAMPLE_TABLES,
         NOTES,
     )
 }

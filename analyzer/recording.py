@@ -12,6 +12,7 @@ _NSYS: Final = {
     "fault": "--cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true",
     "memory": "--cuda-memory-usage=true",
     "osrt": "--trace=cuda,nvtx,osrt",
+    "samples": "--trace=cuda,nvtx,osrt --sample=process-tree --cpuctxsw=process-tree",
 }
 _TRACE: Final = "--trace=cuda,nvtx"
 
@@ -34,7 +35,7 @@ def again(kinds: Sequence[str], tool: str) -> str:
     """Sentence on recording a report of `tool` with `kinds`."""
     if tool == _TORCH and (wanted := _torch(kinds)):
         return f"Record it again with them on: `torch.profiler.profile({wanted})`."
-    option = next((_NSYS[kind] for kind in kinds if kind in _NSYS), _TRACE)
+    option = next((_NSYS[kind] for kind in reversed(kinds) if kind in _NSYS), _TRACE)
     if tool == _TORCH:
         return f"torch.profiler does not record that; nsys does: `nsys profile {option} …`."
     if set(kinds) <= {*_ONLY_TORCH}:

@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._thread_states import NEEDED, STATES
 from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.idle._idle_parts import IDLE, host_culprits
 from kanalyze.analyses.idle._idle_sums import idle_sums, named_idle
+from kanalyze.analyses.idle._waiting_host import EVIDENCE, by_function, by_state
 from kanalyze.analyses.naming._host_names import ALIGNED, MAY_READ, with_shares
 from kanalyze.analyses.shared.cached import analysis, once_per_report
-from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.shared.requirements import prefetch, require
 from kanalyze.analyses.shared.thread_lanes import THREAD
 from kanalyze.columns.grouping import parts_by
+from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from kanalyze.report import Report
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
 
 TABLE: Final = Table(
     "culprits",
@@ -51,24 +56,111 @@ TABLE: Final = Table(
     ),
     purpose="who had the idle time: call, event and range",
     telling=("bucket", "ns", "share", "range", "gaps"),
+    groupings=("state", "function"),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
-    may_read=("sync", "op", "sync_detail", *MAY_READ),
+    may_read=("sync", "op", "sync_detail", "osrt", *NEEDED, *MAY_READ),
+)
+
+_STATE: Final = (
+    Column(
+        "state",
+        pl.Enum(STATES),
+        "What the thread was doing that the device waited for: running; in a system call, on a processor or unknown "
+        "where; runnable, as other threads had its processor; blocked in a system call; off processor in no traced "
+        "call; unknown where the scheduler was not recorded.",
+    ),
+    Column(
+        "waits_on",
+        pl.String,
+        "What the system call waits for, by its name and stack: lock, condition, sleep, DataLoader worker…",
+        nullable=True,
+    ),
+    Column("call", pl.String, "The system call.", nullable=True),
+)
+
+_PARTS: Final = (
+    Column("ns", pl.Int64, "Time."),
+    Column("share", pl.Float64, "Part of the device's window."),
+    Column("host_share", pl.Float64, "Part of the device's bucket `host`."),
+)
+
+#: The table that ``by="state"`` gives.
+BY_STATE: Final = Table(
+    "culprits",
+    "What a host thread was doing while a device waited for it; the rows of a device sum to its bucket `host`.",
+    (Column("device", pl.Int64, "The GPU, as in `devices`."), *_STATE, *_PARTS),
+    telling=("state", "waits_on", "call", "ns", "host_share"),
+    when="--by state",
+)
+
+#: The table that ``by="function"`` gives.
+BY_FUNCTION: Final = Table(
+    "culprits",
+    "A function of a host thread while a device waited for it; the rows of a device sum to its bucket `host`.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column(
+            "function",
+            pl.String,
+            "Innermost function of the program's own, else the innermost with a name; null where no sample tells.",
+            nullable=True,
+        ),
+        Column("module", pl.String, "Its program, library or Python file.", nullable=True),
+        *_STATE,
+        Column("chain", pl.String, "The program's own functions to it, of most of the time.", nullable=True),
+        Column("evidence", pl.Enum(EVIDENCE), "What tells the function, of most of the time."),
+        Column("samples", pl.Int64, "How many samples tell it."),
+        *_PARTS,
+    ),
+    telling=("function", "state", "waits_on", "ns", "host_share", "chain"),
+    when="--by function",
 )
 
 
-@analysis
-def culprits(report: Report) -> pl.DataFrame:
+def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range.
 
+    Args:
+        report: The report.
+        by: ``state`` splits the bucket `host` by what the thread was doing, ``function`` by its function as well.
+        where: A window, device or process to look at alone.
+
     Returns:
-        :data:`TABLE`, sorted by device, bucket (in the ledger's order) and time, the longest first.
+        :data:`TABLE`, sorted by device, bucket (in the ledger's order) and time, the longest first; or
+        :data:`BY_STATE`, or :data:`BY_FUNCTION`, by device and time, the longest first.
 
     Raises:
-        CannotTellError: The report records no device operations at all.
+        CannotTellError: The report records no device operations at all; or, with `by`, neither samples nor the
+            scheduler nor system calls.
+        UnknownNameError: There is no such grouping.
 
     Columns:
         device, bucket, culprit, range, ns, share, gaps, longest_ns, aligned_share.
     """
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of culprits", by, TABLE.groupings)
+    return _by_culprit(report, **where) if by is None else _of_threads(report.narrow(**where), by)
+
+
+def _of_threads(report: Report, by: str) -> pl.DataFrame:
+    """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
+    require(report, f"culprits by {by}", *DEVICE_KINDS)
+    if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED):
+        raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
+    prefetch(report, TABLE)
+    form, sums = (BY_STATE, by_state(report)) if by == "state" else (BY_FUNCTION, by_function(report))
+    lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
+    shares = sums.join(lengths, on="device", how="left").with_columns(
+        share=pl.col("ns") / pl.col("window").clip(lower_bound=1),
+        host_share=pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1),
+    )
+    others = [name for name in ("function", "module", "state", "waits_on", "call") if name in form.schema]
+    return form.select(shares.sort("device", "ns", *others, descending=[False, True, *(False for _ in others)]))
+
+
+@analysis
+def _by_culprit(report: Report) -> pl.DataFrame:
+    """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     require(report, TABLE, *DEVICE_KINDS)
     lengths = {device: high - low for device, low, high in windows(report).iter_rows()}
     tables = [

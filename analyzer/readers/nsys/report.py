@@ -26,7 +26,9 @@ from kanalyze.model import (
 from kanalyze.readers.nsys import events as nsys
 from kanalyze.readers.nsys.events import DETAILS, Labels, graph_of_node, known_id, lookup
 from kanalyze.readers.nsys.machine import Machine, notes, streams
+from kanalyze.readers.nsys.metrics import gpu_metrics, network_metrics
 from kanalyze.readers.nsys.payloads import communicator_calls
+from kanalyze.readers.nsys.samples import Samples
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class NsysTables:
         self._database = database
         self._labels = Labels(database)
         self._machine = Machine(database)
+        self._samples = Samples(database, self._labels)
         self._endless: dict[str, int] = {}
         self._decoded: dict[str, pl.DataFrame | None] = {}
 
@@ -133,6 +136,13 @@ class NsysTables:
             "devices": self._machine.devices,
             "processes": self._machine.processes,
             "symbols": self._symbols,
+            "cpu_samples": self._samples.cpu_samples,
+            "python_samples": self._samples.python_samples,
+            "call_stacks": lambda: self._samples.call_stacks(self._first_ids),
+            "stack_frames": self._samples.stack_frames,
+            "scheduling": self._samples.scheduling,
+            "gpu_metrics": partial(gpu_metrics, self._database),
+            "network_metrics": partial(network_metrics, self._database),
             COMPILED_KERNELS.name: self._no_capture,
             "notes": lambda: notes(self._database, self._endless),
         }

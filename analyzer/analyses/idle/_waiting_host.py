@@ -1,0 +1,234 @@
+"""Host time while a device waited, by what the waiting thread was doing, and in which function.
+
+Definitions: docs/definitions.md, section 5, "Host time by state".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._windows import activity
+from kanalyze.analyses.host._stack_names import stack_names
+from kanalyze.analyses.host._thread_states import STATES, processor_lines, states_of, system_calls
+from kanalyze.analyses.host._thread_timeline import threads
+from kanalyze.analyses.idle._idle_within import idle_within
+from kanalyze.analyses.shared.cached import once_per_process, once_per_report
+from kanalyze.analyses.shared.cut import overlaid
+from kanalyze.analyses.shared.thread_lanes import THREAD
+from kanalyze.columns.grouping import parts_by
+from kanalyze.columns.lookup import count_up_to, gathered
+
+if TYPE_CHECKING:
+    from polars.datatypes import DataType, DataTypeClass
+
+    from kanalyze.analyses.shared.thread_lanes import ThreadKey
+    from kanalyze.report import Report
+
+#: By what a function was found.
+EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "none")
+
+#: Schema of a part of host time while a device waited: its stack by evidence, or null; samples that tell of it.
+PARTS: Final[dict[str, DataType | DataTypeClass]] = {
+    "device": pl.Int64,
+    "state": pl.Enum(STATES),
+    "waits_on": pl.String,
+    "call": pl.Categorical,
+    "evidence": pl.Enum(EVIDENCE),
+    "stack_id": pl.Int64,
+    "ns": pl.Int64,
+    "samples": pl.Int64,
+}
+
+_KEYS: Final = ("device", "state", "waits_on", "call")
+_SAMPLED: Final = {"time": pl.Int64, "stack_id": pl.Int64}
+#: What a thread waits for in a function of torch's DataLoader.
+_WORKER: Final = "DataLoader worker"
+
+#: A Python sample tells of at most so many periods before and after it.
+_REACH: Final = 2
+
+_EARLIEST: Final = -(1 << 61)
+_LATEST: Final = 1 << 61
+
+
+@once_per_report
+def waiting_host(report: Report) -> pl.DataFrame:
+    """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
+    keys = [key for key in threads(report) if key[1] is not None]
+    every = pl.DataFrame(
+        [(*key, _EARLIEST, _LATEST) for key in keys],
+        schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64),
+        orient="row",
+    )
+    found = [pl.DataFrame(schema=PARTS)]
+    if keys and activity(report).height:
+        for device, pieces in idle_within(report, every).items():
+            host = pieces.filter(pl.col("bucket") == "host").sort("start")
+            for key, own in parts_by(host, THREAD).items():
+                spans = states_of(report, (key[0], key[1]), intervals.union(own))
+                found.append(
+                    _parts(report, (key[0], key[1]), spans.with_columns(device=pl.lit(device, dtype=pl.Int64)))
+                )
+    return pl.concat(found)
+
+
+def _parts(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
+    """The time of one thread by state, call and stack: :data:`PARTS`. `spans`: device, start, end, call, state."""
+    known = system_calls(report)
+    events, names, waits = (
+        gathered(known.get_column(name), spans.get_column("call")) for name in ("event_id", "name", "waits_on")
+    )
+    lengths = pl.col("end") - pl.col("start")
+    spans = spans.with_columns(names.alias("call"), waits.alias("waits_on"), events.alias("event_id"), ns=lengths)
+    python, native = _python_samples(report).get(key), _cpu_samples(report).get(key)
+    if python is not None:
+        return _by_nearest(spans, python, _usual(python))
+    inside = pl.col("event_id").is_not_null()
+    within, outside = spans.filter(inside), spans.filter(~inside)
+    found = [_of_calls(report, within)]
+    waits = pl.col("state").is_in(["runnable", "off processor"])
+    found.append(_untold(outside.filter(waits)))
+    rest = outside.filter(~waits)
+    if native is None:
+        found.append(_untold(rest))
+    else:
+        found.append(_sampled(rest, native, _each(report, key, native), "cpu samples"))
+    return pl.concat(found)
+
+
+def _of_calls(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """Time in system calls, by the stack that nsys took of each; calls without a stack have none."""
+    stacks = report.table("call_stacks")
+    told = spans.join(stacks, on="event_id", how="left", maintain_order="left")
+    evidence = pl.when(pl.col("stack_id").is_not_null()).then(pl.lit("call stack")).otherwise(pl.lit("none"))
+    told = told.with_columns(evidence=evidence.cast(PARTS["evidence"]))
+    sums = told.group_by(*_KEYS, "evidence", "stack_id", maintain_order=True).agg(pl.col("ns").sum())
+    return sums.with_columns(samples=pl.lit(0)).select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+
+
+def _untold(spans: pl.DataFrame) -> pl.DataFrame:
+    """Time of which no sample tells."""
+    sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
+    none = {"evidence": pl.lit("none"), "stack_id": pl.lit(None), "samples": pl.lit(0)}
+    return sums.with_columns(**none).select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+
+
+def _sampled(spans: pl.DataFrame, samples: pl.DataFrame, each_ns: float, evidence: str) -> pl.DataFrame:
+    """Time by the samples that lie in it: each stands for `each_ns`, of more than there is for an equal part.
+
+    What is left over is told by no sample.
+    """
+    sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
+    at = count_up_to(spans.get_column("start"), samples.get_column("time"), equal=True).cast(pl.Int64) - 1
+    hits = samples.with_columns(at=at).filter(at >= 0)
+    around = spans[hits.get_column("at")].select(*_KEYS, "end")
+    hits = pl.concat([hits, around], how="horizontal").filter(pl.col("time") < pl.col("end"))
+    counts = hits.group_by(*_KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
+    told = counts.join(sums, on=_KEYS, nulls_equal=True, maintain_order="left").rename({"ns": "whole"})
+    asked = pl.col("samples").sum().over(_KEYS) * each_ns
+    part = pl.min_horizontal(pl.lit(1.0), pl.col("whole") / asked)
+    told = told.with_columns(ns=(pl.col("samples") * each_ns * part).floor().cast(pl.Int64))
+    # where samples stand for all of the time, the nanoseconds that rounding leaves go to the first stack
+    rest = pl.col("whole") - pl.col("ns").sum().over(_KEYS)
+    first = (pl.int_range(pl.len()).over(_KEYS) == 0) & (asked >= pl.col("whole"))
+    told = told.with_columns(ns=pl.col("ns") + pl.when(first).then(rest).otherwise(0))
+    known = told.group_by(_KEYS).agg(told=pl.col("ns").sum())
+    left = sums.join(known, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    left = left.with_columns(ns=pl.col("ns") - pl.col("told").fill_null(0), samples=pl.lit(0), stack_id=pl.lit(None))
+    left = left.filter(pl.col("ns") > 0)
+    found = [part.with_columns(evidence=pl.lit(word)) for part, word in ((told, evidence), (left, "none"))]
+    return pl.concat([part.select(pl.col(name).cast(kind) for name, kind in PARTS.items()) for part in found])
+
+
+def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame, period_ns: float) -> pl.DataFrame:
+    """Time by the nearest of the samples that lie in it, at most :data:`_REACH` periods away.
+
+    Python's samples are taken when the thread gives up its interpreter lock, mostly in a short wait for that. So the
+    state is the scheduler's, and only the stack is the sample's, of the time around it.
+    """
+    at = count_up_to(spans.get_column("start"), samples.get_column("time"), equal=True).cast(pl.Int64) - 1
+    hits = samples.with_columns(at=at).filter(at >= 0)
+    hits = hits.filter(hits.get_column("time") < gathered(spans.get_column("end"), hits.get_column("at")))
+    reach = int(min(_REACH * period_ns, _LATEST))
+    before = (pl.col("time") - pl.col("time").shift(1)).fill_null(2 * reach)
+    after = (pl.col("time").shift(-1) - pl.col("time")).fill_null(2 * reach)
+    cells = hits.select(
+        "stack_id",
+        start=pl.col("time") - pl.min_horizontal(before // 2, reach),
+        end=pl.col("time") + pl.min_horizontal(after - after // 2, reach),
+    )
+    cells = cells.filter(pl.col("end") > pl.col("start"))
+    cells = cells.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).fill_null(_EARLIEST)))
+    cut = overlaid(spans.select(*_KEYS, "start", "end"), cells.filter(pl.col("end") > pl.col("start")), "stack_id")
+    sums = cut.group_by(*_KEYS, "stack_id", maintain_order=True).agg(ns=(pl.col("end") - pl.col("start")).sum())
+    counts = hits.group_by("stack_id").agg(every=pl.len())
+    # a sample counts for the row of its stack that has most time
+    largest = (pl.col("ns") == pl.col("ns").max().over("stack_id")) & pl.col("stack_id").is_not_null()
+    told = sums.join(counts, on="stack_id", how="left", maintain_order="left").with_columns(
+        samples=pl.when(largest).then("every").otherwise(0),
+        evidence=pl.when(pl.col("stack_id").is_null()).then(pl.lit("none")).otherwise(pl.lit("python samples")),
+    )
+    return told.select(pl.col(name).cast(kind) for name, kind in PARTS.items())
+
+
+@once_per_process
+def _cpu_samples(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """Samples of each thread on a processor: time and stack_id, sorted by time."""
+    return _by_thread(report.table("cpu_samples"))
+
+
+@once_per_process
+def _python_samples(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """Periodic Python stacks of each thread: time and stack_id, sorted by time."""
+    known = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
+    return _by_thread(known)
+
+
+def _by_thread(samples: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
+    parts = parts_by(samples, THREAD)
+    return {(key[0], key[1]): part.select("stack_id", time="time_ns").sort("time") for key, part in parts.items()}
+
+
+def _usual(samples: pl.DataFrame) -> float:
+    """The usual time between two samples of a thread."""
+    found = samples.select((pl.col("time") - pl.col("time").shift(1)).median()).item()
+    return float(found) if found is not None else float(_LATEST)
+
+
+def _each(report: Report, key: ThreadKey, samples: pl.DataFrame) -> float:
+    """Time on a processor that one sample of a thread stands for; without the scheduler the usual distance."""
+    line = processor_lines(report).get(key)
+    if line is None:
+        return _usual(samples)
+    first, last = samples.item(0, "time"), samples.item(-1, "time")
+    on = intervals.clip(line.filter("runs"), first, last)
+    return intervals.length(on) / max(samples.height - 1, 1)
+
+
+def by_state(report: Report) -> pl.DataFrame:
+    """Host time while a device waited, summed by device, state, waits_on and call."""
+    return named_parts(report).group_by(_KEYS).agg(pl.col("ns").sum())
+
+
+def by_function(report: Report) -> pl.DataFrame:
+    """The same by function and module as well, with the chain, evidence and samples of most of it."""
+    keys = (*_KEYS, "function", "module")
+    most = named_parts(report).sort("ns", descending=True, maintain_order=True)
+    chain = pl.col("chain").drop_nulls().first()
+    return most.group_by(keys, maintain_order=True).agg(
+        chain, pl.col("evidence").first(), pl.col("samples").sum(), pl.col("ns").sum()
+    )
+
+
+def named_parts(report: Report) -> pl.DataFrame:
+    """The parts of :func:`waiting_host` with function, module and chain instead of the stack.
+
+    What waits in a function of torch's DataLoader waits for one of its workers.
+    """
+    names = stack_names(report)
+    told = waiting_host(report).join(names, on="stack_id", how="left", maintain_order="left")
+    loads = pl.col("loads").fill_null(value=False) & pl.col("state").is_in(["blocked", "off processor"])
+    return told.with_columns(waits_on=pl.when(loads).then(pl.lit(_WORKER)).otherwise("waits_on")).drop("loads", "own")

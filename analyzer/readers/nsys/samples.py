@@ -1,0 +1,273 @@
+"""What nsys sampled of host threads: stacks on processors, Python stacks, stacks of calls, and the scheduler.
+
+Facts about the tables: docs/formats.md. A stack has an id by which equal ones of one source are the same; stacks of
+thousands of samples are then held once. Frames are read in two passes, so that no more than the distinct ones are in
+memory at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property
+from html import unescape
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.readers.nsys.events import process_of, thread_of
+from kanalyze.sample_model import CALL_STACKS, CPU_SAMPLES, PYTHON_SAMPLES, SCHEDULING, STACK_FRAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kanalyze.readers.nsys.events import Labels
+    from kanalyze.readers.storage.table_file import TableFile
+
+_SAMPLES, _SCHEDULE, _NVTX = "COMPOSITE_EVENTS", "SCHED_EVENTS", "NVTX_EVENTS"
+
+#: Tables of call chains and the source that each is, in the order of their stack ids.
+_CHAINS: Final = ("SAMPLING_CALLCHAINS", "OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
+
+#: Stack ids of one source start at a multiple of this; Python's come last.
+_SOURCE: Final = 1 << 40
+_PYTHON: Final = len(_CHAINS)
+
+#: Tables of calls that have a stack, and the table that it is in. Id 0 of OSRT_API means none, and is in no chain.
+_CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS"}
+
+#: Domains of Python stacks, by whether they are taken at regular intervals.
+_DOMAINS: Final = {"Python Periodic Sampling": True, "Python Backtrace on CUDA": False}
+
+#: Event types of NVTX: a mark, and a domain's name. Class of the traced calls of OSRT_API; others are marks.
+_MARK: Final = 34
+_DOMAIN: Final = 75
+_TRACED: Final = 27
+
+#: Modules of the entries that nsys puts where a stack breaks off.
+_NO_MODULES: Final = ("[Broken backtraces]", "[Max depth]")
+
+#: A payload's header (count, schema, size, offset), its own (thread state id, state, frames), and a frame of it
+#: (StringIds of function and file, line).
+_HEADER: Final = struct.Struct("<4Q")
+_STACK: Final = struct.Struct("<QiI")
+_FRAME: Final = struct.Struct("<QQI4x")
+_STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
+
+
+class _Stacks(NamedTuple):
+    """Distinct stacks of one table of call chains.
+
+    Attributes:
+        of: id (of the table's own) and stack_id, sorted by id.
+        frames: :data:`kanalyze.sample_model.STACK_FRAMES`.
+    """
+
+    of: pl.DataFrame
+    frames: pl.DataFrame
+
+
+class Samples:
+    """The sampled tables of one export; each is read once."""
+
+    def __init__(self, database: TableFile, labels: Labels) -> None:
+        """Read from `database` lazily."""
+        self._database, self._labels = database, labels
+        self._chains: dict[str, _Stacks] = {}
+
+    def cpu_samples(self) -> pl.DataFrame:
+        """Samples of threads on processors, as :data:`kanalyze.sample_model.CPU_SAMPLES`."""
+        if not self._database.last_row(_SAMPLES):
+            return CPU_SAMPLES.empty()
+        raw = self._database.integers(_SAMPLES, ("id", "start", "globalTid", "cpu"), lambda part: part)
+        stacks = self._stacks(_CHAINS[0]).of
+        joined = raw.join(stacks, on="id", how="left", maintain_order="left")
+        made = joined.select(
+            "cpu",
+            "stack_id",
+            time_ns="start",
+            process_id=process_of("globalTid"),
+            thread_id=thread_of("globalTid"),
+        )
+        return CPU_SAMPLES.select(made.sort("time_ns", maintain_order=True))
+
+    def python_samples(self) -> pl.DataFrame:
+        """Python stacks, as :data:`kanalyze.sample_model.PYTHON_SAMPLES`."""
+        return self._python[0]
+
+    def stack_frames(self) -> pl.DataFrame:
+        """The functions of all stacks, as :data:`kanalyze.sample_model.STACK_FRAMES`."""
+        present = [self._stacks(table).frames for table in _CHAINS if self._database.last_row(table)]
+        return pl.concat([STACK_FRAMES.empty(), *present, self._python[1]])
+
+    def call_stacks(self, first_ids: dict[str, int]) -> pl.DataFrame:
+        """The stacks of calls, as :data:`kanalyze.sample_model.CALL_STACKS`; `first_ids` by nsys' table of calls."""
+        found = [CALL_STACKS.empty()]
+        for table, chains in _CALLS.items():
+            if "callchainId" in self._database.columns(table) and self._database.last_row(chains):
+                raw = self._database.integers(
+                    table, ("callchainId", "eventClass"), _traced if "OSRT" in table else _all
+                )
+                numbered = raw.select(
+                    pl.int_range(first_ids[table], first_ids[table] + raw.height).alias("event_id"),
+                    id="callchainId",
+                )
+                found.append(CALL_STACKS.select(numbered.drop_nulls("id").join(self._stacks(chains).of, on="id")))
+        return pl.concat(found).sort("event_id")
+
+    def scheduling(self) -> pl.DataFrame:
+        """When threads came onto processors and left them, as :data:`kanalyze.sample_model.SCHEDULING`."""
+        if not self._database.last_row(_SCHEDULE):
+            return SCHEDULING.empty()
+        states, blocks = (
+            self._words(table) for table in ("ENUM_SAMPLING_THREAD_STATE", "ENUM_SCHEDULING_THREAD_BLOCK")
+        )
+
+        def made(raw: pl.DataFrame) -> pl.DataFrame:
+            return raw.select(
+                pl.col("start").alias("time_ns"),
+                process_of("globalTid").alias("process_id"),
+                thread_of("globalTid").alias("thread_id"),
+                pl.col("cpu").cast(pl.Int32),
+                (pl.col("isSchedIn") != 0).alias("runs"),
+                states(raw.get_column("threadState")).alias("state"),
+                blocks(raw.get_column("threadBlock")).alias("blocked_by"),
+            )
+
+        wanted = ("start", "globalTid", "cpu", "isSchedIn", "threadState", "threadBlock")
+        found = self._database.integers(_SCHEDULE, wanted, made)
+        return SCHEDULING.select(found.sort("time_ns", maintain_order=True))
+
+    def _words(self, table: str) -> Callable[[pl.Series], pl.Series]:
+        """A function from numbers to nsys' words; null for Unknown."""
+        known = {number: word for number, word in self._labels.of(table).items() if word != "Unknown"}
+        return lambda numbers: numbers.replace_strict(known, default=None, return_dtype=pl.Categorical)
+
+    def _stacks(self, table: str) -> _Stacks:
+        """The distinct stacks of a table of call chains."""
+        if table not in self._chains:
+            self._chains[table] = self._distinct(table)
+        return self._chains[table]
+
+    def _distinct(self, table: str) -> _Stacks:
+        wanted = ("id", "symbol", "module", "stackDepth", "specialEntry")
+        texts = self._labels.of("StringIds")
+        nameless = [number for number, text in texts.items() if text.startswith("0x")]
+        none = [number for number, text in texts.items() if text in _NO_MODULES]
+
+        def plain(raw: pl.DataFrame) -> pl.DataFrame:
+            """Frames of functions; one without a symbol has a text of its address, which differs between runs."""
+            special = (pl.col("specialEntry").fill_null(0) != 0) | pl.col("module").is_in(none).fill_null(value=False)
+            own = raw.filter(~special & pl.col("id").is_not_null())
+            return own.with_columns(pl.when(~pl.col("symbol").is_in(nameless)).then("symbol").alias("symbol"))
+
+        def hashed(raw: pl.DataFrame) -> pl.DataFrame:
+            frame = pl.struct("symbol", "module", "stackDepth").hash(seed=7).alias("hash")
+            return plain(raw).select("id", frame).group_by("id").agg(pl.col("hash").sum())
+
+        ids = self._database.integers(table, wanted, hashed).group_by("id").agg(pl.col("hash").sum()).sort("id")
+        first = _SOURCE * _CHAINS.index(table)
+        chosen = ids.unique("hash", keep="first", maintain_order=True).with_row_index("stack_id", offset=0)
+        chosen = chosen.with_columns(pl.col("stack_id").cast(pl.Int64) + first)
+        one_each = chosen.select("id", "stack_id")
+        frames = self._database.integers(
+            table, wanted, lambda raw: plain(raw).join(one_each, on="id").drop("id", "specialEntry")
+        )
+        made = frames.select(
+            "stack_id",
+            self._texts(frames, "symbol").alias("function"),
+            self._texts(frames, "module").alias("module"),
+            depth="stackDepth",
+            line=pl.lit(None, dtype=pl.Int64),
+        )
+        of = ids.join(chosen.select("hash", "stack_id"), on="hash").select("id", "stack_id").sort("id")
+        return _Stacks(of, STACK_FRAMES.select(made).sort("stack_id", "depth"))
+
+    def _texts(self, frame: pl.DataFrame, column: str) -> pl.Series:
+        """The texts of a column of StringIds."""
+        texts = self._labels.of("StringIds")
+        used = frame.get_column(column).unique().drop_nulls().to_list()
+        known = {number: texts[number] for number in used if number in texts}
+        return frame.get_column(column).replace_strict(known, default=None, return_dtype=pl.Categorical)
+
+    @cached_property
+    def _python(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Python samples, and the frames of their stacks."""
+        domains = self._domains()
+        if not domains:
+            return PYTHON_SAMPLES.empty(), STACK_FRAMES.empty()
+        raw = self._database.integers(_NVTX, ("start", "eventType", "globalTid", "domainId"), lambda part: part)
+        held = "binaryData" in self._database.columns(_NVTX)
+        blobs = self._database.frame(_NVTX, {"binaryData": pl.Object}).get_column("binaryData") if held else None
+        known = pl.DataFrame([*domains], schema=["process_id", "domainId"], orient="row")
+        known = known.with_columns(
+            pl.Series("periodic", [*domains.values()]), pl.col("process_id", "domainId").cast(pl.Int64)
+        )
+        marks = raw.with_row_index("row").filter(pl.col("eventType") == _MARK)
+        marks = marks.with_columns(process_id=process_of("globalTid")).join(
+            known, on=["process_id", "domainId"], maintain_order="left"
+        )
+        payloads = [_unpacked(blobs[row]) if blobs is not None else None for row in marks.get_column("row")]
+        numbers: dict[tuple[tuple[int, int, int], ...], int] = {}
+        stacks = [
+            numbers.setdefault(one[1], _SOURCE * _PYTHON + len(numbers)) if one and one[1] else None for one in payloads
+        ]
+        samples = marks.select(
+            "process_id",
+            "periodic",
+            pl.Series("state", [_STATES.get(one[0]) if one else None for one in payloads], dtype=pl.Categorical),
+            pl.Series("stack_id", stacks, dtype=pl.Int64),
+            time_ns="start",
+            thread_id=thread_of("globalTid"),
+        )
+        return PYTHON_SAMPLES.select(samples.sort("time_ns", maintain_order=True)), self._python_frames(numbers)
+
+    def _domains(self) -> dict[tuple[int, int], bool]:
+        """The domains of Python stacks, by process id and domain id: whether they are periodic."""
+        if not self._database.last_row(_NVTX):
+            return {}
+        columns = {"eventType": pl.Int64, "globalTid": pl.Int64, "domainId": pl.Int64, "text": pl.String}
+        named = self._database.frame(_NVTX, columns).filter(
+            (pl.col("eventType") == _DOMAIN) & pl.col("text").is_in([*_DOMAINS])
+        )
+        rows = named.select(process_of("globalTid").alias("process_id"), "domainId", "text")
+        return {(process, domain): _DOMAINS[text] for process, domain, text in rows.iter_rows()}
+
+    def _python_frames(self, numbers: dict[tuple[tuple[int, int, int], ...], int]) -> pl.DataFrame:
+        texts = self._labels.of("StringIds")
+        rows = [
+            (number, depth, _plain(texts.get(function)), _plain(texts.get(file)), line)
+            for stack, number in numbers.items()
+            for depth, (function, file, line) in enumerate(stack)
+        ]
+        names = ("stack_id", "depth", "function", "module", "line")
+        types = (pl.Int64, pl.Int32, pl.Categorical, pl.Categorical, pl.Int64)
+        return STACK_FRAMES.select(pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row"))
+
+
+def _plain(text: str | None) -> str | None:
+    """A text of a Python frame without nsys' escapes: ``&lt;module&gt;`` is ``<module>``."""
+    return None if text is None else unescape(text)
+
+
+def _all(raw: pl.DataFrame) -> pl.DataFrame:
+    return raw
+
+
+def _traced(raw: pl.DataFrame) -> pl.DataFrame:
+    """The rows of OSRT_API that are calls, as events count them."""
+    return raw.filter((pl.col("eventClass") == _TRACED).fill_null(value=True))
+
+
+def _unpacked(blob: object) -> tuple[int, tuple[tuple[int, int, int], ...]] | None:
+    """State of the thread, and its frames (function, file, line), innermost first; None where there is no payload."""
+    data = blob.encode() if isinstance(blob, str) else blob
+    if not isinstance(data, bytes) or len(data) < _HEADER.size:
+        return None
+    _, _, size, begin = _HEADER.unpack_from(data)
+    if begin + size > len(data) or size < _STACK.size:
+        return None
+    _, state, count = _STACK.unpack_from(data, begin)
+    if _STACK.size + count * _FRAME.size > size:
+        return None
+    frames = (_FRAME.unpack_from(data, begin + _STACK.size + at * _FRAME.size) for at in range(count))
+    return state, tuple((function, file, line) for function, file, line in frames)
