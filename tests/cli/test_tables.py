@@ -55,7 +55,8 @@ def test_a_room_without_a_place_is_a_subject_of_its_own(monkeypatch):
 #: Reports that have, of each tool, what it can record.
 RICH = {
     "nsys": [f"{name}.sqlite" for name in ("add_um", "nvtx", "libraries", "graph_node", "graph_graph", "two_gpus")]
-    + ["memory.sqlite", "communicators.sqlite"],
+    + ["memory.sqlite", "communicators.sqlite"]
+    + [f"{name}.sqlite" for name in ("sampled_lock", "sampled_python", "gpu_metrics", "network")],
     "torch": [f"torch/{name}.json.gz" for name in ("with_modules", "ddp", "cuda_graph", "sync_events", "memory")]
     + [f"../../sample_reports/{name}/torch.json.gz" for name in ("mlp_train", "gelu")],
     "ncu": ["ncu/add.details.csv"],

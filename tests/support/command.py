@@ -41,6 +41,13 @@ _HELD = {
     "graph_nodes": "graph_node",
     "sync_detail": "two_gpus",
     "event_records": "two_gpus",
+    "cpu_samples": "sampled_host",
+    "call_stacks": "sampled_lock",
+    "stack_frames": "sampled_host",
+    "scheduling": "sampled_host",
+    "python_samples": "sampled_python",
+    "gpu_metrics": "gpu_metrics",
+    "network_metrics": "network",
 }
 
 #: The same of traces of a framework.

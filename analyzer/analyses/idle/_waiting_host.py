@@ -44,6 +44,9 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
 
 _KEYS: Final = ("device", "state", "waits_on", "call")
 _SAMPLED: Final = {"time": pl.Int64, "stack_id": pl.Int64}
+#: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
+_FEWEST: Final = 2
+
 #: What a thread waits for in a function of torch's DataLoader.
 _WORKER: Final = "DataLoader worker"
 
@@ -72,7 +75,7 @@ def waiting_host(report: Report) -> pl.DataFrame:
                 found.append(
                     _parts(report, (key[0], key[1]), spans.with_columns(device=pl.lit(device, dtype=pl.Int64)))
                 )
-    return pl.concat(found)
+    return pl.concat(found).filter(pl.col("ns") > 0)
 
 
 def _parts(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
@@ -89,9 +92,9 @@ def _parts(report: Report, key: ThreadKey, spans: pl.DataFrame) -> pl.DataFrame:
     inside = pl.col("event_id").is_not_null()
     within, outside = spans.filter(inside), spans.filter(~inside)
     found = [_of_calls(report, within)]
-    waits = pl.col("state").is_in(["runnable", "off processor"])
-    found.append(_untold(outside.filter(waits)))
-    rest = outside.filter(~waits)
+    off = pl.col("state").is_in(["runnable", "off processor"])
+    found.append(_untold(outside.filter(off)))
+    rest = outside.filter(~off)
     if native is None:
         found.append(_untold(rest))
     else:
@@ -201,11 +204,11 @@ def _usual(samples: pl.DataFrame) -> float:
 def _each(report: Report, key: ThreadKey, samples: pl.DataFrame) -> float:
     """Time on a processor that one sample of a thread stands for; without the scheduler the usual distance."""
     line = processor_lines(report).get(key)
-    if line is None:
+    if line is None or samples.height < _FEWEST:
         return _usual(samples)
     first, last = samples.item(0, "time"), samples.item(-1, "time")
     on = intervals.clip(line.filter("runs"), first, last)
-    return intervals.length(on) / max(samples.height - 1, 1)
+    return intervals.length(on) / (samples.height - 1)
 
 
 def by_state(report: Report) -> pl.DataFrame:

@@ -58,8 +58,11 @@ def _runs(raw: pl.DataFrame) -> pl.DataFrame:
     `end_ns` is the time of the last one of a run, which lasts until the next sample begins.
     """
     known = raw.drop_nulls().sort(*_KEYS, "timestamp", maintain_order=True)
-    new = pl.any_horizontal((pl.col(name) != pl.col(name).shift(1)).fill_null(value=True) for name in (*_KEYS, "value"))
-    runs = known.with_columns(run=new.cum_sum()).group_by("run", maintain_order=True)
+    same = (*_KEYS, "value")
+    new = pl.any_horizontal((pl.col(name) != pl.col(name).shift(1)).fill_null(value=True) for name in same)
+    step = pl.col("timestamp").diff()
+    hole = (step > _HOLE * step.filter(step > 0).median()).fill_null(value=False)
+    runs = known.with_columns(run=(new | hole).cum_sum()).group_by("run", maintain_order=True)
     return runs.agg(
         pl.col(*_KEYS, "value").first(),
         start_ns=pl.col("timestamp").first(),
@@ -137,28 +140,41 @@ def _counters(text: str) -> dict[str, int]:
     return found
 
 
-#: Tables of network counters: the source, and the column with the device's id.
-_NETWORK: Final = {"NET_NIC_METRIC": ("nic", "globalId"), "NET_IB_SWITCH_METRIC": ("switch", "globalId")}
+#: Tables of network counters, and the source that each is.
+_NETWORK: Final = {"NET_NIC_METRIC": "nic", "NET_IB_SWITCH_METRIC": "switch"}
 
 
 def network_metrics(database: TableFile) -> pl.DataFrame:
     """The sampled counters of network devices, as :data:`kanalyze.sample_model.NETWORK_METRICS`."""
-    listed = {"metricsListId": pl.Int64, "metricsIdx": pl.Int64, "name": pl.String}
-    names = database.frame("TARGET_INFO_NETWORK_METRICS", listed).drop_nulls()
-    names = names.unique(["metricsListId", "metricsIdx"], keep="first", maintain_order=True)
+    keys = ("metricsListId", "metricsIdx")
+    named = {**dict.fromkeys(keys, pl.Int64), "name": pl.String, "unit": pl.String}
+    names = database.frame("TARGET_INFO_NETWORK_METRICS", named).drop_nulls(keys)
+    names = names.unique(keys, keep="first", maintain_order=True)
+    adapters = _adapters(database)
     found = [NETWORK_METRICS.empty()]
-    for table, (source, device) in _NETWORK.items():
+    for table, source in _NETWORK.items():
         if database.last_row(table):
-            columns = dict.fromkeys(("start", "end", device, "metricsListId", "metricsIdx"), pl.Int64)
+            columns = dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64)
             raw = database.frame(table, {**columns, "value": pl.Float64}).drop_nulls(["start", "value"])
-            told = raw.join(names, on=["metricsListId", "metricsIdx"], how="left", maintain_order="left")
+            told = raw.join(names, on=keys, how="left", maintain_order="left")
+            told = told.join(adapters, on="globalId", how="left", maintain_order="left")
             made = told.select(
                 "value",
+                "unit",
                 source=pl.lit(source),
-                adapter=pl.col(device).cast(pl.String).fill_null(""),
-                metric=pl.col("name").cast(pl.Categorical),
+                adapter=pl.coalesce("adapter", pl.col("globalId").cast(pl.String)).fill_null(""),
+                port="portId",
+                metric="name",
                 start_ns="start",
                 dur_ns=pl.col("end") - pl.col("start"),
             )
             found.append(NETWORK_METRICS.select(made))
     return pl.concat(found)
+
+
+def _adapters(database: TableFile) -> pl.DataFrame:
+    """Names of network adapters by the id that counters have: globalId and adapter."""
+    names = database.frame("TARGET_INFO_NIC_INFO", {"nicId": pl.Int64, "name": pl.String}).drop_nulls()
+    ids = database.frame("NIC_ID_MAP", {"nicId": pl.Int64, "globalId": pl.Int64}).drop_nulls()
+    known = ids.join(names.unique("nicId", keep="first", maintain_order=True), on="nicId")
+    return known.select("globalId", adapter="name").unique("globalId", keep="first", maintain_order=True)
