@@ -106,6 +106,17 @@ def candidates(report: Report) -> pl.DataFrame:
     return _candidates_and_cuts(report)[0]
 
 
+def repetitions(report: Report) -> pl.DataFrame:
+    """The operations in scope that belong to a sequence that repeats: row, sequence, unit (number of the repetition)."""
+    line = launch_series(report)
+    return _with_units(line, _words(line)).drop_nulls("unit").select("row", "sequence", "unit")
+
+
+def graph_costs(report: Report) -> dict[int, float]:
+    """The median duration of the calls that launched a CUDA graph on each device, in ns."""
+    return dict(_graph_costs(report).iter_rows())
+
+
 def cut_launches(report: Report) -> pl.DataFrame:
     """Repeated launches split into too short stretches by calls that no capture allows: device, launches, launch_ns.
 

@@ -1,0 +1,365 @@
+"""Changes of a program, as other durations and lags of its network.
+
+What lies before the window is as it was recorded: only the part of a duration that is inside of it changes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._kernel_families import families
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.host._launching_call import launching_rows
+from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
+from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
+from kanalyze.analyses.launches.cold import cold
+from kanalyze.analyses.replay._network import recorded_values
+from kanalyze.columns.lookup import beside, gathered
+from kanalyze.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kanalyze.analyses.replay._network import Network, Values
+    from kanalyze.report import Report
+
+#: What is not the name of a kernel in ``--faster``.
+HOST: Final = "host"
+COPIES: Final = "copies"
+CALLS: Final = "calls"
+_RANGE: Final = "host:"
+
+#: What can be left out.
+WITHOUT: Final = ("launch-gaps", "sync", "startup")
+
+#: Later than any time: the lag of an edge that is gone.
+_GONE: Final = -(1 << 60)
+
+#: Copies of fewer bytes take what any copy takes.
+_SMALL_BYTES: Final = 4096
+
+_HOST_EDGES: Final = ("thread", "handover", "tail")
+_LAUNCHES: Final = ("launch", "early launch")
+
+#: The part of a kernel's name before its arguments, without its return type.
+_PLAIN: Final = re.compile(r"^(?:void )?(?P<path>[^<(]*)")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is changed together.
+
+    Attributes:
+        faster: Pattern of kernels (or ``host``, ``host:RANGE``, ``copies``, ``calls``) with its factor.
+        without: Of :data:`WITHOUT`.
+        graph: Whether repeated launches become one launch each.
+        copies_bytes_per_s: Bandwidth of copies between host and device.
+    """
+
+    faster: tuple[tuple[str, float], ...] = ()
+    without: tuple[str, ...] = ()
+    graph: bool = False
+    copies_bytes_per_s: float | None = None
+
+
+class Changed(NamedTuple):
+    """Values and lags of a network after a change; `amdahl_ns` is what it takes from what it changes, summed."""
+
+    values: Values
+    lags: pl.Series
+    amdahl_ns: int
+
+
+def changed(report: Report, network: Network, changes: Changes) -> Changed:
+    """The network's values and lags with all of `changes`."""
+    values, lags = recorded_values(network), network.edges.get_column("lag")
+    state = Changed(values, lags, 0)
+    for what, factor in changes.faster:
+        state = _faster(report, network, state, what, factor)
+    if changes.copies_bytes_per_s is not None:
+        state = _with_bandwidth(report, network, state, changes.copies_bytes_per_s)
+    if "startup" in changes.without:
+        state = _without_startup(report, network, state)
+    if "sync" in changes.without:
+        state = _without_sync(report, network, state)
+    if changes.graph:
+        state = _as_graphs(report, network, state)
+    if "launch-gaps" in changes.without:
+        state = _without_launch_gaps(report, network, state)
+    return state
+
+
+def _faster(report: Report, network: Network, state: Changed, what: str, factor: float) -> Changed:
+    share = 1 - 1 / factor
+    if what == HOST or what.startswith(_RANGE):
+        return _host_faster(report, network, state, what, share)
+    if what == CALLS:
+        calls = network.line.calls
+        inside = _inside(network, calls.get_column("start"), calls.get_column("end"))
+        own = _less(state.values.own, inside, share)
+        saved = (state.values.own - own).filter(~calls.get_column("blocks")).sum()
+        return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int(saved))
+    chosen = _copies(report) if what == COPIES else _kernels(report, what)
+    return _shorter(network, state, chosen, share)
+
+
+def _shorter(network: Network, state: Changed, chosen: pl.Series, share: float) -> Changed:
+    """The `chosen` operations (Boolean, by row) take less: the share of their time in the window that is saved."""
+    work = network.graph.operations
+    inside = _inside(network, work.get_column("start"), work.get_column("end"))
+    inside = pl.DataFrame([inside.alias("i"), chosen.alias("c")]).select(pl.when("c").then("i").otherwise(0)).to_series()
+    return _with_durations(network, state, _less(state.values.durations, inside, share))
+
+
+def _with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:
+    """Operations of other durations; what still ran when the window ended counts in proportion."""
+    work, edges = network.graph.operations, network.edges
+    saved = int((state.values.durations - durations).sum())
+    lags = state.lags
+    if (edges.get_column("kind") == "cut").any():
+        before = work.get_column("end") - work.get_column("start")
+        left = pl.DataFrame([durations.alias("new"), before.alias("old")])
+        ratio = left.select(pl.when(pl.col("old") > 0).then(pl.col("new") / pl.col("old")).otherwise(1.0)).to_series()
+        known = edges.with_columns(state.lags.alias("lag"), gathered(ratio, edges.get_column("place")).alias("ratio"))
+        scaled = (pl.col("slack") * pl.col("ratio")).floor().cast(pl.Int64)
+        lags = known.select(pl.when(pl.col("kind") == "cut").then(scaled).otherwise("lag")).to_series()
+    return Changed(state.values._replace(durations=durations), lags, state.amdahl_ns + saved)
+
+
+def _less(values: pl.Series, inside: pl.Series, share: float) -> pl.Series:
+    """`values` less a share of what of each is inside; times of 0 or more stay so."""
+    less = (inside.cast(pl.Float64) * share).floor().cast(pl.Int64)
+    told = pl.DataFrame([values.alias("v"), less.alias("less")])
+    return told.select(pl.when(pl.col("v") > 0).then((pl.col("v") - pl.col("less")).clip(lower_bound=0)).otherwise("v")).to_series()
+
+
+def _inside(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
+    """How much of each ``[start, end)`` is in the window."""
+    told = pl.DataFrame([start.alias("s"), end.alias("e")]).with_columns(pl.all().clip(network.start, network.end))
+    return told.select((pl.col("e") - pl.col("s")).clip(lower_bound=0)).to_series()
+
+
+def _kernels(report: Report, pattern: str) -> pl.Series:
+    """Whether each operation is a kernel (or whole graph) whose name or family `pattern` matches."""
+    work = operations(report).select("kind", "name")
+    kernel = work.get_column("kind").is_in(["kernel", "graph"])
+    names = work.get_column("name").filter(kernel).unique().drop_nulls().cast(pl.String)
+    found = matching(names, pattern)
+    if not found:
+        raise UnknownNameError.of("kernel", pattern, [HOST, COPIES, CALLS, *plain_names(names)])
+    return kernel & work.get_column("name").cast(pl.String).is_in(found).fill_null(value=False)
+
+
+def matching(names: pl.Series, pattern: str) -> list[str]:
+    """The names of kernels that `pattern` matches: whole, without arguments, without namespace, or by family."""
+    family = families(names)
+    return [
+        name
+        for name, of in zip(names, family, strict=True)
+        if of == pattern or any(fnmatchcase(form, pattern) for form in _forms(name))
+    ]
+
+
+def plain_names(names: Iterable[str]) -> list[str]:
+    """Names without arguments and namespace, sorted."""
+    return sorted({_forms(name)[-1] for name in names})
+
+
+def _forms(name: str) -> tuple[str, str, str]:
+    found = _PLAIN.match(name)
+    path = found["path"].strip() if found else name
+    return name, path, path.rsplit("::", maxsplit=1)[-1] or name
+
+
+def _copies(report: Report) -> pl.Series:
+    """Whether each operation is a copy between host and device."""
+    work = operations(report).select("event_id", "kind")
+    direction = beside(work, report.copy_detail, "direction").get_column("direction").cast(pl.String)
+    both = direction.str.contains("(?i)host|HtoD|DtoH").fill_null(value=False)
+    found = both & (work.get_column("kind") == "memcpy")
+    if not found.any():
+        raise UnknownNameError.of("copy between host and device", COPIES, [])
+    return found
+
+
+def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_s: float) -> Changed:
+    """Copies between host and device take what the smallest take, and their bytes at this bandwidth."""
+    chosen = _copies(report)
+    work = operations(report).select("event_id")
+    size = beside(work, report.copy_detail, "size_bytes").get_column("size_bytes").fill_null(0)
+    table = pl.DataFrame(
+        [chosen.alias("chosen"), size.alias("size"), state.values.durations.alias("now"), recorded_values(network).durations]
+    )
+    small = table.filter(pl.col("chosen") & (pl.col("size") <= _SMALL_BYTES)).get_column("durations").median() or 0
+    fixed = pl.min_horizontal("durations", pl.lit(small))
+    new = (fixed + pl.col("size") / bytes_per_s * 1e9).floor().cast(pl.Int64)
+    within = _inside(network, network.graph.operations.get_column("start"), network.graph.operations.get_column("end"))
+    applies = pl.col("chosen") & (pl.col("size") > 0) & (pl.lit(within) == pl.col("durations"))
+    return _with_durations(network, state, table.select(pl.when(applies).then(new).otherwise("now")).to_series())
+
+
+def _host_faster(report: Report, network: Network, state: Changed, what: str, share: float) -> Changed:
+    """Host code between calls takes less, all of it or that of ranges."""
+    calls, edges = network.line.calls, network.edges
+    spans = _host_spans(report, network, what)
+    before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
+    gaps = pl.DataFrame([calls.get_column("process_id"), before, calls.get_column("start").alias("end")])
+    inside = _covered(gaps, spans)
+    new = _less(state.values.gaps, inside, share)
+    at = network.nodes.get_column("at")
+    until = gathered(at, edges.get_column("target")).alias("end")
+    since = (until - edges.get_column("slack")).alias("start")
+    process = gathered(calls.get_column("process_id"), edges.get_column("place")).alias("process_id")
+    host = pl.DataFrame([edges.get_column("kind"), process, since, until, edges.get_column("slack"), state.lags.alias("lag")])
+    host = host.with_row_index("edge").filter(pl.col("kind").is_in(_HOST_EDGES) & (pl.col("slack") > 0))
+    part = _covered(host.select("process_id", "start", "end"), spans)
+    less = pl.col("part") * (pl.col("lag") / pl.col("slack")) * share
+    lag = host.with_columns(part.alias("part")).select("edge", lag=pl.col("lag") - less.floor().cast(pl.Int64))
+    lags = state.lags.scatter(lag.get_column("edge"), lag.get_column("lag").clip(lower_bound=0)) if lag.height else state.lags
+    saved = (state.values.gaps - new).sum() + (host.get_column("lag") - lag.get_column("lag")).filter(host.get_column("kind") == "tail").sum()
+    return Changed(state.values._replace(gaps=new), lags, state.amdahl_ns + int(saved))
+
+
+def _host_spans(report: Report, network: Network, what: str) -> dict[int | None, pl.DataFrame]:
+    """Where host code is faster, by process: in the ranges or operators of a name, or everywhere in the window."""
+    processes = network.line.calls.get_column("process_id").unique().to_list()
+    window = pl.DataFrame({"start": [network.start], "end": [network.end]})
+    if what == HOST:
+        return dict.fromkeys(processes, window)
+    pattern, found = what.removeprefix(_RANGE), None
+    known: list[str] = []
+    for kind in ("range", "op"):
+        events = report.kind(kind).select("name", "process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        names = events.get_column("name").unique().drop_nulls().cast(pl.String).to_list()
+        chosen = [name for name in names if fnmatchcase(name, pattern)]
+        known += sorted(names)
+        if chosen:
+            found = events.filter(pl.col("name").is_in(chosen)).drop_nulls("end")
+            break
+    if found is None:
+        raise UnknownNameError.of("range", pattern, known)
+    spans = {}
+    for process in processes:
+        own = found.filter(pl.col("process_id").eq_missing(process)).select("start", "end").filter(pl.col("end") > pl.col("start"))
+        spans[process] = intervals.clip(intervals.union(own), network.start, network.end)
+    return spans
+
+
+def _covered(asked: pl.DataFrame, spans: dict[int | None, pl.DataFrame]) -> pl.Series:
+    """How much of each row (process_id, start, end) its process' spans cover."""
+    found = pl.zeros(asked.height, dtype=pl.Int64, eager=True)
+    every = asked.with_row_index("at")
+    for process, span in spans.items():
+        own = every.filter(pl.col("process_id").eq_missing(process))
+        if own.height:
+            covered = intervals.overlap(own.get_column("start"), own.get_column("end"), span)
+            found = found.scatter(own.get_column("at"), covered)
+    return found
+
+
+def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
+    """No call waits for the device: those that do nothing else are gone, copies return once they are launched."""
+    line, edges = network.line, network.edges
+    blocking = blocking_calls(report).select("call_row", "scope")
+    pure = blocking.filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
+    places = gathered(line.places, pure)
+    begun = gathered(line.calls.get_column("start"), places)
+    places = places.filter(begun >= network.start)
+    every = line.calls.filter(pl.col("blocks") & (pl.col("start") >= network.start)).get_column("place")
+    ends = edges.get_column("kind")
+    waiting = _place_of_end(network)
+    mine = waiting.is_in(every.implode()).fill_null(value=False)
+    gone = mine & (ends == "return")
+    told = pl.DataFrame([state.lags.alias("lag"), gone.alias("gone"), (waiting.is_in(places.implode()).fill_null(value=False) & (ends == "own")).alias("pure")])
+    lags = told.select(pl.when("gone").then(_GONE).when("pure").then(0).otherwise("lag")).to_series()
+    calls = line.calls.filter(pl.col("place").is_in(places.implode()))
+    saved = int((calls.get_column("end") - calls.get_column("start")).sum())
+    own = state.values.own
+    own = own.scatter(places, 0) if len(places) else own
+    return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
+
+
+def _place_of_end(network: Network) -> pl.Series:
+    """Place of the blocking call whose end each edge of kind own or return leads to; null for others."""
+    edges = network.edges
+    own = edges.filter(pl.col("kind") == "own").select("target", "point")
+    ends = own.with_columns(waiting=(pl.col("point") - network.graph.operations.height).cast(pl.UInt32))
+    found = edges.select("target").join(ends.select("target", "waiting"), on="target", how="left", maintain_order="left")
+    return found.get_column("waiting")
+
+
+def _without_startup(report: Report, network: Network, state: Changed) -> Changed:
+    """Calls that are slow once (contexts, loading, first launches, graphs made) take what they take when warm."""
+    costs = cold(report.whole).filter(pl.col("extra_ns") > 0).sort("start_ns")
+    calls = network.line.calls.select("place", "process_id", "start", "end", own=state.values.own).sort("start")
+    found = costs.select("process_id", start="start_ns", extra=pl.col("extra_ns").cast(pl.Int64)).join_asof(
+        calls, on="start", by="process_id", check_sortedness=False
+    )
+    found = found.filter((pl.col("end") > pl.col("start")) & (pl.col("start") >= network.start))
+    extra = found.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
+    new = (extra.get_column("own") - extra.get_column("extra")).clip(lower_bound=0)
+    own = state.values.own.scatter(extra.get_column("place"), new) if extra.height else state.values.own
+    return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int((state.values.own - own).sum()))
+
+
+def _as_graphs(report: Report, network: Network, state: Changed) -> Changed:
+    """Each repetition of a sequence of launches becomes one launch; host code in between is gone with the launches."""
+    found = repetitions(report)
+    if found.is_empty():
+        raise UnknownNameError.of("sequence of launches that repeats", "--graph", [])
+    rows = found.get_column("row")
+    place = gathered(network.line.places, gathered(network.graph.operations.get_column("call"), rows))
+    device = gathered(operations(report).get_column("device"), rows)
+    known = found.with_columns(place.alias("place"), device.alias("device")).drop_nulls("place")
+    cost = pl.col("device").replace_strict(graph_costs(report), default=None, return_dtype=pl.Float64)
+    calls = gathered(recorded_values(network).own, known.get_column("place")).alias("call_ns")
+    known = known.with_columns(calls, cost=cost).with_columns(usual=pl.col("call_ns").median().over("sequence"))
+    units = known.group_by("unit").agg(
+        first=pl.col("place").min(), last=pl.col("place").max(), cost=pl.coalesce("cost", "usual").first().cast(pl.Int64)
+    )
+    line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
+    joined = line.join_asof(units.sort("first"), left_on="place", right_on="first", check_sortedness=False)
+    inner = (pl.col("place") > pl.col("first")) & (pl.col("place") <= pl.col("last"))
+    new = joined.select(
+        own=pl.when(inner.fill_null(value=False)).then(0).when(pl.col("place") == pl.col("first")).then("cost").otherwise("own"),
+        gap=pl.when(inner.fill_null(value=False)).then(0).otherwise("gap"),
+    )
+    saved = (line.get_column("own") - new.get_column("own")).sum() + (line.get_column("gap") - new.get_column("gap")).sum()
+    values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
+    return Changed(values, state.lags, state.amdahl_ns + int(saved))
+
+
+def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Changed:
+    """Launching takes no time: neither the calls, nor until the device begins."""
+    places = gathered(network.line.places, launching_rows(report)).drop_nulls().unique()
+    blocks = gathered(network.line.calls.get_column("blocks"), places)
+    inside = gathered(network.line.calls.get_column("start"), places) >= network.start
+    places = places.filter(~blocks & inside)
+    own = state.values.own.scatter(places, 0) if len(places) else state.values.own
+    edges = network.edges
+    at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
+    chosen = edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start)
+    told = pl.DataFrame([state.lags.alias("lag"), chosen.alias("chosen")])
+    lags = told.select(pl.when("chosen").then(pl.min_horizontal("lag", 0)).otherwise("lag")).to_series()
+    saved = int((state.values.own - own).sum()) + int((state.lags - lags).sum())
+    return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
+
+
+def together(*changes: Changes) -> Changes:
+    """Several changes as one."""
+    found = Changes()
+    for one in changes:
+        found = replace(
+            found,
+            faster=found.faster + one.faster,
+            without=found.without + one.without,
+            graph=found.graph or one.graph,
+            copies_bytes_per_s=one.copies_bytes_per_s or found.copies_bytes_per_s,
+        )
+    return found

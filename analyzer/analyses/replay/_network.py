@@ -1,0 +1,307 @@
+"""The recording as a network of times: each is the latest of some earlier times plus lags.
+
+Nodes are starts of operations, begins of calls that follow no call of their own thread alone, ends of blocking calls,
+and the end of the window. What a lag is relative to is a point: the start or end of an operation, or the begin or end of
+a call, which lies a known time (its value) after a node.
+
+Of the edges that lead to a node the one with the least slack binds, and keeps its lag. Any other keeps the lesser of its
+slack and of the median lag of its kind where that kind binds: what a launch, a stream or an event takes when something
+waits for it. With the recorded values every node therefore gets its recorded time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.dependencies._graph import dependencies
+from kanalyze.analyses.replay._host_line import HostLine, host_line
+from kanalyze.columns.lookup import gathered
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.dependencies._graph import Dependencies
+    from kanalyze.report import Report
+
+#: Kinds of edges.
+KINDS: Final = (
+    "stream",
+    "graph",
+    "event",
+    "overlap",
+    "launch",
+    "early launch",
+    "return",
+    "own",
+    "thread",
+    "handover",
+    "window",
+    "cut",
+    "tail",
+    "recorded",
+)
+_KIND: Final = pl.Enum(KINDS)
+
+#: Edges of operations to earlier ones by column of the dependencies.
+_BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}
+
+#: Later than any slack.
+LATEST: Final = 1 << 62
+
+
+class Network(NamedTuple):
+    """The network of a report up to the end of a window.
+
+    Attributes:
+        nodes: One row per node in topological order: at (recorded time). Node 0 is the origin, at time 0; the last one
+            is the end of the window.
+        edges: target, source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is; for `cut` row of the operation;
+            else null), lag (ns), binds; sorted by target.
+        line: The calls.
+        graph: The dependencies.
+        start: Start of the window.
+        end: End of the window.
+    """
+
+    nodes: pl.DataFrame
+    edges: pl.DataFrame
+    line: HostLine
+    graph: Dependencies
+    start: int
+    end: int
+
+
+class Values(NamedTuple):
+    """What a replay takes things to last.
+
+    Attributes:
+        durations: Of operations, by row.
+        own: Of calls that do not block, by place.
+        gaps: Since the call before on the thread, by place.
+    """
+
+    durations: pl.Series
+    own: pl.Series
+    gaps: pl.Series
+
+
+def recorded_values(network: Network) -> Values:
+    """The recorded durations."""
+    work, calls = network.graph.operations, network.line.calls
+    return Values(
+        (work.get_column("end") - work.get_column("start")).alias("durations"),
+        (calls.get_column("end") - calls.get_column("start")).alias("own"),
+        calls.get_column("gap").alias("gaps"),
+    )
+
+
+def point_values(line: HostLine, values: Values) -> pl.Series:
+    """Value of each point: ends of operations, begins of calls, ends of calls, and 0 for starts and nodes."""
+    calls = line.calls.select("place", "begins", "blocks", "segment", values.own.alias("own"), values.gaps.alias("gap"))
+    blocked = pl.col("blocks").shift(1).fill_null(value=False)
+    before = pl.when(blocked).then(0).otherwise(pl.col("own").shift(1, fill_value=0))
+    step = pl.when("begins").then(0).otherwise(pl.col("gap") + before)
+    offsets = calls.with_columns(step=step).with_columns(reached=pl.col("step").cum_sum())
+    first = (pl.col("reached") - pl.col("step")).first().over("segment")
+    offsets = offsets.with_columns(begin=pl.col("reached") - first)
+    end = offsets.select(pl.when("blocks").then(0).otherwise(pl.col("begin") + pl.col("own"))).to_series()
+    parts = [values.durations, offsets.get_column("begin"), end, pl.Series([0], dtype=pl.Int64)]
+    return pl.concat([part.cast(pl.Int64).alias("value") for part in parts], rechunk=True)
+
+
+def network(report: Report, start: int | None, end: int | None) -> Network:
+    """The network of a report for a window; None is its first or last event."""
+    graph = dependencies(report)
+    line = host_line(report, graph)
+    sides = [table.select(pl.col("start").min(), pl.col("end").max()).row(0) for table in (line.calls, graph.operations)]
+    first = min((low for low, _ in sides if low is not None), default=0)
+    last = max((high for _, high in sides if high is not None), default=0)
+    start, end = first if start is None else max(start, first), last if end is None else min(end, last)
+    nodes = _nodes(line, graph, end)
+    edges = _edges(line, graph, nodes, end)
+    return Network(nodes.select("at"), edges, line, graph, start, end)
+
+
+def _nodes(line: HostLine, graph: Dependencies, end: int) -> pl.DataFrame:
+    """The nodes in topological order: what (origin, end, begin, start, window), row (place or row), at.
+
+    At one instant ends come before begins and those before starts; edges that are against that order are left out.
+    """
+    calls = line.calls
+    parts = [
+        calls.filter("blocks").select(what=pl.lit(1, pl.UInt8), row="place", at="end", then="end"),
+        calls.filter("begins").select(what=pl.lit(2, pl.UInt8), row="place", at="start", then="end"),
+        graph.operations.with_row_index("row").select(what=pl.lit(3, pl.UInt8), row="row", at="start", then="end"),
+    ]
+    known = pl.concat(parts).filter(pl.col("at") <= end).sort("at", "what", "then", "row")
+    edge = {"row": pl.Series([0], dtype=pl.UInt32), "then": pl.Series([0], dtype=pl.Int64)}
+    origin = pl.DataFrame({"what": pl.Series([0], dtype=pl.UInt8), "at": [0], **edge}).select(known.columns)
+    window = pl.DataFrame({"what": pl.Series([4], dtype=pl.UInt8), "at": [end], **edge}).select(known.columns)
+    return pl.concat([origin, known, window]).with_row_index("node").drop("then")
+
+
+class _Numbers(NamedTuple):
+    """Nodes by what they are, null for none: ends and begins of calls by place, starts of operations by row."""
+
+    ends: pl.Series
+    begins: pl.Series
+    starts: pl.Series
+    bases: pl.Series
+
+
+def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> _Numbers:
+    def placed(what: int, size: int) -> pl.Series:
+        own = nodes.filter(pl.col("what") == what)
+        found = pl.Series("node", [None], dtype=pl.UInt32).new_from_index(0, size)
+        return found.scatter(own.get_column("row"), own.get_column("node")) if own.height else found
+
+    calls = line.calls.height
+    ends, begins = placed(1, calls), placed(2, calls)
+    # the base of a segment: the begin of its first call, or the end of the blocking call before
+    base = pl.DataFrame([line.calls.get_column("segment"), line.calls.get_column("begins"), begins.alias("begin")])
+    base = base.with_columns(before=ends.shift(1))
+    base = base.select(pl.when("begins").then("begin").otherwise("before").first().over("segment"))
+    return _Numbers(ends, begins, placed(3, graph.operations.height), base.to_series())
+
+
+def _edges(line: HostLine, graph: Dependencies, nodes: pl.DataFrame, end: int) -> pl.DataFrame:
+    numbers = _numbers(line, graph, nodes)
+    parts = [
+        *_of_operations(line, graph, numbers),
+        *_of_calls(line, graph, numbers),
+        *_of_window(line, graph, numbers, nodes.height - 1, end),
+    ]
+    at = nodes.get_column("at")
+    values = point_values(line, _recorded(line, graph))
+    edges = pl.concat(parts).drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
+    since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
+    edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
+    lonely = nodes.slice(1).join(edges.select(node="target").unique(), on="node", how="anti")
+    fixed = lonely.select(
+        target="node",
+        source=pl.lit(0, pl.UInt32),
+        point=pl.lit(len(values) - 1, pl.UInt32),
+        kind=pl.lit("recorded", _KIND),
+        slack="at",
+        place=pl.lit(None, pl.UInt32),
+    )
+    return _lags(pl.concat([edges.select(fixed.columns), fixed]).sort("target", maintain_order=True))
+
+
+def _recorded(line: HostLine, graph: Dependencies) -> Values:
+    calls, work = line.calls, graph.operations
+    return Values(
+        work.get_column("end") - work.get_column("start"),
+        calls.get_column("end") - calls.get_column("start"),
+        calls.get_column("gap"),
+    )
+
+
+def _lags(edges: pl.DataFrame) -> pl.DataFrame:
+    """Adds which edges bind, and the lag of each.
+
+    A blocking call that waited takes, if there is nothing to wait for, as long as it took to return. At the end of the
+    window the host counts with all that it did since its last call, unless the window ends with an operation.
+    """
+    exact = edges.select(((pl.col("kind") == "window") & (pl.col("slack") == 0)).any()).item()
+    last = edges.get_column("target").max()
+    ends = pl.col("target") == last
+    told = pl.col("kind").is_in(["window"] if exact else ["tail", "cut"])
+    rank = pl.when(ends & told.any().over("target") & ~told).then(pl.lit(LATEST)).otherwise("slack")
+    edges = edges.with_columns(binds=rank.arg_min().over("target") == pl.int_range(pl.len()).over("target"))
+    usual = edges.group_by("kind").agg(
+        usual=pl.col("slack").filter("binds").median(), least=pl.col("slack").filter(pl.col("slack") >= 0).min()
+    )
+    others = edges.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min())
+    edges = edges.join(usual, on="kind", how="left", maintain_order="left")
+    edges = edges.join(others, on="target", how="left", maintain_order="left")
+    lag = pl.coalesce("usual", "least", pl.lit(0)).floor().cast(pl.Int64)
+    lag = pl.when(pl.col("kind") == "own").then("back").otherwise(lag)
+    lag = pl.when(pl.col("kind") == "window").then(0).otherwise(lag)
+    keeps = pl.col("binds") | (pl.col("kind") == "cut") | ((pl.col("kind") == "tail") & (not exact))
+    found = edges.with_columns(lag=pl.when(keeps).then("slack").otherwise(pl.min_horizontal("slack", lag)))
+    return found.drop("usual", "least", "back")
+
+
+def _edge(kind: str, target: pl.Series, source: pl.Series, point: pl.Series, place: pl.Series | None = None) -> pl.DataFrame:
+    """Edges of one kind."""
+    nothing = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(target))
+    return pl.DataFrame(
+        {
+            "target": target.cast(pl.UInt32),
+            "source": source.cast(pl.UInt32),
+            "point": point.cast(pl.UInt32),
+            "kind": pl.Series([kind], dtype=_KIND).new_from_index(0, len(target)),
+            "place": nothing if place is None else place.cast(pl.UInt32),
+        }
+    )
+
+
+def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl.DataFrame]:
+    """What each operation waited for: earlier operations, and its launch."""
+    work, calls = graph.operations.with_row_index("row"), line.calls
+    zero = work.height + 2 * calls.height
+    found = []
+    for column, kind in _BEFORE.items():
+        known = work.filter(pl.col(column).is_not_null()).select("row", "start", before=column)
+        before = known.get_column("before")
+        over = gathered(graph.operations.get_column("end"), before) <= known.get_column("start")
+        for chosen, name in ((over, kind), (~over, "overlap")):
+            own = known.filter(chosen)
+            source, rows = own.get_column("before"), own.get_column("row")
+            point = source if name == kind else pl.Series([zero]).new_from_index(0, own.height)
+            found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point))
+    known = work.filter(pl.col("call").is_not_null()).select("row", "start", "call")
+    places = gathered(line.places, known.get_column("call")).alias("place")
+    known = known.with_columns(places).drop_nulls("place")
+    place = known.get_column("place")
+    late = (gathered(calls.get_column("end"), place) <= known.get_column("start")) & ~gathered(calls.get_column("blocks"), place)
+    for chosen, name, first in ((late, "launch", work.height + calls.height), (~late, "early launch", work.height)):
+        own = known.filter(chosen)
+        place = own.get_column("place")
+        found.append(
+            _edge(name, gathered(numbers.starts, own.get_column("row")), gathered(numbers.bases, place), place + first)
+        )
+    return found
+
+
+def _ends(line: HostLine, numbers: _Numbers, work: int, place: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Source and point of the ends of calls: their own node, or their base."""
+    blocks = gathered(line.calls.get_column("blocks"), place)
+    told = pl.DataFrame([blocks.alias("b"), gathered(numbers.ends, place).alias("e"), gathered(numbers.bases, place).alias("s")])
+    return told.select(pl.when("b").then("e").otherwise("s")).to_series(), place + (work + line.calls.height)
+
+
+def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl.DataFrame]:
+    """What begins and ends of calls waited for, where these are nodes."""
+    calls, work = line.calls, graph.operations.height
+    handed = calls.filter(pl.col("handover").is_not_null())
+    place = handed.get_column("place")
+    found = [
+        _edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, handed.get_column("handover")), place)
+    ]
+    own = handed.filter(~pl.col("first"))
+    place = own.get_column("place")
+    found.append(_edge("thread", gathered(numbers.begins, place), *_ends(line, numbers, work, place - 1), place))
+    blocks = calls.filter("blocks").get_column("place")
+    found.append(_edge("own", gathered(numbers.ends, blocks), gathered(numbers.bases, blocks), blocks + work))
+    rows, place = line.waits.get_column("row"), line.waits.get_column("place")
+    found.append(_edge("return", gathered(numbers.ends, place), gathered(numbers.starts, rows), rows))
+    return found
+
+
+def _of_window(line: HostLine, graph: Dependencies, numbers: _Numbers, node: int, end: int) -> list[pl.DataFrame]:
+    """What the end of the window waits for: the host after its last call, and operations that ran up to it."""
+    work, calls = graph.operations.with_row_index("row").drop_nulls("stream"), line.calls
+    size = graph.operations.height
+    over = calls.filter(pl.col("end") <= end).group_by("process_id").agg(pl.col("place").sort_by("end", "place").last())
+    last = work.filter(pl.col("end") <= end).group_by("stream").agg(pl.col("row").sort_by("end", "row").last())
+    cut = work.filter((pl.col("start") < end) & (pl.col("end") > end))
+    place, rows, running = over.get_column("place"), last.get_column("row"), cut.get_column("row")
+    target = pl.Series([node], dtype=pl.UInt32)
+    zero = pl.Series([size + 2 * calls.height], dtype=pl.UInt32).new_from_index(0, len(running))
+    return [
+        _edge("tail", target.new_from_index(0, len(place)), *_ends(line, numbers, size, place), place),
+        _edge("window", target.new_from_index(0, len(rows)), gathered(numbers.starts, rows), rows),
+        _edge("cut", target.new_from_index(0, len(running)), gathered(numbers.starts, running), zero, running),
+    ]
