@@ -107,7 +107,7 @@ def candidates(report: Report) -> pl.DataFrame:
 
 
 def repetitions(report: Report) -> pl.DataFrame:
-    """The operations in scope that belong to a sequence that repeats: row, sequence, unit (number of the repetition)."""
+    """The operations in scope that belong to a sequence that repeats: row, sequence, unit (its repetition)."""
     line = launch_series(report)
     return _with_units(line, _words(line)).drop_nulls("unit").select("row", "sequence", "unit")
 

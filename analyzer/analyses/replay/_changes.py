@@ -20,7 +20,7 @@ from kanalyze.analyses.idle._blocking_calls import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.replay._network import recorded_values
-from kanalyze.columns.lookup import beside, gathered
+from kanalyze.columns.lookup import beside, count_up_to, gathered
 from kanalyze.errors import UnknownNameError
 
 if TYPE_CHECKING:
@@ -60,12 +60,14 @@ class Changes:
         without: Of :data:`WITHOUT`.
         graph: Whether repeated launches become one launch each.
         copies_bytes_per_s: Bandwidth of copies between host and device.
+        profiler_ns: What the profiler is taken to cost per recorded call, range and operator: taken off first.
     """
 
     faster: tuple[tuple[str, float], ...] = ()
     without: tuple[str, ...] = ()
     graph: bool = False
     copies_bytes_per_s: float | None = None
+    profiler_ns: float = 0.0
 
 
 class Changed(NamedTuple):
@@ -76,10 +78,11 @@ class Changed(NamedTuple):
     amdahl_ns: int
 
 
-def changed(report: Report, network: Network, changes: Changes) -> Changed:
-    """The network's values and lags with all of `changes`."""
-    values, lags = recorded_values(network), network.edges.get_column("lag")
-    state = Changed(values, lags, 0)
+def changed(report: Report, network: Network, changes: Changes, lags: str = "lag") -> Changed:
+    """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
+    state = Changed(recorded_values(network), network.edges.get_column(lags).alias("lag"), 0)
+    if changes.profiler_ns:
+        state = _without_profiler(report, network, state, changes.profiler_ns)
     for what, factor in changes.faster:
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
@@ -113,7 +116,9 @@ def _shorter(network: Network, state: Changed, chosen: pl.Series, share: float) 
     """The `chosen` operations (Boolean, by row) take less: the share of their time in the window that is saved."""
     work = network.graph.operations
     inside = _inside(network, work.get_column("start"), work.get_column("end"))
-    inside = pl.DataFrame([inside.alias("i"), chosen.alias("c")]).select(pl.when("c").then("i").otherwise(0)).to_series()
+    inside = (
+        pl.DataFrame([inside.alias("i"), chosen.alias("c")]).select(pl.when("c").then("i").otherwise(0)).to_series()
+    )
     return _with_durations(network, state, _less(state.values.durations, inside, share))
 
 
@@ -136,7 +141,9 @@ def _less(values: pl.Series, inside: pl.Series, share: float) -> pl.Series:
     """`values` less a share of what of each is inside; times of 0 or more stay so."""
     less = (inside.cast(pl.Float64) * share).floor().cast(pl.Int64)
     told = pl.DataFrame([values.alias("v"), less.alias("less")])
-    return told.select(pl.when(pl.col("v") > 0).then((pl.col("v") - pl.col("less")).clip(lower_bound=0)).otherwise("v")).to_series()
+    return told.select(
+        pl.when(pl.col("v") > 0).then((pl.col("v") - pl.col("less")).clip(lower_bound=0)).otherwise("v")
+    ).to_series()
 
 
 def _inside(network: Network, start: pl.Series, end: pl.Series) -> pl.Series:
@@ -194,7 +201,12 @@ def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_
     work = operations(report).select("event_id")
     size = beside(work, report.copy_detail, "size_bytes").get_column("size_bytes").fill_null(0)
     table = pl.DataFrame(
-        [chosen.alias("chosen"), size.alias("size"), state.values.durations.alias("now"), recorded_values(network).durations]
+        [
+            chosen.alias("chosen"),
+            size.alias("size"),
+            state.values.durations.alias("now"),
+            recorded_values(network).durations,
+        ]
     )
     small = table.filter(pl.col("chosen") & (pl.col("size") <= _SMALL_BYTES)).get_column("durations").median() or 0
     fixed = pl.min_horizontal("durations", pl.lit(small))
@@ -216,14 +228,80 @@ def _host_faster(report: Report, network: Network, state: Changed, what: str, sh
     until = gathered(at, edges.get_column("target")).alias("end")
     since = (until - edges.get_column("slack")).alias("start")
     process = gathered(calls.get_column("process_id"), edges.get_column("place")).alias("process_id")
-    host = pl.DataFrame([edges.get_column("kind"), process, since, until, edges.get_column("slack"), state.lags.alias("lag")])
+    host = pl.DataFrame(
+        [edges.get_column("kind"), process, since, until, edges.get_column("slack"), state.lags.alias("lag")]
+    )
     host = host.with_row_index("edge").filter(pl.col("kind").is_in(_HOST_EDGES) & (pl.col("slack") > 0))
     part = _covered(host.select("process_id", "start", "end"), spans)
     less = pl.col("part") * (pl.col("lag") / pl.col("slack")) * share
     lag = host.with_columns(part.alias("part")).select("edge", lag=pl.col("lag") - less.floor().cast(pl.Int64))
-    lags = state.lags.scatter(lag.get_column("edge"), lag.get_column("lag").clip(lower_bound=0)) if lag.height else state.lags
-    saved = (state.values.gaps - new).sum() + (host.get_column("lag") - lag.get_column("lag")).filter(host.get_column("kind") == "tail").sum()
+    lags = (
+        state.lags.clone().scatter(lag.get_column("edge"), lag.get_column("lag").clip(lower_bound=0))
+        if lag.height
+        else state.lags
+    )
+    tail = (host.get_column("lag") - lag.get_column("lag")).filter(host.get_column("kind") == "tail")
+    saved = _sum(state.values.gaps - new) + _sum(tail)
     return Changed(state.values._replace(gaps=new), lags, state.amdahl_ns + int(saved))
+
+
+def _sum(values: pl.Series) -> int:
+    """The sum of times, in ns."""
+    return int(values.sum())
+
+
+def _without_profiler(report: Report, network: Network, state: Changed, cost_ns: float) -> Changed:
+    """Each recorded call, range and operator took less by `cost_ns`, as far as it took so long."""
+    calls, edges = network.line.calls, network.edges
+    own = state.values.own
+    own = (
+        own.clip(upper_bound=None)
+        - pl.select(pl.min_horizontal(own.clip(lower_bound=0), pl.lit(int(cost_ns)))).to_series()
+    )
+    before = (calls.get_column("start") - calls.get_column("gap")).alias("start")
+    asked = pl.DataFrame(
+        [calls.get_column("process_id"), before, calls.get_column("start").alias("end"), state.values.gaps.alias("gap")]
+    )
+    cost = (_events_inside(report, asked) * cost_ns).floor().cast(pl.Int64).alias("cost")
+    gaps = (
+        asked.with_columns(cost)
+        .select(pl.when(pl.col("gap") > 0).then((pl.col("gap") - pl.col("cost")).clip(lower_bound=0)).otherwise("gap"))
+        .to_series()
+    )
+    at = network.nodes.get_column("at")
+    until = gathered(at, edges.get_column("target")).alias("end")
+    process = gathered(calls.get_column("process_id"), edges.get_column("place")).alias("process_id")
+    host = pl.DataFrame(
+        [
+            edges.get_column("kind"),
+            process,
+            (until - edges.get_column("slack")).alias("start"),
+            until,
+            state.lags.alias("lag"),
+        ]
+    )
+    host = host.with_row_index("edge").filter(pl.col("kind").is_in(_HOST_EDGES) & (pl.col("lag") > 0))
+    cost = (_events_inside(report, host) * cost_ns).floor().cast(pl.Int64).alias("cost")
+    lag = host.with_columns(cost).select("edge", lag=(pl.col("lag") - pl.col("cost")).clip(lower_bound=0))
+    lags = state.lags.clone().scatter(lag.get_column("edge"), lag.get_column("lag")) if lag.height else state.lags
+    return Changed(state.values._replace(own=own, gaps=gaps), lags, state.amdahl_ns)
+
+
+def _events_inside(report: Report, asked: pl.DataFrame) -> pl.Series:
+    """Half the begins and ends of ranges and operators of its process within each row (process_id, start, end)."""
+    parts = [
+        report.kind(kind).select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        for kind in ("range", "op")
+    ]
+    sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")]).drop_nulls()
+    found = pl.zeros(asked.height, dtype=pl.Float64, eager=True)
+    every = asked.with_row_index("at")
+    for process in asked.get_column("process_id").unique().to_list():
+        own = every.filter(pl.col("process_id").eq_missing(process))
+        line = sides.filter(pl.col("process_id").eq_missing(process)).get_column("at").sort()
+        counts = [count_up_to(line, own.get_column(side), equal=False).cast(pl.Float64) for side in ("start", "end")]
+        found = found.scatter(own.get_column("at"), (counts[1] - counts[0]).clip(lower_bound=0) / 2)
+    return found
 
 
 def _host_spans(report: Report, network: Network, what: str) -> dict[int | None, pl.DataFrame]:
@@ -235,7 +313,9 @@ def _host_spans(report: Report, network: Network, what: str) -> dict[int | None,
     pattern, found = what.removeprefix(_RANGE), None
     known: list[str] = []
     for kind in ("range", "op"):
-        events = report.kind(kind).select("name", "process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        events = report.kind(kind).select(
+            "name", "process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
+        )
         names = events.get_column("name").unique().drop_nulls().cast(pl.String).to_list()
         chosen = [name for name in names if fnmatchcase(name, pattern)]
         known += sorted(names)
@@ -246,7 +326,11 @@ def _host_spans(report: Report, network: Network, what: str) -> dict[int | None,
         raise UnknownNameError.of("range", pattern, known)
     spans = {}
     for process in processes:
-        own = found.filter(pl.col("process_id").eq_missing(process)).select("start", "end").filter(pl.col("end") > pl.col("start"))
+        own = (
+            found.filter(pl.col("process_id").eq_missing(process))
+            .select("start", "end")
+            .filter(pl.col("end") > pl.col("start"))
+        )
         spans[process] = intervals.clip(intervals.union(own), network.start, network.end)
     return spans
 
@@ -276,12 +360,18 @@ def _without_sync(report: Report, network: Network, state: Changed) -> Changed:
     waiting = _place_of_end(network)
     mine = waiting.is_in(every.implode()).fill_null(value=False)
     gone = mine & (ends == "return")
-    told = pl.DataFrame([state.lags.alias("lag"), gone.alias("gone"), (waiting.is_in(places.implode()).fill_null(value=False) & (ends == "own")).alias("pure")])
+    told = pl.DataFrame(
+        [
+            state.lags.alias("lag"),
+            gone.alias("gone"),
+            (waiting.is_in(places.implode()).fill_null(value=False) & (ends == "own")).alias("pure"),
+        ]
+    )
     lags = told.select(pl.when("gone").then(_GONE).when("pure").then(0).otherwise("lag")).to_series()
     calls = line.calls.filter(pl.col("place").is_in(places.implode()))
     saved = int((calls.get_column("end") - calls.get_column("start")).sum())
     own = state.values.own
-    own = own.scatter(places, 0) if len(places) else own
+    own = own.clone().scatter(places, 0) if len(places) else own
     return Changed(state.values._replace(own=own), lags, state.amdahl_ns + saved)
 
 
@@ -290,7 +380,9 @@ def _place_of_end(network: Network) -> pl.Series:
     edges = network.edges
     own = edges.filter(pl.col("kind") == "own").select("target", "point")
     ends = own.with_columns(waiting=(pl.col("point") - network.graph.operations.height).cast(pl.UInt32))
-    found = edges.select("target").join(ends.select("target", "waiting"), on="target", how="left", maintain_order="left")
+    found = edges.select("target").join(
+        ends.select("target", "waiting"), on="target", how="left", maintain_order="left"
+    )
     return found.get_column("waiting")
 
 
@@ -304,7 +396,7 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
     found = found.filter((pl.col("end") > pl.col("start")) & (pl.col("start") >= network.start))
     extra = found.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
     new = (extra.get_column("own") - extra.get_column("extra")).clip(lower_bound=0)
-    own = state.values.own.scatter(extra.get_column("place"), new) if extra.height else state.values.own
+    own = state.values.own.clone().scatter(extra.get_column("place"), new) if extra.height else state.values.own
     return Changed(state.values._replace(own=own), state.lags, state.amdahl_ns + int((state.values.own - own).sum()))
 
 
@@ -321,18 +413,24 @@ def _as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     calls = gathered(recorded_values(network).own, known.get_column("place")).alias("call_ns")
     known = known.with_columns(calls, cost=cost).with_columns(usual=pl.col("call_ns").median().over("sequence"))
     units = known.group_by("unit").agg(
-        first=pl.col("place").min(), last=pl.col("place").max(), cost=pl.coalesce("cost", "usual").first().cast(pl.Int64)
+        first=pl.col("place").min(),
+        last=pl.col("place").max(),
+        cost=pl.coalesce("cost", "usual").first().cast(pl.Int64),
     )
     line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
     joined = line.join_asof(units.sort("first"), left_on="place", right_on="first", check_sortedness=False)
     inner = (pl.col("place") > pl.col("first")) & (pl.col("place") <= pl.col("last"))
     new = joined.select(
-        own=pl.when(inner.fill_null(value=False)).then(0).when(pl.col("place") == pl.col("first")).then("cost").otherwise("own"),
+        own=pl.when(inner.fill_null(value=False))
+        .then(0)
+        .when(pl.col("place") == pl.col("first"))
+        .then("cost")
+        .otherwise("own"),
         gap=pl.when(inner.fill_null(value=False)).then(0).otherwise("gap"),
     )
-    saved = (line.get_column("own") - new.get_column("own")).sum() + (line.get_column("gap") - new.get_column("gap")).sum()
+    saved = sum(_sum(line.get_column(name) - new.get_column(name)) for name in ("own", "gap"))
     values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))
-    return Changed(values, state.lags, state.amdahl_ns + int(saved))
+    return Changed(values, state.lags, state.amdahl_ns + saved)
 
 
 def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Changed:
@@ -341,7 +439,7 @@ def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Ch
     blocks = gathered(network.line.calls.get_column("blocks"), places)
     inside = gathered(network.line.calls.get_column("start"), places) >= network.start
     places = places.filter(~blocks & inside)
-    own = state.values.own.scatter(places, 0) if len(places) else state.values.own
+    own = state.values.own.clone().scatter(places, 0) if len(places) else state.values.own
     edges = network.edges
     at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
     chosen = edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start)

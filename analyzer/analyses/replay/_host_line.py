@@ -1,7 +1,8 @@
 """CUDA calls thread by thread, and what the time of each is relative to.
 
-Most calls follow the call before them on their thread, and nothing else: their times are offsets from a call that waited
-for something else, or from the end of a blocking call (their base), so that a replay computes these alone one by one.
+Most calls follow the call before them on their thread, and nothing else: their times are offsets from a call that
+waited for something else, or from the end of a blocking call (their base), so that a replay computes these alone one by
+one.
 """
 
 from __future__ import annotations
@@ -71,8 +72,6 @@ def _segments(calls: pl.DataFrame) -> pl.DataFrame:
     return known.with_columns(segment=(pl.col("begins") | pl.col("after")).cum_sum().cast(pl.UInt32)).drop(
         "process_before"
     )
-
-
 
 
 def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:

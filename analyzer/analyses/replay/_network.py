@@ -1,11 +1,11 @@
 """The recording as a network of times: each is the latest of some earlier times plus lags.
 
 Nodes are starts of operations, begins of calls that follow no call of their own thread alone, ends of blocking calls,
-and the end of the window. What a lag is relative to is a point: the start or end of an operation, or the begin or end of
-a call, which lies a known time (its value) after a node.
+and the end of the window. What a lag is relative to is a point: the start or end of an operation, or the begin or end
+of a call, which lies a known time (its value) after a node.
 
-Of the edges that lead to a node the one with the least slack binds, and keeps its lag. Any other keeps the lesser of its
-slack and of the median lag of its kind where that kind binds: what a launch, a stream or an event takes when something
+Of the edges that lead to a node the one with the least slack binds, and keeps its lag. Any other keeps the lesser of
+its slack and of the median lag of its kind where that kind binds: what a launch, a stream or an event takes when something
 waits for it. With the recorded values every node therefore gets its recorded time.
 """
 
@@ -45,6 +45,9 @@ _KIND: Final = pl.Enum(KINDS)
 #: Edges of operations to earlier ones by column of the dependencies.
 _BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}
 
+#: Of the lags of a kind that bind, the share that is no larger than what is taken as their largest.
+_MOST: Final = 0.95
+
 #: Later than any slack.
 LATEST: Final = 1 << 62
 
@@ -55,8 +58,9 @@ class Network(NamedTuple):
     Attributes:
         nodes: One row per node in topological order: at (recorded time). Node 0 is the origin, at time 0; the last one
             is the end of the window.
-        edges: target, source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is; for `cut` row of the operation;
-            else null), lag (ns), binds; sorted by target.
+        edges: target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is;
+            for kind cut the row of the operation), binds, lag (ns; that of a replay), low and high (those of its
+            bounds); sorted by target.
         line: The calls.
         graph: The dependencies.
         start: Start of the window.
@@ -113,7 +117,9 @@ def network(report: Report, start: int | None, end: int | None) -> Network:
     """The network of a report for a window; None is its first or last event."""
     graph = dependencies(report)
     line = host_line(report, graph)
-    sides = [table.select(pl.col("start").min(), pl.col("end").max()).row(0) for table in (line.calls, graph.operations)]
+    sides = [
+        table.select(pl.col("start").min(), pl.col("end").max()).row(0) for table in (line.calls, graph.operations)
+    ]
     first = min((low for low, _ in sides if low is not None), default=0)
     last = max((high for _, high in sides if high is not None), default=0)
     start, end = first if start is None else max(start, first), last if end is None else min(end, last)
@@ -185,7 +191,9 @@ def _edges(line: HostLine, graph: Dependencies, nodes: pl.DataFrame, end: int) -
         slack="at",
         place=pl.lit(None, pl.UInt32),
     )
-    return _lags(pl.concat([edges.select(fixed.columns), fixed]).sort("target", maintain_order=True))
+    every = pl.concat([edges.select(fixed.columns), fixed]).sort("target", maintain_order=True)
+    follows = line.calls.filter(~pl.col("begins") & (pl.col("gap") >= 0)).get_column("gap").median()
+    return _lags(every, follows if isinstance(follows, float) else 0.0)
 
 
 def _recorded(line: HostLine, graph: Dependencies) -> Values:
@@ -197,8 +205,8 @@ def _recorded(line: HostLine, graph: Dependencies) -> Values:
     )
 
 
-def _lags(edges: pl.DataFrame) -> pl.DataFrame:
-    """Adds which edges bind, and the lag of each.
+def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
+    """Adds which edges bind, and the lag of each; `follows` is the median time between two calls of a thread (ns).
 
     A blocking call that waited takes, if there is nothing to wait for, as long as it took to return. At the end of the
     window the host counts with all that it did since its last call, unless the window ends with an operation.
@@ -210,20 +218,34 @@ def _lags(edges: pl.DataFrame) -> pl.DataFrame:
     rank = pl.when(ends & told.any().over("target") & ~told).then(pl.lit(LATEST)).otherwise("slack")
     edges = edges.with_columns(binds=rank.arg_min().over("target") == pl.int_range(pl.len()).over("target"))
     usual = edges.group_by("kind").agg(
-        usual=pl.col("slack").filter("binds").median(), least=pl.col("slack").filter(pl.col("slack") >= 0).min()
+        usual=pl.col("slack").filter("binds").median(),
+        most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),
+        least=pl.col("slack").filter(pl.col("slack") >= 0).min(),
     )
     others = edges.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min())
     edges = edges.join(usual, on="kind", how="left", maintain_order="left")
     edges = edges.join(others, on="target", how="left", maintain_order="left")
-    lag = pl.coalesce("usual", "least", pl.lit(0)).floor().cast(pl.Int64)
-    lag = pl.when(pl.col("kind") == "own").then("back").otherwise(lag)
-    lag = pl.when(pl.col("kind") == "window").then(0).otherwise(lag)
+    fixed = pl.when(pl.col("kind") == "own").then("back").when(pl.col("kind") == "window").then(0)
+    fixed = fixed.when(pl.col("kind") == "thread").then(int(follows))
     keeps = pl.col("binds") | (pl.col("kind") == "cut") | ((pl.col("kind") == "tail") & (not exact))
-    found = edges.with_columns(lag=pl.when(keeps).then("slack").otherwise(pl.min_horizontal("slack", lag)))
-    return found.drop("usual", "least", "back")
+    lags = {
+        "lag": pl.coalesce("usual", "least", pl.lit(0)),
+        "low": pl.lit(0),
+        "high": pl.coalesce("most", "usual", "least"),
+    }
+    found = [
+        pl.when(keeps)
+        .then("slack")
+        .otherwise(pl.min_horizontal("slack", fixed.otherwise(lag.floor().cast(pl.Int64))))
+        .alias(name)
+        for name, lag in lags.items()
+    ]
+    return edges.with_columns(found).drop("usual", "most", "least", "back")
 
 
-def _edge(kind: str, target: pl.Series, source: pl.Series, point: pl.Series, place: pl.Series | None = None) -> pl.DataFrame:
+def _edge(
+    kind: str, target: pl.Series, source: pl.Series, point: pl.Series, place: pl.Series | None = None
+) -> pl.DataFrame:
     """Edges of one kind."""
     nothing = pl.Series([None], dtype=pl.UInt32).new_from_index(0, len(target))
     return pl.DataFrame(
@@ -255,7 +277,9 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> li
     places = gathered(line.places, known.get_column("call")).alias("place")
     known = known.with_columns(places).drop_nulls("place")
     place = known.get_column("place")
-    late = (gathered(calls.get_column("end"), place) <= known.get_column("start")) & ~gathered(calls.get_column("blocks"), place)
+    late = (gathered(calls.get_column("end"), place) <= known.get_column("start")) & ~gathered(
+        calls.get_column("blocks"), place
+    )
     for chosen, name, first in ((late, "launch", work.height + calls.height), (~late, "early launch", work.height)):
         own = known.filter(chosen)
         place = own.get_column("place")
@@ -268,7 +292,9 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: _Numbers) -> li
 def _ends(line: HostLine, numbers: _Numbers, work: int, place: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Source and point of the ends of calls: their own node, or their base."""
     blocks = gathered(line.calls.get_column("blocks"), place)
-    told = pl.DataFrame([blocks.alias("b"), gathered(numbers.ends, place).alias("e"), gathered(numbers.bases, place).alias("s")])
+    told = pl.DataFrame(
+        [blocks.alias("b"), gathered(numbers.ends, place).alias("e"), gathered(numbers.bases, place).alias("s")]
+    )
     return told.select(pl.when("b").then("e").otherwise("s")).to_series(), place + (work + line.calls.height)
 
 
@@ -278,7 +304,12 @@ def _of_calls(line: HostLine, graph: Dependencies, numbers: _Numbers) -> list[pl
     handed = calls.filter(pl.col("handover").is_not_null())
     place = handed.get_column("place")
     found = [
-        _edge("handover", gathered(numbers.begins, place), *_ends(line, numbers, work, handed.get_column("handover")), place)
+        _edge(
+            "handover",
+            gathered(numbers.begins, place),
+            *_ends(line, numbers, work, handed.get_column("handover")),
+            place,
+        )
     ]
     own = handed.filter(~pl.col("first"))
     place = own.get_column("place")

@@ -92,7 +92,7 @@ def replayed(network: Network, plan: Plan, values: Values, lags: pl.Series) -> R
     append = times.append
     for a, lag, b, other in zip(*map(_numbers, columns), strict=True):
         left, right = times[a] + lag, times[b] + other
-        append(left if left >= right else right)
+        append(max(left, right))
     return Replayed(times, whole)
 
 

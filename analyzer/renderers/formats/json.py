@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Meta
 
@@ -52,8 +53,8 @@ def render(shown: Sequence[Shown]) -> str:
 
 def content(shown: Shown) -> dict[str, Any]:
     """The JSON object of one report."""
-    if shown.kind == "noise":
-        return asdict(shown)
+    if shown.kind == "noise" or shown.kind == "whatif":  # noqa: PLR1714 - narrows the type
+        return asdict(shown) if shown.kind == "noise" else _whatif(shown)
     if shown.kind == "comparison" or shown.kind == "job":  # noqa: PLR1714 - narrows the type
         return _comparison(shown) if shown.kind == "comparison" else _job(shown)
     if shown.kind == "joint":
@@ -76,6 +77,15 @@ def content(shown: Shown) -> dict[str, Any]:
     if shown.kind == "overview":
         return head | _overview(shown)
     return head | (_summary(shown) if shown.kind == "time" else _instances(shown))
+
+
+def _whatif(found: WhatIf) -> dict[str, Any]:
+    """What a change brings: times of the whole window, in ns."""
+    told = asdict(found)
+    lists = {name: [one._asdict() for one in getattr(found, name)] for name in ("critical", "single")}
+    told.pop("meta")
+    head = {"schema_version": SCHEMA_VERSION, "report": _meta(found.meta)}
+    return {**head, **told, "gain_ns": found.gain_ns, **lists}
 
 
 def _job(job: Job) -> dict[str, Any]:

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page.time import First, Ledger, Page, Topic
     from kanalyze.renderers.text.grid import Chapter, Grid
 
-    Shown: TypeAlias = Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job
+    Shown: TypeAlias = (
+        Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job | WhatIf
+    )
 
 
 #: Rows in each table of a page, unless told.
@@ -42,6 +45,7 @@ _BUILDERS: Final = {
     "noise": ("noise", "noise_page", ROWS),
     "overview": ("overview", "overview_page", ROWS),
     "time": ("time", "page_of", USUAL_ROWS),
+    "whatif": ("whatif", "whatif_page", USUAL_ROWS),
 }
 
 

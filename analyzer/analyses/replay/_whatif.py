@@ -1,0 +1,241 @@
+"""What would a change bring? Time now and then, its bounds, what is critical then, and what Amdahl would have said.
+
+Definitions: docs/whatif.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.launches._graph_candidates import repetitions
+from kanalyze.analyses.replay._calibration import profiler_cost
+from kanalyze.analyses.replay._changes import COPIES, HOST, Changes, changed, plain_names, together
+from kanalyze.analyses.replay._network import Network, network, point_values
+from kanalyze.analyses.replay._replay import Plan, Replayed, path, planned, replayed
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.errors import KanalyzeError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kanalyze.analyses.replay._changes import Changed
+    from kanalyze.report import Meta, Report
+
+#: How much faster each is in the table of single changes.
+TWICE: Final = 2.0
+
+#: Kernels and ranges in the table of single changes.
+_MOST_NAMES: Final = 24
+
+#: What an edge of the path is, by its kind, for its lag.
+_CAUSES: Final = {
+    "stream": "stream order",
+    "graph": "order in a graph",
+    "event": "wait for an event",
+    "launch": "launch latency",
+    "early launch": "launch latency",
+    "return": "return of a wait",
+    "own": "CUDA calls",
+    "thread": "host code",
+    "handover": "host code",
+    "tail": "host code",
+    "window": "host code",
+    "recorded": "before the first event",
+}
+
+
+class Critical(NamedTuple):
+    """What is on the critical path: a cause (kernel, copy, host code, …), its name, and its time now and then (ns)."""
+
+    cause: str
+    name: str
+    now_ns: int
+    then_ns: int
+
+
+class Single(NamedTuple):
+    """One change alone: what it is as an option, the time then, its bounds, and Amdahl's (ns)."""
+
+    change: str
+    then_ns: int
+    low_ns: int
+    high_ns: int
+    amdahl_ns: int
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What a change brings.
+
+    Attributes:
+        kind: Kind of page.
+        meta: The report.
+        changes: The changes, as options of the command.
+        iterations: Iterations in the window; None where it is no window of any.
+        each: What one is called.
+        now_ns: The window as recorded; with `measured_ns` less what the profiler is taken to cost.
+        then_ns: The window after the change.
+        low_ns: With lags of 0 where nothing waited for them.
+        high_ns: With their largest.
+        amdahl_ns: `now_ns` less all that the change takes off, as if nothing overlapped.
+        critical: What is on the critical path, the longest then first; `then_ns` of all add up to the window then.
+        single: Single changes by gain; empty unless asked for.
+        measured_ns: What the window takes without a profiler, where given.
+        profiler_ns: What the profiler is taken to cost per recorded call, range and operator; 0 unless measured.
+    """
+
+    kind: ClassVar[Literal["whatif"]] = "whatif"
+
+    meta: Meta
+    changes: tuple[str, ...]
+    iterations: int | None
+    each: str
+    now_ns: int
+    then_ns: int
+    low_ns: int
+    high_ns: int
+    amdahl_ns: int
+    critical: tuple[Critical, ...]
+    single: tuple[Single, ...] = ()
+    measured_ns: float | None = None
+    profiler_ns: float = 0.0
+
+    @property
+    def gain_ns(self) -> int:
+        """How much less the window takes."""
+        return self.now_ns - self.then_ns
+
+
+class Prepared(NamedTuple):
+    """A network with its plan."""
+
+    network: Network
+    plan: Plan
+
+
+@once_per_report
+def prepared(report: Report) -> Prepared:
+    """The network of the report's window."""
+    require(report, "whatif", *DEVICE_KINDS)
+    window = report.scope.window or Window()
+    found = network(report.whole, window.start_ns, window.end_ns)
+    return Prepared(found, planned(found))
+
+
+def whatif_of(
+    report: Report, changes: Changes, told: Sequence[str], *, each: bool, measured_ns: float | None
+) -> WhatIf:
+    """What `changes` bring to the report's window; `told` says them.
+
+    Args:
+        report: A report of nsys or torch.profiler, narrowed to the window.
+        changes: What is changed together.
+        told: The same as options.
+        each: Whether single changes are tried, too.
+        measured_ns: What the window takes without the profiler.
+    """
+    known = prepared(report)
+    cost = 0.0 if measured_ns is None else profiler_cost(report, *known, measured_ns)
+    before = Changes(profiler_ns=cost)
+    now = _replayed(report, known, before, "lag")
+    after = together(before, changes)
+    then, state = _replayed(report, known, after, "lag")
+    low, high = (_replayed(report, known, after, lags)[0].end - known.network.start for lags in ("low", "high"))
+    window, now_ns = report.scope.window, now[0].end - known.network.start
+    return WhatIf(
+        meta=report.meta,
+        changes=tuple(told),
+        iterations=window.count if window else None,
+        each=(window.each if window else None) or "",
+        now_ns=now_ns,
+        then_ns=then.end - known.network.start,
+        low_ns=low,
+        high_ns=high,
+        amdahl_ns=max(now_ns - state.amdahl_ns, 0),
+        critical=tuple(_critical(report, known, now, (then, state))),
+        single=tuple(_each(report, known, before, now_ns)) if each else (),
+        measured_ns=measured_ns,
+        profiler_ns=cost,
+    )
+
+
+def _replayed(report: Report, known: Prepared, changes: Changes, lags: str) -> tuple[Replayed, Changed]:
+    state = changed(report, known.network, changes, lags)
+    return replayed(known.network, known.plan, state.values, state.lags), state
+
+
+def _critical(
+    report: Report, known: Prepared, now: tuple[Replayed, Changed], then: tuple[Replayed, Changed]
+) -> list[Critical]:
+    """The causes on the critical path, the longest then first."""
+    sides = [_parts(report, known, *one) for one in (now, then)]
+    found = [Critical(*key, sides[0][key], sides[1][key]) for key in {**sides[0], **sides[1]}]
+    return sorted(found, key=lambda one: (-one.then_ns, -one.now_ns, one.cause, one.name))
+
+
+def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> Counter[tuple[str, str]]:
+    """Time on the critical path by cause and name; the sum is the window."""
+    net, edges = known.network, path(known.network, known.plan, found)
+    size, calls = net.graph.operations.height, net.line.calls.height
+    rows = net.edges.select("kind", "point", "source")[edges]
+    values = point_values(net.line, state.values)
+    without_gaps = point_values(net.line, state.values._replace(gaps=state.values.gaps * 0))
+    work = operations(report.whole).select("kind", pl.col("name").cast(pl.String).fill_null(""))
+    parts: Counter[tuple[str, str]] = Counter()
+    left = found.end - net.start
+    for edge, (kind, point, _) in zip(edges, rows.iter_rows(), strict=True):
+        value, lag = values[point], state.lags[edge]
+        if point < size:
+            first = [((str(work.item(point, "kind")), work.item(point, "name")), value)]
+        elif point < size + 2 * calls:
+            first = [(("CUDA calls", ""), without_gaps[point]), (("host code", ""), value - without_gaps[point])]
+        else:
+            first = []
+        for key, ns in [((_CAUSES.get(kind, kind), ""), lag), *first]:
+            taken = min(ns, left)
+            parts[key] += taken
+            left -= taken
+    if left:  # of the time before the first node of the path
+        parts["before the first event", ""] += left
+    return +parts
+
+
+def _each(report: Report, known: Prepared, before: Changes, now_ns: int) -> list[Single]:
+    """Single changes, the largest gain first."""
+    found = []
+    for told, change in _single_changes(report):
+        try:
+            after = together(before, change)
+            then, state = _replayed(report, known, after, "lag")
+        except KanalyzeError:  # there is nothing of that kind
+            continue
+        low, high = (_replayed(report, known, after, lags)[0].end - known.network.start for lags in ("low", "high"))
+        found.append(Single(told, then.end - known.network.start, low, high, max(now_ns - state.amdahl_ns, 0)))
+    return sorted(found, key=lambda one: (one.then_ns, one.amdahl_ns, one.change))
+
+
+def _single_changes(report: Report) -> list[tuple[str, Changes]]:
+    """What is tried alone: kernels, copies, host code, ranges at twice the speed; launches, waits and start-up gone."""
+    work = operations(report.whole).filter(pl.col("kind") == "kernel")
+    sums = work.group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
+    heavy = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES).to_list()
+    sums = report.kind("range").group_by(pl.col("name").cast(pl.String)).agg(pl.col("dur_ns").sum()).drop_nulls()
+    ranges = sums.sort("dur_ns", "name", descending=[True, False]).get_column("name").head(_MOST_NAMES)
+    names = [
+        *dict.fromkeys(plain_names([name])[0] for name in heavy),
+        COPIES,
+        HOST,
+        "calls",
+        *(f"host:{one}" for one in ranges),
+    ]
+    found = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
+    found += [(f"--without {name}", Changes(without=(name,))) for name in ("launch-gaps", "sync", "startup")]
+    return [*found, ("--graph", Changes(graph=True))] if repetitions(report).height else found

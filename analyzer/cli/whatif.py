@@ -1,0 +1,120 @@
+"""``kanalyze whatif``: what a change would bring, by a replay of the recording."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final, Unpack
+
+import click
+
+from kanalyze.cli._options import (
+    Where,
+    in_one_thread_if_small,
+    opened_parts,
+    output,
+    report_argument,
+    scope,
+    top,
+)
+from kanalyze.cli._output import emit_page, refuse_overwriting
+from kanalyze.errors import BadWindowError
+from kanalyze.machinery.memory import sparing_memory
+from kanalyze.units import parse_time_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+#: What can be left out.
+_WITHOUT: Final = ("launch-gaps", "sync", "startup")
+
+_RATE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kMGT]?)B/s")
+_UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+@click.command()
+@report_argument
+@click.option(
+    "--faster",
+    multiple=True,
+    metavar="WHAT=FACTOR",
+    help="So many times as fast: kernels by name ('gemm*'), copies, host (code), host:RANGE, or calls (of CUDA).",
+)
+@click.option("--without", multiple=True, type=click.Choice(_WITHOUT), help="Leave out what takes time.")
+@click.option("--without-startup", is_flag=True, help="Leave out one-time costs: as --without startup.")
+@click.option("--graph", is_flag=True, help="Launch each sequence that repeats as one CUDA graph.")
+@click.option("--copies", metavar="RATE", help="Bandwidth of copies between host and device, such as 50GB/s.")
+@click.option("--each", is_flag=True, help="Try single changes, everything twice as fast, by gain.")
+@click.option(
+    "--measured", metavar="TIME", help="What the window (an iteration of it) takes without a profiler, such as 1.9ms."
+)
+@scope
+@top(None, "Rows in each table of the page.")
+@click.option("--format", "form", type=click.Choice(["terminal", "markdown", "json"]), default="terminal")
+@output
+@in_one_thread_if_small
+def whatif(  # noqa: PLR0913 - a click command has a parameter per option
+    report: Path,
+    faster: Sequence[str],
+    without: Sequence[str],
+    without_startup: bool,  # noqa: FBT001 - as above
+    graph: bool,  # noqa: FBT001 - as above
+    copies: str | None,
+    each: bool,  # noqa: FBT001 - as above
+    measured: str | None,
+    top: int | None,
+    form: str,
+    output: Path | None,
+    **where: Unpack[Where],
+) -> None:
+    """What would REPORT take with a change? Its operations and calls are replayed along what they wait for."""
+    without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
+    asked = [_faster(one) for one in faster]
+    rate = None if copies is None else _rate(copies)
+    took = None if measured is None else _time(measured)
+    refuse_overwriting(report, output)
+    with sparing_memory():
+        from kanalyze.analyses.replay._changes import Changes  # noqa: PLC0415 - --help need not import polars
+        from kanalyze.analyses.replay._whatif import whatif_of  # noqa: PLC0415 - as above
+
+    changes = Changes(tuple(asked), tuple(without), graph, rate)
+    told = [*(f"--faster {one}" for one in faster), *(f"--without {one}" for one in without)]
+    told += [*(["--graph"] if graph else []), *([] if copies is None else [f"--copies {copies}"])]
+    parts = opened_parts(report, where)
+    if len(parts) > 1:
+        raise BadWindowError.of(where["window"] or "", "it is several windows, and one is replayed")
+    (part,) = parts.values()
+    window = part.scope.window
+    whole = None if took is None else took * ((window.count if window else None) or 1)
+    emit_page(whatif_of(part, changes, told, each=each, measured_ns=whole), form, top, output)
+
+
+def _faster(text: str) -> tuple[str, float]:
+    """A pattern and its factor."""
+    what, sign, number = text.rpartition("=")
+    try:
+        factor = float(number)
+    except ValueError:
+        factor = math.nan
+    if not sign or not what or not math.isfinite(factor) or factor <= 0:
+        raise click.BadParameter(f"{text!r} is not WHAT=FACTOR, such as 'gemm*=2'.", param_hint="--faster")
+    return what, factor
+
+
+def _rate(text: str) -> float:
+    """A bandwidth in bytes per second."""
+    found = _RATE.fullmatch(text.strip())
+    rate = float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
+    if not rate:
+        raise click.BadParameter(f"{text!r} is not a bandwidth, such as 50GB/s.", param_hint="--copies")
+    return rate
+
+
+def _time(text: str) -> int:
+    """A time in ns."""
+    found = parse_time_ns(text)
+    if not found or found < 0:
+        raise click.BadParameter(f"{text!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
+    return found

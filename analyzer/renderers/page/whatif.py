@@ -1,0 +1,101 @@
+"""Builds the page of a change: time now and then with its bounds, what is critical then, single changes by gain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kanalyze import units
+from kanalyze.outlets import command
+from kanalyze.renderers.page.time import Page
+from kanalyze.renderers.text.grid import Grid, Head, Section, of
+from kanalyze.window import PerIteration
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.replay._whatif import Critical, WhatIf
+
+#: Of the gain, what Amdahl's differs by for the page to say so.
+_NOTABLE: Final = 0.1
+
+
+def whatif_page(found: WhatIf, top: int) -> Page:
+    """Builds the page of a change, at most `top` rows per table."""
+    sections = [_critical(found, top)] if found.changes or not found.single else []
+    sections += [_single(found, top)] if found.single else []
+    more = command("kanalyze", "whatif", found.meta.path, *(["--faster", "NAME=2"] if found.single else ["--each"]))
+    heading = ["kanalyze whatif", found.meta.path.name, found.meta.tool, *found.changes]
+    return Page(heading, "", answer(found), [], sections, [], [], more)
+
+
+def _per(found: WhatIf) -> PerIteration:
+    return PerIteration(found.iterations, found.each)
+
+
+def answer(found: WhatIf) -> str:
+    """Time now and then, the bounds, and what Amdahl's law would have promised."""
+    per = _per(found)
+    measured = ""
+    if found.measured_ns is not None:
+        cost = f"{units.time(found.profiler_ns)} per recorded call, range and operator"
+        measured = f" The profiler is taken to cost {cost}." if found.profiler_ns else _NOTHING_FOUND
+    if not found.changes:
+        return f"The recording takes {per.time(found.now_ns)}.{measured}"
+    between = f"{units.time(_each(found, found.low_ns))} to {units.time(_each(found, found.high_ns))}"
+    told = f"Now {per.time(found.now_ns)}, then {units.time(_each(found, found.then_ns))} ({between}): {_gain(found)}."
+    promised = found.now_ns - found.amdahl_ns
+    amdahl = f" By Amdahl's law it would be {units.time(_each(found, promised))} less."
+    apart = abs(promised - found.gain_ns) > _NOTABLE * max(promised, found.gain_ns, 1)
+    return f"{told}{amdahl if apart else ''}{measured}"
+
+
+#: What is said where the measured time does not tell the profiler's cost.
+_NOTHING_FOUND: Final = " What the profiler costs cannot be told from the measured time: the device is the limit."
+
+
+def _each(found: WhatIf, ns: float) -> float:
+    return ns / (found.iterations or 1)
+
+
+def _gain(found: WhatIf) -> str:
+    if not found.now_ns or abs(found.gain_ns) * 1000 < found.now_ns:
+        return "nothing is gained"
+    word = "less" if found.gain_ns > 0 else "more"
+    gain = abs(found.gain_ns)
+    return f"{units.time(_each(found, gain))} {word}, {units.percent(gain / found.now_ns)}"
+
+
+def _critical(found: WhatIf, top: int) -> Section:
+    """What the end of the window waits for, now and then."""
+    heads = (Head("now"), Head("then"), Head("of then"), Head("", left=True))
+    rows = [
+        (
+            units.time(_each(found, one.now_ns)),
+            units.time(_each(found, one.then_ns)),
+            units.percent(one.then_ns / found.then_ns) if found.then_ns else "",
+            _name(one),
+        )
+        for one in found.critical[:top]
+    ]
+    remark = of(len(rows), len(found.critical), "what the end waits for, adding up to all of it")
+    return Section("CRITICAL PATH", remark, Grid(heads, rows, named=True))
+
+
+def _name(one: Critical) -> str:
+    return one.name or one.cause
+
+
+def _single(found: WhatIf, top: int) -> Section:
+    """Single changes by gain."""
+    heads = (Head("gain"), Head("then"), Head("at least", wide=True), Head("at most", wide=True), Head("by Amdahl"))
+    rows = [
+        (
+            units.time(_each(found, found.now_ns - one.then_ns)),
+            units.time(_each(found, one.then_ns)),
+            units.time(_each(found, found.now_ns - one.high_ns)),
+            units.time(_each(found, found.now_ns - one.low_ns)),
+            units.time(_each(found, found.now_ns - one.amdahl_ns)),
+            one.change,
+        )
+        for one in found.single[:top]
+    ]
+    remark = of(len(rows), len(found.single), "each alone")
+    return Section("CHANGES", remark, Grid((*heads, Head("change", left=True)), rows, cut=True))
