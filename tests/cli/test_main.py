@@ -38,6 +38,7 @@ COMMANDS = (
     "tables",
     "tree",
     "verify",
+    "whatif",
     "workloads",
 )
 ESCAPE = "\x1b["

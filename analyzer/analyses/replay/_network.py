@@ -5,8 +5,8 @@ and the end of the window. What a lag is relative to is a point: the start or en
 of a call, which lies a known time (its value) after a node.
 
 Of the edges that lead to a node the one with the least slack binds, and keeps its lag. Any other keeps the lesser of
-its slack and of the median lag of its kind where that kind binds: what a launch, a stream or an event takes when something
-waits for it. With the recorded values every node therefore gets its recorded time.
+its slack and of the median lag of its kind where that kind binds: what a launch, a stream or an event takes when
+something waits for it. With the recorded values every node therefore gets its recorded time.
 """
 
 from __future__ import annotations
@@ -226,20 +226,20 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     edges = edges.join(usual, on="kind", how="left", maintain_order="left")
     edges = edges.join(others, on="target", how="left", maintain_order="left")
     fixed = pl.when(pl.col("kind") == "own").then("back").when(pl.col("kind") == "window").then(0)
-    fixed = fixed.when(pl.col("kind") == "thread").then(int(follows))
     keeps = pl.col("binds") | (pl.col("kind") == "cut") | ((pl.col("kind") == "tail") & (not exact))
+    # of a kind that never binds nothing is known but that it takes no longer than its least slack
+    launch = usual.filter(pl.col("kind") == "launch").get_column("usual").max()
+    unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64)).clip(lower_bound=0)
     lags = {
-        "lag": pl.coalesce("usual", "least", pl.lit(0)),
+        "lag": pl.coalesce("usual", unknown, pl.lit(0)),
         "low": pl.lit(0),
         "high": pl.coalesce("most", "usual", "least"),
     }
-    found = [
-        pl.when(keeps)
-        .then("slack")
-        .otherwise(pl.min_horizontal("slack", fixed.otherwise(lag.floor().cast(pl.Int64))))
-        .alias(name)
-        for name, lag in lags.items()
-    ]
+    found = []
+    for name, lag in lags.items():
+        usual_lag = fixed.when((pl.col("kind") == "thread") & (name != "low")).then(int(follows)).otherwise(lag)
+        least_lag = pl.min_horizontal("slack", usual_lag.floor().cast(pl.Int64))
+        found.append(pl.when(keeps).then("slack").otherwise(least_lag).alias(name))
     return edges.with_columns(found).drop("usual", "most", "least", "back")
 
 

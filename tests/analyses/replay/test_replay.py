@@ -1,0 +1,173 @@
+"""The recording computed anew: exact without a change, never later with a faster one, right of simulated programs."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.replay._changes import Changes, changed
+from kanalyze.analyses.replay._network import network, recorded_values
+from kanalyze.analyses.replay._replay import planned, replayed
+from kanalyze.analyses.replay._whatif import whatif_of
+from kanalyze.errors import UnknownNameError
+from kanalyze.readers import read
+from support.build import call, kernel, memcpy, nvtx, report
+from support.slow_replay import Event, Host, Launch, Sync, simulated
+from support.strategies import EVENTS
+
+SAMPLES = Path("sample_reports")
+REPORTS = sorted([*SAMPLES.glob("*/nsys.sqlite"), *SAMPLES.glob("*/*.json.gz")])
+
+STREAMS = st.sampled_from([1, 2, 3])
+NS = st.integers(1, 60).map(lambda number: 4 * number)
+INSTRUCTION = st.one_of(
+    st.builds(Host, NS),
+    st.builds(Launch, st.sampled_from(["a", "b"]), NS, STREAMS),
+    st.builds(Launch, st.sampled_from(["a", "b"]), NS, STREAMS),
+    st.builds(Event, STREAMS, STREAMS),
+    st.builds(Sync, st.one_of(st.none(), STREAMS)),
+)
+TURNS = st.lists(st.tuples(st.sampled_from([1, 2]), st.lists(INSTRUCTION, min_size=1, max_size=12)), max_size=5)
+
+
+def _whatif(found, **changes):
+    return whatif_of(found, Changes(**changes), [], each=False, measured_ns=None)
+
+
+def _same(found):
+    net = network(found, None, None)
+    plan = planned(net)
+    for lags in ("lag", "low", "high"):
+        times = replayed(net, plan, recorded_values(net), net.edges[lags]).times
+        assert [times[step] for step in plan.steps] == net.nodes["at"].to_list(), lags
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+def test_without_a_change_every_time_is_as_recorded(path):
+    _same(read(path, cache=False))
+
+
+@given(EVENTS)
+def test_without_a_change_every_time_of_odd_recordings_is_as_recorded(events):
+    _same(report(events))
+
+
+@given(TURNS, st.sampled_from(["a", "b", "*"]), st.sampled_from([2, 4]))
+def test_faster_kernels_of_simulated_programs(turns, pattern, factor):
+    found = _whatif(simulated(turns).report, faster=((pattern, factor),))
+    expected = simulated(turns, kernel_ns=lambda one: one.ns // (factor if pattern in ("*", one.name) else 1))
+    assert found.then_ns == expected.end
+    assert found.low_ns <= found.then_ns <= found.high_ns <= found.now_ns == simulated(turns).end
+
+
+@given(TURNS, st.sampled_from([2, 4]))
+def test_faster_host_code_of_simulated_programs(turns, factor):
+    found = _whatif(simulated(turns).report, faster=(("host:work", factor),))
+    assert found.then_ns == simulated(turns, host_ns=lambda one: one.ns // factor).end
+
+
+@given(TURNS)
+def test_both_at_once_in_simulated_programs(turns):
+    found = _whatif(simulated(turns).report, faster=(("host:work", 2), ("a", 4), ("b", 2)))
+    by = {"a": 4, "b": 2}
+    expected = simulated(turns, kernel_ns=lambda one: one.ns // by[one.name], host_ns=lambda one: one.ns // 2)
+    assert found.then_ns == expected.end
+
+
+@given(TURNS, st.lists(st.sampled_from(["a", "b", "host", "calls", "host:work"]), min_size=1, unique=True))
+def test_faster_is_never_later(turns, names):
+    made = simulated(turns).report
+    took = [_whatif(made, faster=tuple((name, factor) for name in names)).then_ns for factor in (1, 1.5, 3, 100)]
+    assert took == sorted(took, reverse=True)
+    assert took[0] == simulated(turns).end
+
+
+@given(TURNS, st.sampled_from([{"without": ("sync",)}, {"without": ("launch-gaps",)}, {"without": ("startup",)}]))
+def test_what_is_left_out_takes_no_longer(turns, change):
+    found = _whatif(simulated(turns).report, **change)
+    assert found.then_ns <= found.now_ns
+
+
+@given(TURNS)
+def test_the_critical_path_adds_up(turns):
+    found = _whatif(simulated(turns).report, faster=(("a", 2),))
+    assert sum(one.now_ns for one in found.critical) == found.now_ns
+    assert sum(one.then_ns for one in found.critical) == found.then_ns
+
+
+def _host_bound(unit=1):
+    events = []
+    for step in range(10):
+        at = 100 * step
+        events.append(nvtx("prepare", at * unit, (at + 80) * unit))
+        events.append(call("cudaLaunchKernel", (at + 90) * unit, (at + 95) * unit, correlation=step))
+        name = "void ns::gemm<float>(int)"
+        events.append(kernel((at + 97) * unit, (at + 147) * unit, name=name, correlation=step))
+    return report([*events, call("cudaDeviceSynchronize", 1000 * unit, 1055 * unit)])
+
+
+def test_a_faster_kernel_of_a_host_bound_program_gains_what_follows_the_last_launch():
+    found = _whatif(_host_bound(), faster=(("gemm", 2),))
+    assert (found.now_ns, found.then_ns, found.amdahl_ns) == (965, 965 - 25, 965 - 250)
+
+
+def test_host_code_of_a_range_until_the_device_is_the_limit():
+    found = _whatif(_host_bound(), faster=(("host:prep*", 2),))
+    assert (found.then_ns, found.amdahl_ns) == (965 - 9 * 40, 965 - 9 * 40)
+    assert found.critical[0].cause == "host code"
+
+
+def test_what_is_before_the_window_does_not_change():
+    whole = _host_bound()
+    found = _whatif(whole.narrow(window="500ns..1000ns"), faster=(("host:prepare", 2),))
+    assert (found.now_ns, found.then_ns) == (500, 500 - 5 * 40)
+
+
+def test_copies_at_a_bandwidth():
+    events = [call("cudaMemcpyAsync", 0, 5, correlation=1), memcpy(10, 1010, correlation=1, size_bytes=10_000)]
+    found = _whatif(report([*events, call("cudaDeviceSynchronize", 6, 1015)]), copies_bytes_per_s=20e9)
+    assert (found.now_ns, found.then_ns) == (1015, 515)
+
+
+def test_launches_as_one_graph():
+    events = []
+    for step in range(6):
+        for place in range(4):
+            at, number = 200 * step + 20 * place, 4 * step + place
+            events += [call("cudaLaunchKernel", at, at + 10, correlation=number)]
+            events += [kernel(at + 14, at + 16, name=f"k{place}", correlation=number)]
+        events.append(call("cudaDeviceSynchronize", 200 * step + 80, 200 * step + 85))
+    found = _whatif(report(events), graph=True)
+    assert found.then_ns < found.now_ns - 6 * 20
+
+
+def test_what_matches_nothing_is_an_error_that_says_what_there_is():
+    with pytest.raises(UnknownNameError, match="nope") as caught:
+        _whatif(_host_bound(), faster=(("nope", 2),))
+    assert "gemm" in caught.value.remedy
+    with pytest.raises(UnknownNameError, match="nope"):
+        _whatif(_host_bound(), faster=(("host:nope", 2),))
+    with pytest.raises(UnknownNameError):
+        _whatif(_host_bound(), faster=(("copies", 2),))
+
+
+def test_single_changes_by_gain():
+    found = whatif_of(_host_bound(), Changes(), [], each=True, measured_ns=None)
+    gains = [found.now_ns - one.then_ns for one in found.single]
+    assert gains == sorted(gains, reverse=True)
+    assert {"--faster host:prepare=2", "--faster gemm=2", "--without sync"} <= {one.change for one in found.single}
+
+
+def test_the_measured_time_tells_what_the_profiler_costs():
+    found = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=900_000)
+    assert 0 < found.profiler_ns < 5_000
+    assert found.now_ns == pytest.approx(900_000, abs=200)
+    none = whatif_of(_host_bound(1000), Changes(), [], each=False, measured_ns=100)
+    assert (none.profiler_ns, none.now_ns) == (0, 965_000)
+
+
+def test_a_network_ends_at_the_window():
+    net = network(_host_bound(), 100, 480)
+    state = changed(_host_bound(), net, Changes())
+    assert replayed(net, planned(net), state.values, state.lags).end == net.end == 480
