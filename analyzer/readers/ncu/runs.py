@@ -18,7 +18,7 @@ from kanalyze.readers.ncu import errors as ncu_errors
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu import program as ncu_program
 from kanalyze.readers.ncu import source as ncu_source
-from kanalyze.readers.ncu.module_process import instructions_apart
+from kanalyze.readers.ncu.module_process import read_apart
 from kanalyze.readers.ncu.pages import content, pages_in, pages_of
 from kanalyze.readers.ncu.printed_names import names_of_sources, with_whole_names
 from kanalyze.readers.ncu.tables import Measured, NcuTables
@@ -119,8 +119,8 @@ def _through_module(path: Path, library: ModuleType) -> Measured:
     opened, cut = ncu_module.actions(path, library)
     return replace(
         ncu_module.measured(path, library, opened, cut=cut),
-        instructions=lambda: instructions_apart(path, opened),
-        files=lambda: ncu_source.files_of_actions(path, opened),
+        instructions=lambda: read_apart("instructions", path, opened),
+        files=lambda: read_apart("files", path, opened),
     )
 
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import kanalyze
+from fuzz.cases import cases
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import DamagedReportError, ExportError, KanalyzeError
 from kanalyze.protobuf import fields
@@ -232,17 +233,28 @@ def test_an_instruction_without_text_is_one(tmp_path):
 
 @pytest.mark.slow
 @needs_module
-def test_instructions_that_end_the_disassembler_are_refused(tmp_path, monkeypatch):
-    """They are read in a process of their own."""
+@pytest.mark.parametrize(
+    ("table", "text"), [("instructions", "the instructions of a kernel"), ("source_files", "its sources")]
+)
+def test_what_ends_the_module_is_refused(table, text, tmp_path, monkeypatch):
+    """It is read in a process of its own."""
     path = tmp_path / "k.ncu-rep"
     path.write_bytes(WHOLE)
-    whole = read(path).table("instructions")
-    assert whole.equals(read(SAMPLE).table("instructions"))
+    whole = read(path).table(table)
+    assert whole.equals(read(SAMPLE).table(table))
     monkeypatch.setattr(ncu_apart, "_CHILD", ("-c", "import os; os.abort()"))
-    with pytest.raises(DamagedReportError, match="damaged at the instructions of a kernel: what reads them ended"):
-        read(path).table("instructions")
+    with pytest.raises(DamagedReportError, match=f"damaged at {text}: what reads them ended"):
+        read(path).table(table)
     monkeypatch.setattr("sys.executable", "")
-    assert read(path).table("instructions").equals(whole)
+    assert read(path).table(table).equals(whole)
+
+
+@pytest.mark.slow
+@needs_module
+def test_sources_that_end_the_module_are_refused(tmp_path):
+    path = next(cases("ncu rep", 200_306)).write(tmp_path)
+    with pytest.raises(DamagedReportError, match="damaged at its sources: what reads them ended"):
+        read(path).table("source_files")
 
 
 @needs_module
