@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges.steps import steps
     from kanalyze.analyses.streams.concurrency import concurrency
     from kanalyze.errors import KanalyzeError
-    from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline
+    from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline, whatif
     from kanalyze.readers import read
     from kanalyze.report import Report
     from kanalyze.window import Window
@@ -132,6 +132,7 @@ __all__ = [
     "tree",
     "utilisation",
     "variants",
+    "whatif",
 ]
 
 #: Where the names that are no tables are, by module: imported when first used, since polars takes long to import.
@@ -140,7 +141,18 @@ _PLACES = {
     "kanalyze.analyses.page.time_page": ("Summary",),
     "kanalyze.errors": ("KanalyzeError",),
     "kanalyze.analyses.page.overview_page": ("Overview",),
-    "kanalyze.notebook": ("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize", "timeline"),
+    "kanalyze.notebook": (
+        "compare",
+        "overview",
+        "ranks",
+        "read",
+        "read_all",
+        "reduce",
+        "sql",
+        "summarize",
+        "timeline",
+        "whatif",
+    ),
     "kanalyze.report": ("Report",),
     "kanalyze.window": ("Window",),
 }

@@ -22,15 +22,17 @@ from kanalyze import catalog, jobs, outlets, queries, readers, reducing, sides
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import counters_page, joint_page, overview_page, time_page
+from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import html
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
+from kanalyze.units import parse_rate, parse_time_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Executor
     from os import PathLike
     from typing import TypeAlias
@@ -332,6 +334,61 @@ def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
     """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
     _refuse_others("overview", (report,), several=False)
     return NotebookOverview(**vars(overview_page.overview(report, whole=whole)))
+
+
+class NotebookWhatIf(_whatif.WhatIf):
+    """What a change brings, displayed as its page."""
+
+    def _repr_html_(self) -> str:
+        return html.page(self, _TOP)
+
+
+def whatif(  # noqa: PLR0913 - the options of the command
+    report: Report,
+    *,
+    faster: Mapping[str, float] | None = None,
+    without: Iterable[str] = (),
+    graph: bool = False,
+    copies: str | None = None,
+    each: bool = False,
+    measured: str | None = None,
+    **where: Unpack[Where],
+) -> NotebookWhatIf:
+    """What a change would bring, by a replay of the recording; see docs/whatif.md.
+
+    Args:
+        report: A report of nsys or torch.profiler.
+        faster: How many times as fast kernels are by pattern (``{"gemm*": 2}``), ``copies``, ``host``, the host code of
+            a range (``host:fwd``), or ``calls``.
+        without: What takes no time: of ``launch-gaps``, ``sync``, ``startup``.
+        graph: Whether each sequence of launches that repeats becomes one CUDA graph.
+        copies: Bandwidth of copies between host and device, such as ``"50GB/s"``.
+        each: Whether single changes are tried, too.
+        measured: What the window (an iteration of it) takes without a profiler, such as ``"1.9ms"``.
+        **where: Window, device and process; see :class:`kanalyze.report.Where`.
+
+    Raises:
+        CannotTellError: The report has no operations with times.
+        UnknownNameError: A pattern matches nothing.
+        ValueError: A factor is not above 0, or a bandwidth or time is none.
+    """
+    _refuse_others("whatif", (report,), several=False)
+    factors, left_out = dict(faster or {}), tuple(without)
+    if not all(math.isfinite(factor) and factor > 0 for factor in factors.values()):
+        raise ValueError(f"factors of faster are above 0, not {factors!r}")
+    if unknown := {*left_out} - {*_changes.WITHOUT}:
+        raise ValueError(f"without is of {', '.join(_changes.WITHOUT)}, not {', '.join(sorted(unknown))}")
+    rate, took = (
+        (None if copies is None else parse_rate(copies)),
+        (None if measured is None else parse_time_ns(measured)),
+    )
+    if (copies is not None and rate is None) or (measured is not None and not took):
+        raise ValueError("copies is a bandwidth such as '50GB/s', measured a time such as '1.9ms'")
+    part = report.narrow(**where)
+    changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate)
+    whole = took and took * ((part.scope.window.count if part.scope.window else None) or 1)
+    found = _whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
+    return NotebookWhatIf(**vars(found))
 
 
 class NotebookTimeline:

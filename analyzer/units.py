@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 _NS_PER_UNIT: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9}
 _TIME: Final = re.compile(r"\s*([+-]?)(\d+)(?:\.(\d+))?\s*(ns|us|µs|μs|ms|s)\s*", re.ASCII)
 
+_RATE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*", re.ASCII)
+_BYTES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
 _PERCENT: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*", re.ASCII)
 
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
@@ -44,6 +47,12 @@ def parse_percent(text: str) -> float | None:
     """Parses a percentage, such as ``50%``, to a share; None if invalid."""
     match = _PERCENT.fullmatch(text)
     return float(match[1]) / 100 if match else None
+
+
+def parse_rate(text: str) -> float | None:
+    """Parses a bandwidth, such as ``50 GB/s``, to bytes per second; None if invalid or 0."""
+    match = _RATE.fullmatch(text)
+    return float(match[1]) * _BYTES[match[2]] or None if match else None
 
 
 def time(ns: float) -> str:

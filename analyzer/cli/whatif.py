@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Final, Unpack
 
 import click
@@ -20,7 +19,7 @@ from kanalyze.cli._options import (
 from kanalyze.cli._output import emit_page, refuse_overwriting
 from kanalyze.errors import BadWindowError
 from kanalyze.machinery.memory import sparing_memory
-from kanalyze.units import parse_time_ns
+from kanalyze.units import parse_rate, parse_time_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 #: What can be left out.
 _WITHOUT: Final = ("launch-gaps", "sync", "startup")
-
-_RATE: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?) ?(?P<unit>[kMGT]?)B/s")
-_UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
 @click.command()
@@ -80,15 +76,13 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
         from kanalyze.analyses.replay._whatif import whatif_of  # noqa: PLC0415 - as above
 
     changes = Changes(tuple(asked), tuple(without), graph, rate)
-    told = [*(f"--faster {one}" for one in faster), *(f"--without {one}" for one in without)]
-    told += [*(["--graph"] if graph else []), *([] if copies is None else [f"--copies {copies}"])]
     parts = opened_parts(report, where)
     if len(parts) > 1:
         raise BadWindowError.of(where["window"] or "", "it is several windows, and one is replayed")
     (part,) = parts.values()
     window = part.scope.window
     whole = None if took is None else took * ((window.count if window else None) or 1)
-    emit_page(whatif_of(part, changes, told, each=each, measured_ns=whole), form, top, output)
+    emit_page(whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole), form, top, output)
 
 
 def _faster(text: str) -> tuple[str, float]:
@@ -105,9 +99,8 @@ def _faster(text: str) -> tuple[str, float]:
 
 def _rate(text: str) -> float:
     """A bandwidth in bytes per second."""
-    found = _RATE.fullmatch(text.strip())
-    rate = float(found["number"]) * _UNITS[found["unit"]] if found else 0.0
-    if not rate:
+    rate = parse_rate(text)
+    if rate is None:
         raise click.BadParameter(f"{text!r} is not a bandwidth, such as 50GB/s.", param_hint="--copies")
     return rate
 

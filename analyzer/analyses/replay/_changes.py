@@ -69,6 +69,12 @@ class Changes:
     copies_bytes_per_s: float | None = None
     profiler_ns: float = 0.0
 
+    def options(self, copies: str | None) -> list[str]:
+        """The changes as options of the command; `copies` is the bandwidth as it was given."""
+        found = [f"--faster {what}={factor:g}" for what, factor in self.faster]
+        found += [f"--without {what}" for what in self.without]
+        return [*found, *(["--graph"] if self.graph else []), *([] if copies is None else [f"--copies {copies}"])]
+
 
 class Changed(NamedTuple):
     """Values and lags of a network after a change; `amdahl_ns` is what it takes from what it changes, summed."""

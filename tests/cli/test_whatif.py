@@ -1,0 +1,70 @@
+"""`kanalyze whatif`: pages, JSON and mistakes."""
+
+import json
+
+import pytest
+
+import kanalyze
+from support.command import SAMPLES, run
+
+STREAMS = SAMPLES / "streams" / "nsys.sqlite"
+TRAIN = SAMPLES / "mlp_train" / "torch.json.gz"
+
+
+def test_the_json_has_the_names_that_programs_rely_on():
+    ran = run("whatif", STREAMS, "--faster", "*=2", "--format", "json")
+    found = json.loads(ran.text)
+    assert ran.status == 0
+    assert found["low_ns"] <= found["then_ns"] <= found["high_ns"] <= found["now_ns"]
+    assert found["amdahl_ns"] < found["now_ns"]
+    assert sum(one["then_ns"] for one in found["critical"]) == found["then_ns"]
+    assert found["changes"] == ["--faster *=2"]
+
+
+def test_python_gives_the_same():
+    with kanalyze.read(STREAMS) as report:
+        found = kanalyze.whatif(report, faster={"*": 2})
+        assert "CRITICAL" in found._repr_html_().upper()
+    told = json.loads(run("whatif", STREAMS, "--faster", "*=2", "--format", "json").text)
+    assert (found.now_ns, found.then_ns, found.amdahl_ns) == (told["now_ns"], told["then_ns"], told["amdahl_ns"])
+
+
+@pytest.mark.parametrize("given", [{"faster": {"*": 0}}, {"without": ["x"]}, {"copies": "fast"}, {"measured": "5"}])
+def test_python_refuses_what_is_no_change(given):
+    with kanalyze.read(STREAMS) as report, pytest.raises(ValueError, match=r"above 0|is of|such as"):
+        kanalyze.whatif(report, **given)
+
+
+def test_each_change_alone_by_gain():
+    ran = run("whatif", TRAIN, "--each", "--top", "99")
+    assert ran.status == 0
+    assert "--faster host=2" in ran.text
+    assert "--graph" in ran.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--faster", "gemm*"], "WHAT=FACTOR"),
+        (["--faster", "gemm*=0"], "WHAT=FACTOR"),
+        (["--faster", "=2"], "WHAT=FACTOR"),
+        (["--faster", "x=nan"], "WHAT=FACTOR"),
+        (["--copies", "50"], "bandwidth"),
+        (["--copies", "0GB/s"], "bandwidth"),
+        (["--measured", "5"], "time with a unit"),
+        (["--without", "everything"], "launch-gaps"),
+        (["--faster", "no_such_kernel=2"], "There are"),
+        (["--faster", "host:no_such_range=2"], "no range"),
+        (["--window", "nothing"], "nothing"),
+    ],
+)
+def test_mistakes(arguments, said):
+    ran = run("whatif", STREAMS, *arguments)
+    assert (ran.status, ran.text) == (2, "")
+    assert said in ran.error
+
+
+def test_a_window_of_iterations_is_told_per_iteration():
+    ran = run("whatif", TRAIN, "--window", "steady", "--faster", "host=2")
+    assert ran.status == 0
+    assert " a step" in ran.text or " per " in ran.text
