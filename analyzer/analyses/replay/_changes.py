@@ -5,7 +5,6 @@ What lies before the window is as it was recorded: only the part of a duration t
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,7 +20,9 @@ from kanalyze.analyses.launches._graph_candidates import graph_costs, repetition
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.replay._network import recorded_values
 from kanalyze.columns.lookup import beside, count_up_to, gathered
+from kanalyze.decoder.spelling import spelled
 from kanalyze.errors import UnknownNameError
+from kanalyze.outlets import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,9 +47,6 @@ _SMALL_BYTES: Final = 4096
 
 _HOST_EDGES: Final = ("thread", "handover", "tail")
 _LAUNCHES: Final = ("launch", "early launch")
-
-#: The part of a kernel's name before its arguments, without its return type.
-_PLAIN: Final = re.compile(r"^(?:void )?(?P<path>[^<(]*)")
 
 
 @dataclass(frozen=True)
@@ -165,17 +163,17 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
     names = work.get_column("name").filter(kernel).unique().drop_nulls().cast(pl.String)
     found = matching(names, pattern)
     if not found:
-        raise UnknownNameError.of("kernel", pattern, [HOST, COPIES, CALLS, *plain_names(names)])
+        known = [HOST, COPIES, CALLS, *families(names).unique().sort(), *plain_names(names)]
+        raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(short, known)))
     return kernel & work.get_column("name").cast(pl.String).is_in(found).fill_null(value=False)
 
 
 def matching(names: pl.Series, pattern: str) -> list[str]:
     """The names of kernels that `pattern` matches: whole, without arguments, without namespace, or by family."""
-    family = families(names)
     return [
         name
-        for name, of in zip(names, family, strict=True)
-        if of == pattern or any(fnmatchcase(form, pattern) for form in _forms(name))
+        for name, family in zip(names, families(names), strict=True)
+        if any(fnmatchcase(form, pattern) for form in (family, *_forms(name)))
     ]
 
 
@@ -185,9 +183,8 @@ def plain_names(names: Iterable[str]) -> list[str]:
 
 
 def _forms(name: str) -> tuple[str, str, str]:
-    found = _PLAIN.match(name)
-    path = found["path"].strip() if found else name
-    return name, path, path.rsplit("::", maxsplit=1)[-1] or name
+    said = spelled(name)
+    return name, said.function, said.word or name
 
 
 def _copies(report: Report) -> pl.Series:
