@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.critical._names import with_names
+from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import recorded
 from kanalyze.analyses.host._launching_call import launch_rows
 from kanalyze.analyses.iterations.iterations import iterations
@@ -28,8 +30,9 @@ _PLACE: Final = ("device", "stream", "process_id", "thread_id", "of")
 #: Tracks of what is no event of the report.
 LEDGER: Final = "ledger"
 ITERATIONS: Final = "iterations"
+CRITICAL: Final = "critical path"
 
-_KIND: Final = pl.Enum([*KINDS, LEDGER, ITERATIONS])
+_KIND: Final = pl.Enum([*KINDS, LEDGER, ITERATIONS, CRITICAL])
 
 _UNNAMED: Final = "(no name)"
 
@@ -37,7 +40,7 @@ _UNNAMED: Final = "(no name)"
 class Track(NamedTuple):
     """A track: where its slices ran, what they are, its lane among those of one place, and of several ranks its rank.
 
-    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, or the kind of events that are on neither.
+    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, ``critical path``, or the kind of events that are on neither.
     """
 
     process: int | None
@@ -78,8 +81,9 @@ class Slices(NamedTuple):
         tracks: The tracks; of those of one place the first lane comes first.
         slices: By track, start and, of equal ones, the latest end: track (index), start, end, name, kind, event_id,
             launch (row of the call that launched it), `open` (whether it was never closed, so that it ends
-            where the recording does). Slices of the ledger and of iterations have no event_id; a slice of the ledger is
-            named for its bucket, and has those of its culprits inside.
+            where the recording does). Slices of the ledger, of iterations and of the critical path have no event_id; a
+            slice of the ledger is named for its bucket, and has those of its culprits inside; one of the path for its
+            cause, and has what it is of inside.
         counters: Quantities over time.
     """
 
@@ -98,7 +102,7 @@ def slices(report: Report) -> Slices:
     require(report, "slices", *KINDS)
     parts = [*(_events(report, kind) for kind in report.kinds), _iterations(report)]
     if {*DEVICE_KINDS}.intersection(report.kinds):
-        parts.append(_ledger(report))
+        parts += [_ledger(report), _critical(report)]
     events = pl.concat(parts)
     order = ("place", "start", "end")
     first = ("device", pl.col("of") != LEDGER, *_PLACE)
@@ -178,6 +182,19 @@ def _ledger(report: Report) -> pl.DataFrame:
     culprits = pieces.drop_nulls("culprit").select("device", "start", "end", name=pl.col("culprit").cast(pl.String))
     buckets = runs.select("device", "start", "end", name=pl.col("bucket").cast(pl.String))
     return _beside(pl.concat([buckets, culprits]), LEDGER)
+
+
+def _critical(report: Report) -> pl.DataFrame:
+    """The critical path: a slice for each time of one cause, and in it what it is of."""
+    pieces = with_names(report, path(report))
+    same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("process_id", "cause")]
+    goes_on = pl.all_horizontal(*same) & (pl.int_range(pl.len()) > 0)
+    runs = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True).agg(
+        pl.col("process_id", "cause", "start").first(), pl.col("end").last()
+    )
+    named = pieces.drop_nulls("name").select("process_id", "start", "end", "name")
+    causes = runs.select("process_id", "start", "end", name=pl.col("cause").cast(pl.String))
+    return _beside(pl.concat([causes, named]), CRITICAL)
 
 
 def _iterations(report: Report) -> pl.DataFrame:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import units
+from kanalyze.analyses.critical._names import with_names
+from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import device_operations, recorded
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._call_kinds import call_names
@@ -148,9 +150,10 @@ def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
 
 
 def _tracks(report: Report) -> Iterator[tuple[Track, pl.DataFrame]]:
-    """The tracks in order: iterations, then of each device the ledger and its streams, then the host threads."""
+    """The tracks: iterations, the critical path, of each device the ledger and its streams, then the host threads."""
     several = report.processes.get_column("process_id").n_unique() > 1
     yield Track("Iterations", "iterations", "iteration"), _iterations(report)
+    yield Track("Critical path", "critical path", "path"), _critical(report)
     pieces, work = ledger_pieces(report), _operations(report)
     for device in windows(report).get_column("device"):
         group = f"GPU {device}"
@@ -178,6 +181,25 @@ def _iterations(report: Report) -> pl.DataFrame:
     tone = pl.when(pl.col("kind") == "steady").then(pl.lit("iteration")).otherwise(pl.lit("odd"))
     end = pl.col("start_ns") + pl.col("dur_ns")
     return _only(found.select(start="start_ns", end=end, name=named, tone=tone, note="kind"))
+
+
+#: What pieces of the critical path are coloured by, by cause; others by the bucket of that name.
+_PATH_TONES: Final = {
+    "transfer": "communication",
+    "stream order": "queued",
+    "graph order": "queued",
+    "event wait": "queued",
+    "launch latency": "launch",
+    "return of a wait": "sync",
+    "call": "api",
+}
+
+
+def _critical(report: Report) -> pl.DataFrame:
+    """The pieces of the critical path, each named for what it is of; the note is its cause."""
+    pieces = with_names(report, path(report))
+    tone = pl.col("cause").cast(pl.String).replace(_PATH_TONES)
+    return _only(pieces.select("start", "end", "name", tone=tone, note="cause"))
 
 
 def _ledger(pieces: pl.DataFrame) -> pl.DataFrame:

@@ -4,7 +4,7 @@
 
 const timeline = (() => {
   const AXIS = 24, HEADER = 20, GAP = 3, MOST_LANES = 6;
-  const HEIGHTS = { ledger: 34, stream: 22, iteration: 18, counter: 30 };
+  const HEIGHTS = { ledger: 34, stream: 22, iteration: 18, path: 18, counter: 30 };
   const ROW = 15;
   const LEAST_NS = 20;
   const MOST_TABLES = 24;
@@ -134,7 +134,7 @@ const timeline = (() => {
       for (const [group, own] of groups) {
         rows.push({ kind: "group", label: group, group, tracks: own });
         rows.push(...own);
-        const host = !own.some((track) => ["ledger", "stream", "iteration", "counter"].includes(track.kind));
+        const host = !own.some((track) => ["ledger", "stream", "iteration", "path", "counter"].includes(track.kind));
         if (own.every((track) => track.kind === "overhead") || (several && host)) this.folded.add(group);
       }
       return rows;
@@ -544,7 +544,7 @@ const timeline = (() => {
       if (data.events[at] > 1)
         facts.push(["stands for", `${whole(data.events[at])} events of ${duration(data.covered.get(at))} together; the longest has this name`]);
       if (track.kind === "ledger") facts.push(["bucket", tone]);
-      if (data.note[at]) facts.push([track.kind === "ledger" ? "in range" : "what", head.texts[data.note[at]]]);
+      if (data.note[at]) facts.push([{ ledger: "in range", path: "cause" }[track.kind] || "what", head.texts[data.note[at]]]);
       if (data.launch[at]) {
         const call = data.launch[at] - 1, after = data.start[at] - data.end[call];
         const alone = data.events[at] === 1 && data.events[call] === 1;
@@ -913,7 +913,7 @@ const timeline = (() => {
     // Folds all groups of host threads, or unfolds all groups where any is folded.
     foldAll() {
       const { rows } = this;
-      const host = rows.filter((row) => row.kind === "group" && !row.tracks.some(({ kind }) => ["ledger", "stream", "iteration"].includes(kind)));
+      const host = rows.filter((row) => row.kind === "group" && !row.tracks.some(({ kind }) => ["ledger", "stream", "iteration", "path"].includes(kind)));
       this.folded = new Set(this.folded.size ? [] : host.map((row) => row.group));
       this.status.textContent = this.folded.size ? "Threads are folded." : "All is unfolded.";
       this.fit();

@@ -60,7 +60,7 @@ def test_a_part_has_what_overlaps_it_and_may_be_empty():
     assert found["event_id"].count() == part.events.height < report.events.height
     assert (found["end"] >= window.start_ns).all()
     nothing = slices(report.narrow(window="0ns..1ns")).slices
-    assert {*nothing["kind"].unique()} == {"ledger"}
+    assert {*nothing["kind"].unique()} == {"ledger", "critical path"}
 
 
 def test_the_ledger_is_a_track_of_its_own(report):

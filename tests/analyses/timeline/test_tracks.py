@@ -81,9 +81,14 @@ def test_tracks_in_order_with_launches():
     ]
     found = timeline(report(events), 1000)
     assert [track.label for track in found.tracks if track.kind != "iteration"] == [
-        "ledger", "stream 7", "stream 8", "ranges", "CUDA calls",
+        "critical path", "ledger", "stream 7", "stream 8", "ranges", "CUDA calls",
     ]  # fmt: skip
     own = tracks_of(found)
+    path = own["critical path"]
+    assert path.select("start", "end", "name", "tone", "note").rows() == [
+        (3, 9, "copying", "unknown", "unknown"),
+        (9, 15, "copying", "kernel", "kernel"),
+    ]
     assert own["ranges"].select("name", "lane").rows() == [("step", 0), ("inner", 1)]
     launched = own["stream 7"].row(0, named=True)
     assert found.events.row(launched["launch"], named=True)["name"] == "cudaLaunchKernel"
@@ -115,7 +120,7 @@ def test_the_last_instant_of_a_report_is_shown_and_that_at_the_end_of_a_window_i
 def test_tracks_beyond_the_room_are_counted(monkeypatch):
     monkeypatch.setattr(_tracks, "MOST_TRACKS", 2)
     found = timeline(report([kernel(0, 10), nvtx("one", 0, 5), nvtx("other", 0, 5, thread=9)]), 1000)
-    assert (len(found.tracks), found.tracks_left_out) == (2, 2)
+    assert (len(found.tracks), found.tracks_left_out) == (2, 3)
 
 
 @pytest.mark.parametrize("most", [200, 2000])
