@@ -8,9 +8,9 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.host._range_lines import on_line, range_lines
 from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
+from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.cut import overlaid
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -38,34 +38,32 @@ def with_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     of_host = pieces.filter(pl.col("cause") == "host")
     others = pieces.filter(pl.col("cause") != "host")
     in_call = others.get_column("cause").is_in(_IN_CALLS)
-    calls = report.kind("api").select(shown(pl.col("name"))).to_series()
-    names = gathered(operations(report).get_column("name").cast(pl.String), others.get_column("row"))
-    of_call = gathered(calls, others.get_column("call"))
+    names = gathered(operations(report).get_column("name"), others.get_column("row"))
+    of_call = shown_calls(report, gathered(report.kind("api").get_column("name"), others.get_column("call")))
     others = others.with_columns(names.zip_with(~in_call & names.is_not_null(), of_call).alias("name"))
     return pl.concat([others, _host_names(report, of_host)]).sort("start")
 
 
 def by_range(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Adds `name`, the innermost NVTX range in which a piece was asked for; pieces of the host are cut by it."""
-    names = range_names(report).cast(pl.String)
-    return _around(pieces, range_lines(report), names)
+    return _around(pieces, range_lines(report), range_names(report))
 
 
 def by_operator(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Adds `name`, the innermost operator in which a piece was asked for; pieces of the host are cut by it."""
     events = report.kind("op")
     table = events.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
-    return _around(pieces, _lines(table, pieces), events.get_column("name").cast(pl.String))
+    return _around(pieces, _lines(table, pieces), events.get_column("name"))
 
 
 def _host_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Cuts pieces of the host by the innermost event of their thread, and adds its name."""
     table = pl.concat([named_events(report), program_functions(report)])
-    cut = _around(pieces, _lines(table, pieces), table.get_column("name").cast(pl.String))
+    cut = _around(pieces, _lines(table, pieces), table.get_column("name"))
     alone = cut.filter(pl.col("name").is_null())
     found = [cut.filter(pl.col("name").is_not_null())]
     for key, part in alone.partition_by(THREAD, as_dict=True).items():
-        found.append(part.with_columns(neighbours(report, (key[0], key[1]), part).cast(pl.String).alias("name")))
+        found.append(part.with_columns(neighbours(report, (key[0], key[1]), part).alias("name")))
     return pl.concat(found)
 
 
@@ -85,11 +83,11 @@ def _lines(table: pl.DataFrame, pieces: pl.DataFrame) -> Lines:
 
 def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:
     """Adds to each piece the name of what `lines` have at it: of the host, cut by that; else where it was asked for."""
-    found = [pieces.clear().with_columns(name=pl.lit(None, dtype=pl.String))]
+    found = [pieces.clear().with_columns(name=pl.lit(None, dtype=pl.Categorical))]
     for key, part in pieces.partition_by(THREAD, as_dict=True).items():
         line = lines.get((key[0], key[1]))
         if line is None:
-            found.append(part.with_columns(name=pl.lit(None, dtype=pl.String)))
+            found.append(part.with_columns(name=pl.lit(None, dtype=pl.Categorical)))
             continue
         running = pl.col("cause").is_in(ON_HOST)
         cut = overlaid(part.filter(running).sort("start"), line.rename({"row": "around"}), "around")

@@ -201,27 +201,32 @@ def _sums(report: Report, pieces: pl.DataFrame, *keys: str) -> pl.DataFrame:
     sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(_RUNNING).sum())
     each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
     told = sums.with_columns(share=pl.col("ns") / total, each_ns=each)
-    return told.sort("ns", *keys, descending=[True, *[False] * len(keys)])
+    texts = [pl.col(key).cast(pl.String) if sums.schema[key] == pl.Categorical else pl.col(key) for key in keys]
+    return told.sort("ns", *texts, descending=[True, *[False] * len(keys)])
 
 
 def _by_cause(report: Report) -> pl.DataFrame:
     pieces = with_names(report, path(report))
     sums = _sums(report, path(report), "cause")
-    most = pieces.group_by("cause", "name").agg(mostly_ns=_NS.sum()).sort("mostly_ns", "name", descending=[True, False])
+    most = (
+        pieces.group_by("cause", "name")
+        .agg(mostly_ns=_NS.sum())
+        .sort("mostly_ns", pl.col("name").cast(pl.String), descending=[True, False])
+    )
     most = most.unique("cause", keep="first").rename({"name": "mostly"})
     return TABLE.select(sums.join(most, on="cause", maintain_order="left"))
 
 
 def _by_kernel(report: Report) -> pl.DataFrame:
-    work = exclusive_operations(report).select(pl.col("name").cast(pl.String), ns=pl.col("end") - pl.col("start"))
+    work = exclusive_operations(report).select("name", ns=pl.col("end") - pl.col("start"))
     every = work.group_by("name").agg(total_ns=pl.col("ns").sum(), count=pl.len().cast(pl.Int64))
     running = path(report).filter(_RUNNING)
-    names = taken(operations(report), "name", running.get_column("row")).cast(pl.String).alias("name")
+    names = taken(operations(report), "name", running.get_column("row")).alias("name")
     found = _sums(report, running.with_columns(names), "name").drop("share")
     told = every.join(found, on="name", how="left", nulls_equal=True)
     window = max(int(path(report).select(_NS.sum()).item()), 1)
     told = told.with_columns(pl.col("ns", "pieces").fill_null(0)).with_columns(share=pl.col("ns") / window)
-    return BY_KERNEL.select(told.sort("ns", "total_ns", "name", descending=[True, True, False]))
+    return BY_KERNEL.select(told.sort("ns", "total_ns", pl.col("name").cast(pl.String), descending=[True, True, False]))
 
 
 def _by_operator(report: Report) -> pl.DataFrame:

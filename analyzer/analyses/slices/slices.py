@@ -40,7 +40,7 @@ _UNNAMED: Final = "(no name)"
 class Track(NamedTuple):
     """A track: where its slices ran, what they are, its lane among those of one place, and of several ranks its rank.
 
-    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, ``critical path``, or the kind of events that are on neither.
+    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, ``critical path``, or the kind of events that are on none.
     """
 
     process: int | None
@@ -192,7 +192,7 @@ def _critical(report: Report) -> pl.DataFrame:
     runs = pieces.group_by((~goes_on).cum_sum().alias("run"), maintain_order=True).agg(
         pl.col("process_id", "cause", "start").first(), pl.col("end").last()
     )
-    named = pieces.drop_nulls("name").select("process_id", "start", "end", "name")
+    named = pieces.drop_nulls("name").select("process_id", "start", "end", pl.col("name").cast(pl.String))
     causes = runs.select("process_id", "start", "end", name=pl.col("cause").cast(pl.String))
     return _beside(pl.concat([causes, named]), CRITICAL)
 
