@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.critical.critical_path import TABLE as CRITICAL_PATH
+from kanalyze.analyses.critical.critical_path import critical_path
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.findings.findings import TABLE as FINDINGS
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import TABLE as HEALTH
@@ -31,6 +33,7 @@ from kanalyze.analyses.naming._host_names import told_briefly
 from kanalyze.analyses.operators.ops import TABLE as OPS
 from kanalyze.analyses.operators.ops import ops
 from kanalyze.analyses.page._headline import page_answer, process_count, windows_of
+from kanalyze.analyses.page._path_answer import path_answer
 from kanalyze.analyses.page._reading_plan import forget_iterations, read_first, reads_of
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.analyses.shared.workers import many_events, side_by_side
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 
 #: What the page is computed from, whatever it is of.
 READS: Final = reads_of(
-    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS, OPS), "devices", "processes"
+    (LEDGER, CULPRITS, HEALTH, ITERATIONS, PHASES, FINDINGS, HOT_KERNELS, OPS, CRITICAL_PATH), "devices", "processes"
 )
 
 #: What the GPU does in an iteration, or waits for, by bucket.
@@ -81,6 +84,9 @@ _COUNTS: Final = {"host-computes": 0.2, "low-utilisation": 0.2, "shared-gpu": 5.
 #: From so many devices on the page is of one of them.
 _SEVERAL: Final = 2
 
+#: The critical path of a step is told in reports of so many operations and calls; others would take a third longer.
+_MOST_ON_PATH: Final = 1 << 19
+
 #: One-time costs are told in the answer from this share of the recording on.
 _START_UP: Final = 0.1
 
@@ -100,7 +106,8 @@ class Overview:
         windows: The devices and their windows.
         device: The GPU that ledger, findings and kernels are of; None without one.
         process_count: Processes with device operations.
-        tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), ops, phases and health, where known.
+        tables: ledger, spread, culprits, hot_kernels, parts (of an iteration), critical_path, ops, phases and health,
+            where known.
         findings: The findings on that part without one-time costs, those with a cause first, the costliest first.
         cannot_tell: Reason by table, for missing tables.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
@@ -196,6 +203,8 @@ def _makers(report: Report, of_device: Report, steady: SteadyPart | None) -> dic
         makers["parts"] = lambda: parts_of_step(report, steady)
         makers["phases"] = lambda: phases(report)
         makers["spread"] = lambda: spread_of(report, steady)
+        if device_operations(report).height + report.kind("api").height <= _MOST_ON_PATH:
+            makers["critical_path"] = lambda: critical_path(report, window=steady.window)
     if "op" in report.kinds:
         makers["ops"] = lambda: ops(of_device)
     return makers
@@ -220,7 +229,8 @@ def _made(
 
 def _answer(steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
     """The answer in sentences: how long, what the GPU does in it, what is worth most, and what start-up took."""
-    sentences = [_length(steady), _shares(steady, tables), _first(steady, findings), _start_up(tables)]
+    path = path_answer(steady.each, tables)
+    sentences = [_length(steady), _shares(steady, tables), path, _first(steady, findings), _start_up(tables)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 

@@ -40,7 +40,7 @@ _UNNAMED: Final = "(no name)"
 class Track(NamedTuple):
     """A track: where its slices ran, what they are, its lane among those of one place, and of several ranks its rank.
 
-    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, ``critical path``, or the kind of events that are on none.
+    `of` is ``thread``, ``stream``, ``ledger``, ``iterations``, ``critical path``, or the kind of other events.
     """
 
     process: int | None

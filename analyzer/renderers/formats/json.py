@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 _PATHS: Final = ("path", "read_from", "capture")
 
 #: Rows of the first page's tables, its findings, and the length of a text in it.
-_OVERVIEW: Final = {"ledger": 30, "spread": 13, "hot_kernels": 6, "parts": 6, "ops": 6, "phases": 12, "culprits": 8}
+_OVERVIEW: Final = {
+    "ledger": 30,
+    "critical_path": 6,
+    "spread": 13,
+    "hot_kernels": 6,
+    "parts": 6,
+    "ops": 6,
+    "phases": 12,
+    "culprits": 8,
+}
 _FINDINGS: Final = 6
 _LONGEST: Final = 120
 
