@@ -110,7 +110,7 @@ def test_traces_are_files_and_say_what_is_in_them(tmp_path):
     for form in ("perfetto", "speedscope"):
         ran = run("export", graphs, "--to", form, "-o", tmp_path / form)
         assert (ran.status, ran.text) == (0, "")
-        assert f"680 events on 12 tracks, in {tmp_path / form}." in ran.error
+        assert f"680 events on 13 tracks, in {tmp_path / form}." in ran.error
         assert (tmp_path / form).stat().st_size > 10_000
     ran = run("export", REPORTS / "add_um.sqlite", "--to", "speedscope", "-o", tmp_path / "um")
     assert "1 of them for what overlaps" in ran.error

@@ -45,7 +45,7 @@ _CELL_BYTES: Final = 1_500_000
 _CELL_HIGH: Final = 640
 
 #: Kinds of tracks that hold no events of the report.
-_MADE: Final = ("ledger", "iteration")
+_MADE: Final = ("ledger", "iteration", "path")
 
 #: Width of kernel names in sentences, in characters.
 _NAME: Final = 90

@@ -77,7 +77,7 @@ def _rows(found: Timeline) -> list[tuple[str, pl.DataFrame]]:
     for (number, lane), events in sorted(parts.items(), key=lambda one: one[0]):
         track = found.tracks[int(number)]
         if lane < _LANES:
-            label = track.label if track.kind == "iteration" else f"{track.group}, {track.label}"
+            label = track.label if track.kind in ("iteration", "path") else f"{track.group}, {track.label}"
             rows.append((label if lane == 0 else "", events))
     return rows
 
