@@ -215,14 +215,18 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     last = edges.get_column("target").max()
     ends = pl.col("target") == last
     told = pl.col("kind").is_in(["window"] if exact else ["tail", "cut"])
-    rank = pl.when(ends & told.any().over("target") & ~told).then(pl.lit(LATEST)).otherwise("slack")
-    edges = edges.with_columns(binds=rank.arg_min().over("target") == pl.int_range(pl.len()).over("target"))
+    some = edges.select((ends & told).any()).item()
+    rank = pl.when(ends & ~told & some).then(pl.lit(LATEST)).otherwise("slack").alias("rank")
+    order = edges.select("target", rank).with_row_index("edge").sort("target", "rank", "edge")
+    first = order.filter(pl.col("target") != pl.col("target").shift(1, fill_value=0)).get_column("edge")
+    edges = edges.with_columns(binds=pl.int_range(pl.len(), dtype=pl.UInt32).is_in(first.implode()))
     usual = edges.group_by("kind").agg(
         usual=pl.col("slack").filter("binds").median(),
         most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),
         least=pl.col("slack").filter(pl.col("slack") >= 0).min(),
     )
-    others = edges.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min())
+    waits = edges.filter(pl.col("kind") == "return")
+    others = waits.group_by("target").agg(back=pl.col("slack").min())
     edges = edges.join(usual, on="kind", how="left", maintain_order="left")
     edges = edges.join(others, on="target", how="left", maintain_order="left")
     fixed = pl.when(pl.col("kind") == "own").then("back").when(pl.col("kind") == "window").then(0)

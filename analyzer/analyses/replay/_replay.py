@@ -56,10 +56,11 @@ class Replayed(NamedTuple):
 def planned(network: Network) -> Plan:
     """The plan of a network."""
     edges = network.edges.select("target", "source").with_row_index("edge")
-    edges = edges.with_columns(rank=pl.int_range(pl.len()).over("target").cast(pl.Int64))
+    begins = pl.when(pl.col("target") != pl.col("target").shift(1, fill_value=0)).then("edge").forward_fill()
+    edges = edges.with_columns(rank=pl.col("edge") - begins)
     first = pl.col("rank") == 0
     second = pl.col("rank") == 1
-    opens = edges.with_columns(alone=(pl.len().over("target") == 1), opens=~second)
+    opens = edges.with_columns(opens=~second)
     number = opens.get_column("opens").cast(pl.UInt32).cum_sum().alias("step")  # step 0 is the origin
     opens = opens.with_columns(number)
     last = opens.group_by("target", maintain_order=True).agg(pl.col("step").last())
