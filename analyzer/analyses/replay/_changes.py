@@ -462,5 +462,6 @@ def together(*changes: Changes) -> Changes:
             without=found.without + one.without,
             graph=found.graph or one.graph,
             copies_bytes_per_s=one.copies_bytes_per_s or found.copies_bytes_per_s,
+            profiler_ns=found.profiler_ns + one.profiler_ns,
         )
     return found
