@@ -58,7 +58,7 @@ def path(report: Report) -> pl.DataFrame:
         return pl.DataFrame(schema=PATH)
     low, high = sides
     through = nodes(report)
-    first = _last_thing(report, high)
+    first = first_node(report, high)
     if first == NOWHERE:
         return pl.DataFrame(schema=PATH)
     pieces = _described(report, through, walk(through, first, low, high))
@@ -68,7 +68,7 @@ def path(report: Report) -> pl.DataFrame:
     return pieces
 
 
-def _last_thing(report: Report, high: int) -> int:
+def first_node(report: Report, high: int) -> int:
     """The node at which the walk from `high` begins.
 
     The operation that runs then, of several the first one; else the first to start later, or of what ended before the

@@ -8,11 +8,12 @@ import polars as pl
 
 from kanalyze.analyses.critical._names import ON_HOST, by_operator, by_range, with_names
 from kanalyze.analyses.critical._path import path
+from kanalyze.analyses.critical._slack import slack
 from kanalyze.analyses.critical._walk import CAUSES
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, operations
 from kanalyze.analyses.shared.requirements import require
 from kanalyze.analyses.streams._waited_for import streams
-from kanalyze.columns.lookup import taken
+from kanalyze.columns.lookup import gathered, taken
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.schema import Column, Table
@@ -91,6 +92,14 @@ BY_KERNEL: Final = Table(
         *_SUMS,
         Column("total_ns", pl.Int64, "Its time in the window, on the path or not: plain sum."),
         Column("count", pl.Int64, "Number of launches in the window."),
+        Column(
+            "slack_ns",
+            pl.Int64,
+            "How much longer one of its launches may take, all else as it was, before the window's end moves: the "
+            "least of them, 0 on the path; null where none ends in the window, and of millions of launches.",
+            nullable=True,
+        ),
+        Column("median_slack_ns", pl.Float64, "The median of its launches.", nullable=True),
     ),
     when="--by kernel",
     reads=_READS,
@@ -218,8 +227,19 @@ def _by_cause(report: Report) -> pl.DataFrame:
 
 
 def _by_kernel(report: Report) -> pl.DataFrame:
-    work = exclusive_operations(report).select("name", ns=pl.col("end") - pl.col("start"))
-    every = work.group_by("name").agg(total_ns=pl.col("ns").sum(), count=pl.len().cast(pl.Int64))
+    work = exclusive_operations(report).select("row", "name", ns=pl.col("end") - pl.col("start"))
+    room, unknown = slack(report), pl.Series([None], dtype=pl.Int64).new_from_index(0, work.height)
+    free = unknown if room is None else gathered(room, work.get_column("row"))
+    every = (
+        work.with_columns(free.alias("free"))
+        .group_by("name")
+        .agg(
+            total_ns=pl.col("ns").sum(),
+            count=pl.len().cast(pl.Int64),
+            slack_ns=pl.col("free").min(),
+            median_slack_ns=pl.col("free").median(),
+        )
+    )
     running = path(report).filter(_RUNNING)
     names = taken(operations(report), "name", running.get_column("row")).alias("name")
     found = _sums(report, running.with_columns(names), "name").drop("share")

@@ -1,0 +1,154 @@
+"""Slack: how much longer one operation may take, all others as long as they did, before the window's end moves.
+
+Definition: docs/whatif.md, "Slack". An edge that released what it leads to keeps its lag; any other one keeps its own
+or the median lag of its kind where that kind releases, whichever is less, and the rest is its room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from kanalyze.analyses.critical._path import first_node, span
+from kanalyze.analyses.dependencies._graph import BEFORE, dependencies, release
+from kanalyze.analyses.shared.cached import once_per_report
+from kanalyze.columns.lookup import gathered
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from kanalyze.report import Report
+
+    Ints = npt.NDArray[np.int64]
+
+#: With more operations and calls in the window slack is not computed: it goes from one to the next.
+MOST: Final = 1 << 22
+
+
+class Edges(NamedTuple):
+    """Edges between the nodes of a walk (operations, then ends of calls, then their begins), by what they lead to.
+
+    Attributes:
+        source: What has to be over before.
+        target: What it leads to.
+        room: How much later the source may end before the target is late (ns).
+    """
+
+    source: Ints
+    target: Ints
+    room: Ints
+
+
+class _Nodes(NamedTuple):
+    """When each node begins and ends, and its place among those that begin at one instant."""
+
+    begins: Ints
+    ends: Ints
+    ranks: npt.NDArray[np.int8]
+
+
+def edges(report: Report) -> Edges:
+    """The edges of a report; those from what had not ended when the other began are left out."""
+    graph = dependencies(report)
+    operations, calls = graph.operations.height, graph.calls.height
+    found = [*_to_operations(report), *_between_calls(report, operations, calls)]
+    parts = (part.select(pl.col(name).cast(pl.Int64) for name in _EDGE) for part in found)
+    table = pl.concat([pl.DataFrame(schema=_EDGE), *parts])
+    return Edges(*(table.get_column(name).to_numpy() for name in _EDGE))
+
+
+_EDGE: Final = dict.fromkeys(("source", "target", "room"), pl.Int64)
+
+
+def _to_operations(report: Report) -> list[pl.DataFrame]:
+    graph = dependencies(report)
+    work, calls = graph.operations, graph.calls
+    kinds = ("call", *BEFORE)
+    released = pl.DataFrame([release(graph, name) for name in kinds])
+    line = released.select(pl.col(name).alias(f"{name}_at") for name in kinds).with_columns(
+        work.get_column("start"), latest=pl.max_horizontal(f"{name}_at" for name in kinds)
+    )
+    line = line.with_row_index("target").hstack(work.select(kinds))
+    ended = gathered(calls.get_column("end"), work.get_column("call"))
+    began = line.get_column("call_at") < ended
+    places = pl.col("call").cast(pl.Int64) + pl.lit(work.height) + pl.when(began).then(calls.height).otherwise(0)
+    line = line.with_columns(places.alias("call"))
+    found = []
+    for name in kinds:
+        gap = pl.col("start") - pl.col(f"{name}_at")
+        binding = pl.col(f"{name}_at") == pl.col("latest")
+        usual = line.select(gap.filter(binding).median()).item()
+        room = pl.when(binding).then(0).otherwise(gap - pl.min_horizontal(gap, pl.lit(int(usual or 0))))
+        part = line.filter(pl.col(name).is_not_null())
+        if name != "call":  # its end did not release what began before
+            over = gathered(work.get_column("end"), part.get_column(name).cast(pl.UInt32)) <= part.get_column("start")
+            part = part.filter(over)
+        found.append(part.select(source=name, target="target", room=room))
+    return found
+
+
+def _between_calls(report: Report, operations: int, count: int) -> list[pl.DataFrame]:
+    graph = dependencies(report)
+    line = graph.calls.with_row_index("row")
+    end, begin = pl.col("row").cast(pl.Int64) + operations, pl.col("row").cast(pl.Int64) + operations + count
+    over = gathered(graph.operations.get_column("end"), line.get_column("waited_for"))
+    waits = pl.col("waited_for").is_not_null()
+    own = pl.when(waits).then(pl.col("over") - pl.col("start")).otherwise(0)
+    line = line.with_columns(over=over)
+    return [
+        line.select(source=begin, target=end, room=own),
+        line.filter(waits).select(source="waited_for", target=end, room=pl.lit(0)),
+        line.filter(pl.col("process_before").is_not_null()).select(
+            source=pl.col("process_before").cast(pl.Int64) + operations, target=begin, room=pl.lit(0)
+        ),
+    ]
+
+
+@once_per_report
+def slack(report: Report) -> pl.Series | None:
+    """How much longer each operation may take before the window's end moves (ns); None of too large a window.
+
+    Null for operations that do not end in the window.
+    """
+    sides, graph = span(report), dependencies(report)
+    if sides is None:
+        return pl.Series("slack", [], dtype=pl.Int64)
+    low, high = sides
+    call_start, call_end = _of(graph.calls, "start"), _of(graph.calls, "end")
+    ends = np.concatenate([_of(graph.operations, "end"), call_end, call_start])
+    begins = np.concatenate([_of(graph.operations, "start"), call_end, call_start])
+    ranks = np.repeat(np.array([2, 0, 1], dtype=np.int8), [graph.operations.height, len(call_end), len(call_end)])
+    first = first_node(report, high)
+    last = max(high, int(begins[first]))  # what begins next ends the path
+    inside = (ends > low) & (begins <= last)
+    if int(inside.sum()) > MOST:
+        return None
+    free = np.maximum(last - ends, 0)
+    free[first] = 0
+    found = _latest(edges(report), _Nodes(begins, ends, ranks), inside, free)
+    work = graph.operations.height
+    told = pl.Series("slack", found[:work])
+    return told.set(pl.Series(~inside[:work] | (ends[:work] > high)), None)
+
+
+def _of(frame: pl.DataFrame, column: str) -> Ints:
+    return frame.get_column(column).to_numpy()
+
+
+def _latest(known: Edges, nodes: _Nodes, inside: npt.NDArray[np.bool_], free: Ints) -> Ints:
+    """By how much each node may be late: the least of `free` and, of all that follows, that and the room of the edge.
+
+    Nodes are taken from the last to the first: what begins later is known before what it waited for. Of one instant
+    operations begin after calls, and calls begin after others end.
+    """
+    begins, ends, ranks = nodes
+    near = inside[known.source] & inside[known.target]
+    source, target, room = (column[near] for column in known)
+    order = np.lexsort((target, ends[target], ranks[target], begins[target]))[::-1]
+    late = free.tolist()
+    for one, other, more in zip(source[order].tolist(), target[order].tolist(), room[order].tolist(), strict=True):
+        least = late[other] + more
+        late[one] = min(late[one], least)
+    return np.array(late, dtype=np.int64)
