@@ -47,6 +47,7 @@ _SMALL_BYTES: Final = 4096
 
 _HOST_EDGES: Final = ("thread", "handover", "tail")
 _LAUNCHES: Final = ("launch", "early launch")
+_OF_DURATIONS: Final = ("cut", "transfer")
 
 
 @dataclass(frozen=True)
@@ -127,18 +128,25 @@ def _shorter(network: Network, state: Changed, chosen: pl.Series, share: float) 
 
 
 def _with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:
-    """Operations of other durations; what still ran when the window ended counts in proportion."""
-    work, edges = network.graph.operations, network.edges
+    """Operations of other durations; transfers of collectives and what ran when the window ended go with them."""
+    edges = network.edges
     saved = int((state.values.durations - durations).sum())
     lags = state.lags
-    if (edges.get_column("kind") == "cut").any():
-        before = work.get_column("end") - work.get_column("start")
+    if edges.get_column("kind").is_in(_OF_DURATIONS).any():
+        before = state.values.durations
         left = pl.DataFrame([durations.alias("new"), before.alias("old")])
         ratio = left.select(pl.when(pl.col("old") > 0).then(pl.col("new") / pl.col("old")).otherwise(1.0)).to_series()
-        known = edges.with_columns(state.lags.alias("lag"), gathered(ratio, edges.get_column("place")).alias("ratio"))
-        scaled = (pl.col("slack") * pl.col("ratio")).floor().cast(pl.Int64)
-        lags = known.select(pl.when(pl.col("kind") == "cut").then(scaled).otherwise("lag")).to_series()
+        known = edges.with_columns(
+            state.lags.alias("lag"), gathered(ratio, _place(edges, _OF_DURATIONS)).alias("ratio")
+        )
+        scaled = (pl.col("lag") * pl.col("ratio")).floor().cast(pl.Int64)
+        lags = known.select(pl.when(pl.col("kind").is_in(_OF_DURATIONS)).then(scaled).otherwise("lag")).to_series()
     return Changed(state.values._replace(durations=durations), lags, state.amdahl_ns + saved)
+
+
+def _place(edges: pl.DataFrame, kinds: tuple[str, ...]) -> pl.Series:
+    """The place that edges of these kinds name; null for others, which name something else."""
+    return edges.select(pl.when(pl.col("kind").is_in(kinds)).then("place")).to_series()
 
 
 def _less(values: pl.Series, inside: pl.Series, share: float) -> pl.Series:
@@ -230,7 +238,7 @@ def _host_faster(report: Report, network: Network, state: Changed, what: str, sh
     at = network.nodes.get_column("at")
     until = gathered(at, edges.get_column("target")).alias("end")
     since = (until - edges.get_column("slack")).alias("start")
-    process = gathered(calls.get_column("process_id"), edges.get_column("place")).alias("process_id")
+    process = gathered(calls.get_column("process_id"), _place(edges, _HOST_EDGES)).alias("process_id")
     host = pl.DataFrame(
         [edges.get_column("kind"), process, since, until, edges.get_column("slack"), state.lags.alias("lag")]
     )
@@ -273,7 +281,7 @@ def _without_profiler(report: Report, network: Network, state: Changed, cost_ns:
     )
     at = network.nodes.get_column("at")
     until = gathered(at, edges.get_column("target")).alias("end")
-    process = gathered(calls.get_column("process_id"), edges.get_column("place")).alias("process_id")
+    process = gathered(calls.get_column("process_id"), _place(edges, _HOST_EDGES)).alias("process_id")
     host = pl.DataFrame(
         [
             edges.get_column("kind"),

@@ -1,8 +1,8 @@
 """The recording as a network of times: each is the latest of some earlier times plus lags.
 
-Nodes are starts of operations, begins of calls that follow no call of their own thread alone, ends of blocking calls,
-and the end of the window. What a lag is relative to is a point: the start or end of an operation, or the begin or end
-of a call, which lies a known time (its value) after a node.
+Nodes are starts of operations, ends of collectives that end with other ranks, begins of calls that follow no call of
+their own thread alone, ends of blocking calls, and the end of the window. What a lag is relative to is a point: the
+start or end of an operation, or the begin or end of a call, which lies a known time (its value) after a node.
 
 Of the edges that lead to a node the one with the least slack binds, and keeps its lag. Any other keeps the lesser of
 its slack and of the median lag of its kind where that kind binds: what a launch, a stream or an event takes when
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.communication._partners import last_arrivals
 from kanalyze.analyses.dependencies._graph import dependencies
 from kanalyze.analyses.replay._host_line import HostLine, host_line
 from kanalyze.columns.lookup import gathered
@@ -31,6 +32,7 @@ KINDS: Final = (
     "overlap",
     "launch",
     "early launch",
+    "transfer",
     "return",
     "own",
     "thread",
@@ -44,6 +46,9 @@ _KIND: Final = pl.Enum(KINDS)
 
 #: Edges of operations to earlier ones by column of the dependencies.
 _BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}
+
+#: What a node is.
+_WHAT: Final = ("origin", "finish", "end", "begin", "start", "window")
 
 #: Of the lags of a kind that bind, the share that is no larger than what is taken as their largest.
 _MOST: Final = 0.95
@@ -59,8 +64,8 @@ class Network(NamedTuple):
         nodes: One row per node in topological order: at (recorded time). Node 0 is the origin, at time 0; the last one
             is the end of the window.
         edges: target and source (nodes), point, kind, slack (recorded, ns), place (of the call whose host time it is;
-            for kind cut the row of the operation), binds, lag (ns; that of a replay), low and high (those of its
-            bounds); sorted by target.
+            for kinds cut and transfer the row of the operation; else null), binds, lag (ns; that of a replay), low and
+            high (those of its bounds); sorted by target.
         line: The calls.
         graph: The dependencies.
         start: Start of the window.
@@ -123,55 +128,72 @@ def network(report: Report, start: int | None, end: int | None) -> Network:
     first = min((low for low, _ in sides if low is not None), default=0)
     last = max((high for _, high in sides if high is not None), default=0)
     start, end = first if start is None else max(start, first), last if end is None else min(end, last)
-    nodes = _nodes(line, graph, end)
-    edges = _edges(line, graph, nodes, end)
+    collectives = last_arrivals(report).select("row", "late")
+    nodes = _nodes(line, graph, collectives, end)
+    edges = _edges(line, graph, _Placed(nodes, collectives), end)
     return Network(nodes.select("at"), edges, line, graph, start, end)
 
 
-def _nodes(line: HostLine, graph: Dependencies, end: int) -> pl.DataFrame:
-    """The nodes in topological order: what (origin, end, begin, start, window), row (place or row), at.
+class _Placed(NamedTuple):
+    """The nodes, and the collectives whose ranks are all in the report (row, and late: that of the last rank)."""
+
+    nodes: pl.DataFrame
+    collectives: pl.DataFrame
+
+
+def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: int) -> pl.DataFrame:
+    """The nodes in topological order: what (:data:`_WHAT`), row (place or row), at.
 
     At one instant ends come before begins and those before starts; edges that are against that order are left out.
     """
     calls = line.calls
+    work = graph.operations.with_row_index("row")
     parts = [
-        calls.filter("blocks").select(what=pl.lit(1, pl.UInt8), row="place", at="end", then="end"),
-        calls.filter("begins").select(what=pl.lit(2, pl.UInt8), row="place", at="start", then="end"),
-        graph.operations.with_row_index("row").select(what=pl.lit(3, pl.UInt8), row="row", at="start", then="end"),
+        work.join(collectives, on="row", how="semi").select(what=_what("finish"), row="row", at="end", then="end"),
+        calls.filter("blocks").select(what=_what("end"), row="place", at="end", then="end"),
+        calls.filter("begins").select(what=_what("begin"), row="place", at="start", then="end"),
+        work.select(what=_what("start"), row="row", at="start", then="end"),
     ]
     known = pl.concat(parts).filter(pl.col("at") <= end).sort("at", "what", "then", "row")
     edge = {"row": pl.Series([0], dtype=pl.UInt32), "then": pl.Series([0], dtype=pl.Int64)}
     origin = pl.DataFrame({"what": pl.Series([0], dtype=pl.UInt8), "at": [0], **edge}).select(known.columns)
-    window = pl.DataFrame({"what": pl.Series([4], dtype=pl.UInt8), "at": [end], **edge}).select(known.columns)
+    last = pl.Series([_WHAT.index("window")], dtype=pl.UInt8)
+    window = pl.DataFrame({"what": last, "at": [end], **edge}).select(known.columns)
     return pl.concat([origin, known, window]).with_row_index("node").drop("then")
 
 
+def _what(name: str) -> pl.Expr:
+    return pl.lit(_WHAT.index(name), pl.UInt8)
+
+
 class _Numbers(NamedTuple):
-    """Nodes by what they are, null for none: ends and begins of calls by place, starts of operations by row."""
+    """Nodes by what they are, null for none: of calls by place, of operations by row."""
 
     ends: pl.Series
     begins: pl.Series
     starts: pl.Series
+    finishes: pl.Series
     bases: pl.Series
 
 
 def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> _Numbers:
-    def placed(what: int, size: int) -> pl.Series:
-        own = nodes.filter(pl.col("what") == what)
+    def placed(what: str, size: int) -> pl.Series:
+        own = nodes.filter(pl.col("what") == _WHAT.index(what))
         found = pl.Series("node", [None], dtype=pl.UInt32).new_from_index(0, size)
         return found.scatter(own.get_column("row"), own.get_column("node")) if own.height else found
 
     calls = line.calls.height
-    ends, begins = placed(1, calls), placed(2, calls)
+    work = graph.operations.height
+    ends, begins = placed("end", calls), placed("begin", calls)
     # the base of a segment: the begin of its first call, or the end of the blocking call before
     base = pl.DataFrame([line.calls.get_column("segment"), line.calls.get_column("begins"), begins.alias("begin")])
     base = base.with_columns(before=ends.shift(1))
     base = base.select(pl.when("begins").then("begin").otherwise("before").first().over("segment"))
-    return _Numbers(ends, begins, placed(3, graph.operations.height), base.to_series())
+    return _Numbers(ends, begins, placed("start", work), placed("finish", work), base.to_series())
 
 
-def _edges(line: HostLine, graph: Dependencies, nodes: pl.DataFrame, end: int) -> pl.DataFrame:
-    numbers = _numbers(line, graph, nodes)
+def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl.DataFrame:
+    nodes, numbers = placed.nodes, _numbers(line, graph, placed.nodes)
     parts = [
         *_of_operations(line, graph, numbers),
         *_of_calls(line, graph, numbers),
@@ -179,7 +201,9 @@ def _edges(line: HostLine, graph: Dependencies, nodes: pl.DataFrame, end: int) -
     ]
     at = nodes.get_column("at")
     values = point_values(line, _recorded(line, graph))
-    edges = pl.concat(parts).drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
+    edges = _from_finishes(pl.concat(parts), graph, numbers, len(values) - 1)
+    edges = pl.concat([edges, _of_collectives(placed.collectives, numbers, len(values) - 1)])
+    edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))
     lonely = nodes.slice(1).join(edges.select(node="target").unique(), on="node", how="anti")
@@ -194,6 +218,27 @@ def _edges(line: HostLine, graph: Dependencies, nodes: pl.DataFrame, end: int) -
     every = pl.concat([edges.select(fixed.columns), fixed]).sort("target", maintain_order=True)
     follows = line.calls.filter(~pl.col("begins") & (pl.col("gap") >= 0)).get_column("gap").median()
     return _lags(every, follows if isinstance(follows, float) else 0.0)
+
+
+def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: _Numbers, zero: int) -> pl.DataFrame:
+    """Edges from the end of a collective that ends with others lead from that node, in place of its start."""
+    own = edges.get_column("point").set(edges.get_column("point") >= graph.operations.height, None)
+    known = edges.with_columns(finish=gathered(numbers.finishes, own))
+    ended = pl.col("finish").is_not_null()
+    return known.with_columns(
+        source=pl.when(ended).then("finish").otherwise("source"),
+        point=pl.when(ended).then(pl.lit(zero, pl.UInt32)).otherwise("point"),
+    ).drop("finish")
+
+
+def _of_collectives(collectives: pl.DataFrame, numbers: _Numbers, zero: int) -> pl.DataFrame:
+    """The end of each collective waits for the starts of all ranks."""
+    pairs = collectives.join(collectives.select("late", other="row"), on="late")
+    rows = pairs.get_column("row")
+    point = pl.Series([zero], dtype=pl.UInt32).new_from_index(0, len(rows))
+    return _edge(
+        "transfer", gathered(numbers.finishes, rows), gathered(numbers.starts, pairs.get_column("other")), point, rows
+    )
 
 
 def _recorded(line: HostLine, graph: Dependencies) -> Values:
@@ -225,11 +270,11 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
         most=pl.col("slack").filter("binds").quantile(_MOST, "higher"),
         least=pl.col("slack").filter(pl.col("slack") >= 0).min(),
     )
-    waits = edges.filter(pl.col("kind") == "return")
+    waits = edges.filter(pl.col("kind").is_in(["return", "transfer"]))
     others = waits.group_by("target").agg(back=pl.col("slack").min())
     edges = edges.join(usual, on="kind", how="left", maintain_order="left")
     edges = edges.join(others, on="target", how="left", maintain_order="left")
-    fixed = pl.when(pl.col("kind") == "own").then("back").when(pl.col("kind") == "window").then(0)
+    fixed = pl.when(pl.col("kind").is_in(["own", "transfer"])).then("back").when(pl.col("kind") == "window").then(0)
     keeps = pl.col("binds") | (pl.col("kind") == "cut") | ((pl.col("kind") == "tail") & (not exact))
     # of a kind that never binds nothing is known but that it takes no longer than its least slack
     launch = usual.filter(pl.col("kind") == "launch").get_column("usual").max()

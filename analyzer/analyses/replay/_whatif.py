@@ -42,6 +42,7 @@ _CAUSES: Final = {
     "event": "wait for an event",
     "launch": "launch latency",
     "early launch": "launch latency",
+    "overlap": "stream order",
     "return": "return of a wait",
     "own": "CUDA calls",
     "thread": "host code",
@@ -50,6 +51,10 @@ _CAUSES: Final = {
     "window": "host code",
     "recorded": "before the first event",
 }
+
+
+#: Kinds of edges that are a part of an operation.
+_NAMED: Final = ("cut", "transfer")
 
 
 class Critical(NamedTuple):
@@ -185,13 +190,13 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
     """Time on the critical path by cause and name; the sum is the window."""
     net, edges = known.network, path(known.network, known.plan, found)
     size, calls = net.graph.operations.height, net.line.calls.height
-    rows = net.edges.select("kind", "point", "source")[edges]
+    rows = net.edges.select("kind", "point", "place")[edges]
     values = point_values(net.line, state.values)
     without_gaps = point_values(net.line, state.values._replace(gaps=state.values.gaps * 0))
     work = operations(report.whole).select("kind", pl.col("name").cast(pl.String).fill_null(""))
     parts: Counter[tuple[str, str]] = Counter()
     left = found.end - net.start
-    for edge, (kind, point, _) in zip(edges, rows.iter_rows(), strict=True):
+    for edge, (kind, point, place) in zip(edges, rows.iter_rows(), strict=True):
         value, lag = values[point], state.lags[edge]
         if point < size:
             first = [((str(work.item(point, "kind")), work.item(point, "name")), value)]
@@ -199,7 +204,8 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
             first = [(("CUDA calls", ""), without_gaps[point]), (("host code", ""), value - without_gaps[point])]
         else:
             first = []
-        for key, ns in [((_CAUSES.get(kind, kind), ""), lag), *first]:
+        named = (kind, work.item(place, "name")) if kind in _NAMED else (_CAUSES.get(kind, kind), "")
+        for key, ns in [(named, lag), *first]:
             taken = min(ns, left)
             parts[key] += taken
             left -= taken

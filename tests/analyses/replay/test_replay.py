@@ -124,6 +124,45 @@ def test_what_is_before_the_window_does_not_change():
     assert (found.now_ns, found.then_ns) == (500, 500 - 5 * 40)
 
 
+@pytest.mark.parametrize("change", [("gemm", 2), ("host:prepare", 2), ("host", 2), ("calls", 2)])
+def test_a_window_that_ends_in_an_operation(change):
+    found = _whatif(_host_bound().narrow(window="100ns..420ns"), faster=(change,))
+    assert found.then_ns <= found.now_ns == 320
+    assert sum(one.then_ns for one in found.critical) == found.then_ns
+
+
+def _two_ranks(late_ns, kernel_ns=50):
+    """Two ranks of one process each: host, kernel, a collective that ends when both came and 20 ns have passed."""
+    events, starts = [], []
+    for rank in (0, 1):
+        keys = {"process": rank + 1, "device": rank}
+        begun = 10 + rank * late_ns
+        events += [call("cudaLaunchKernel", 0, 5, correlation=1, process=rank + 1)]
+        events += [nvtx("delay", 6, begun, process=rank + 1)] if rank * late_ns else []
+        events += [call("cudaLaunchKernel", begun, begun + 5, correlation=2, process=rank + 1)]
+        events += [call("cudaLaunchKernel", begun + 6, begun + 11, correlation=3, process=rank + 1)]
+        first = begun + 7
+        starts.append(first + kernel_ns + 1)
+        events += [kernel(6, 7, name="first", correlation=1, **keys)]
+        events += [kernel(first, first + kernel_ns, name="gemm", correlation=2, **keys)]
+    end = max(starts) + 20
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    for rank in (0, 1):
+        keys = {"process": rank + 1, "device": rank, "correlation": 3}
+        events += [kernel(starts[rank], end, name=name, **keys)]
+        events += [call("cudaDeviceSynchronize", starts[rank] - 10, end + 3, process=rank + 1)]
+    return report(events)
+
+
+def test_a_collective_ends_after_the_last_rank_came():
+    made = _two_ranks(200)
+    found = _whatif(made, faster=(("host:delay", 2),))
+    assert found.now_ns == 10 + 200 + 7 + 50 + 1 + 20 + 3
+    assert found.now_ns - found.then_ns == (200 + 4) // 2
+    faster = _whatif(made, faster=(("nccl*", 2),))
+    assert faster.now_ns - faster.then_ns == 10
+
+
 def test_copies_at_a_bandwidth():
     events = [call("cudaMemcpyAsync", 0, 5, correlation=1), memcpy(10, 1010, correlation=1, size_bytes=10_000)]
     found = _whatif(report([*events, call("cudaDeviceSynchronize", 6, 1015)]), copies_bytes_per_s=20e9)
