@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges.ranges import ranges
     from kanalyze.analyses.ranges.steps import steps
     from kanalyze.analyses.streams.concurrency import concurrency
+    from kanalyze.analyses.units.gpu_units import gpu_units
     from kanalyze.errors import KanalyzeError
     from kanalyze.notebook import compare, ranks, read_all, reduce, sql, timeline, whatif
     from kanalyze.readers import read
@@ -96,6 +97,7 @@ __all__ = [
     "gains",
     "gaps",
     "gpu",
+    "gpu_units",
     "graphs",
     "health",
     "hot_kernels",

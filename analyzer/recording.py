@@ -12,6 +12,7 @@ _NSYS: Final = {
     "fault": "--cuda-um-cpu-page-faults=true --cuda-um-gpu-page-faults=true",
     "memory": "--cuda-memory-usage=true",
     "osrt": "--trace=cuda,nvtx,osrt",
+    "gpu_metrics": "--trace=cuda,nvtx --gpu-metrics-devices=all",
     "samples": "--trace=cuda,nvtx,osrt --sample=process-tree --cpuctxsw=process-tree",
 }
 _TRACE: Final = "--trace=cuda,nvtx"

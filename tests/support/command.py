@@ -47,6 +47,7 @@ _HELD = {
     "scheduling": "sampled_host",
     "python_samples": "sampled_python",
     "gpu_metrics": "gpu_metrics",
+    "gpu_units": "gpu_metrics",
     "network_metrics": "network",
 }
 

@@ -1,0 +1,1 @@
+"""What the units of a GPU did, by its sampled counters."""

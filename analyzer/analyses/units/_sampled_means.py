@@ -1,0 +1,157 @@
+"""Means of a GPU's sampled counters over intervals.
+
+A sample is an average over the time from it to the next one. It tells of a kernel only where nearly all of that time is
+the kernel's: at the edges it mixes what ran before and after. Definitions: docs/definitions.md, section 8.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.shared.cached import once_per_process
+from kanalyze.columns.lookup import count_up_to
+
+if TYPE_CHECKING:
+    from kanalyze.report import Report
+
+#: The counters by column: nsys' names in all versions, in which unit.
+COUNTERS: Final = {
+    "sms_active_share": r"^SMs? Active$",
+    "sm_issue_share": r"^SM (?:Issue|Instructions? Issued?)",
+    "tensor_active_share": r"Tensor (?:Pipe )?Active",
+    "warps_share": r"^(?:Compute|CS) Warps in Flight$",
+    "dram_read_share": r"^DRAM Read (?:Bandwidth|Throughput)$",
+    "dram_write_share": r"^DRAM Write (?:Bandwidth|Throughput)$",
+    "pcie_read_share": r"^PCIe (?:RX|Read) Throughput$",
+    "pcie_write_share": r"^PCIe (?:TX|Write) Throughput$",
+    "nvlink_read_share": r"^NVLink (?:RX|Read) (?:Bandwidth|Throughput)$",
+    "nvlink_write_share": r"^NVLink (?:TX|Write) (?:Bandwidth|Throughput)$",
+    "sm_clock_hz": r"^GPC Clock Frequency$",
+}
+
+#: Their unit: a percentage, or what is told in Hz whatever its name says.
+_CLOCK: Final = "sm_clock_hz"
+_PERCENT: Final = 100
+
+#: A sample tells of an interval that has this part of its time.
+_PURE: Final = 0.9
+
+#: Cells of equal values that are longer than this many samples hold several of them.
+_SEVERAL: Final = 1.5
+
+
+class Grid(NamedTuple):
+    """The sampled counters of one device, as cells of time in each of which all of them are constant.
+
+    Attributes:
+        cells: start, end (sorted, disjoint) and a column for each of :data:`COUNTERS` that the device has.
+        period_ns: The usual time between two samples.
+    """
+
+    cells: pl.DataFrame
+    period_ns: int
+
+
+@once_per_process
+def grids(report: Report) -> dict[int, Grid]:
+    """The sampled counters of each device that has any."""
+    known = report.table("gpu_metrics")
+    if known.is_empty():
+        return {}
+    names = known.select("metric", "unit").unique().with_columns(column=_columns())
+    told = known.join(names.drop_nulls("column"), on=["metric", "unit"], nulls_equal=True)
+    found = {}
+    for device, own in told.partition_by("device", as_dict=True).items():
+        found[int(device[0])] = _grid(own)
+    return found
+
+
+def _columns() -> pl.Expr:
+    """The column of each counter; null for others, and for other units of the same counter."""
+    percent = pl.col("unit").cast(pl.String).str.contains("%").fill_null(value=True)
+    column = pl.lit(None, dtype=pl.String)
+    for name, metric in COUNTERS.items():
+        fits = pl.col("metric").cast(pl.String).str.contains(metric) & (percent | pl.lit(name == _CLOCK))
+        column = pl.when(fits).then(pl.lit(name)).otherwise(column)
+    return column
+
+
+def _grid(runs: pl.DataFrame) -> Grid:
+    """The cells of one device: cut wherever a counter changes, or is not recorded."""
+    runs = runs.with_columns(start=pl.col("start_ns"), end=pl.col("start_ns") + pl.col("dur_ns"))
+    edges = pl.concat([runs.get_column("start"), runs.get_column("end")]).unique().sort()
+    cells = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
+    for (name,), own in runs.partition_by("column", as_dict=True).items():
+        line = own.sort("start").unique("start", keep="first", maintain_order=True)
+        at = count_up_to(line.get_column("start"), cells.get_column("start"), equal=True).cast(pl.Int64) - 1
+        at = at.set(at < 0, None)
+        value = line.get_column("value").gather(at)
+        inside = cells.get_column("end") <= line.get_column("end").gather(at)
+        scale = 1 if name == _CLOCK else _PERCENT
+        cells = cells.with_columns((value.set(~inside.fill_null(value=False), None) / scale).alias(str(name)))
+    values = [name for name in COUNTERS if name in cells.columns]
+    recorded = cells.filter(pl.any_horizontal(pl.col(values).is_not_null()))
+    one = runs.select((pl.col("dur_ns") / pl.col("samples")).median()).item()
+    return Grid(recorded, max(int(one), 1))
+
+
+def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
+    """Time-weighted means of the counters of a device over intervals, by key.
+
+    Args:
+        grid: The counters.
+        spans: key, start and end; intervals of one key may overlap and count once.
+
+    Returns:
+        key, total_ns (of its intervals), sampled_ns and samples (what of that samples tell), and a column for each of
+        :data:`COUNTERS`, null where none tells.
+    """
+    merged = [
+        intervals.union(own).with_columns(key=pl.lit(key[0], dtype=spans.schema["key"]))
+        for key, own in spans.partition_by("key", as_dict=True).items()
+    ]
+    if not merged:
+        return _shaped(pl.DataFrame(schema={"key": spans.schema["key"]}))
+    whole = pl.concat(merged)
+    total = whole.group_by("key", maintain_order=True).agg(total_ns=(pl.col("end") - pl.col("start")).sum())
+    inside = _told(grid, whole)
+    values = [name for name in COUNTERS if name in inside.columns]
+    weighted = [
+        ((pl.col(name) * pl.col("ns")).sum() / pl.col("ns").filter(pl.col(name).is_not_null()).sum()).alias(name)
+        for name in values
+    ]
+    sums = inside.group_by("key").agg(pl.col("ns").sum().alias("sampled_ns"), pl.col("samples").sum(), *weighted)
+    return _shaped(total.join(sums, on="key", how="left", maintain_order="left"))
+
+
+def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
+    """The cells that tell of a key: key, ns (of the key in the cell), samples, and the cell's values."""
+    cells = grid.cells
+    first = count_up_to(cells.get_column("end"), spans.get_column("start"), equal=True)
+    stop = count_up_to(cells.get_column("start"), spans.get_column("end"), equal=False)
+    near = spans.with_columns(first=first, stop=stop).filter(pl.col("stop") > pl.col("first"))
+    pairs = near.with_columns(cell=pl.int_ranges("first", "stop", dtype=pl.UInt32)).explode("cell")
+    around = cells[pairs.get_column("cell")]
+    low, high = around.get_column("start"), around.get_column("end")
+    pieces = pairs.select(
+        "key", "cell", ns=pl.min_horizontal("end", high.alias("high")) - pl.max_horizontal("start", low.alias("low"))
+    )
+    sums = pieces.group_by("key", "cell", maintain_order=True).agg(pl.col("ns").sum())
+    values = cells[sums.get_column("cell")]
+    sums = sums.with_columns(length=values.get_column("end") - values.get_column("start"))
+    sums = pl.concat([sums, values.drop("start", "end")], how="horizontal")
+    several = pl.col("length") > _SEVERAL * grid.period_ns
+    pure = (pl.col("ns") >= _PURE * pl.col("length")) | (several & (pl.col("ns") >= _PURE * grid.period_ns))
+    count = (pl.col("ns") / grid.period_ns).round().cast(pl.Int64).clip(lower_bound=1)
+    return sums.filter(pure).with_columns(samples=count)
+
+
+def _shaped(frame: pl.DataFrame) -> pl.DataFrame:
+    """Adds the columns that nothing filled; counts of nothing are 0."""
+    whole = dict.fromkeys(("total_ns", "sampled_ns", "samples"), pl.Int64)
+    types = {**whole, **dict.fromkeys(COUNTERS, pl.Float64)}
+    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in types.items() if name not in frame.columns]
+    return frame.with_columns(missing).select("key", *types).with_columns(pl.col(*whole).fill_null(0))

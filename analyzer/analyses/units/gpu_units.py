@@ -1,0 +1,212 @@
+"""What the units of each GPU did, by operation, bucket, range, iteration or idle gap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.idle.gaps import gaps
+from kanalyze.analyses.iterations.iterations import iterations
+from kanalyze.analyses.ranges._projection import projection
+from kanalyze.analyses.shared.requirements import require
+from kanalyze.analyses.timeline._ledger_pieces import ledger_pieces
+from kanalyze.analyses.units._sampled_means import grids, means
+from kanalyze.columns.lookup import gathered
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.schema import Column, Table
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from kanalyze.report import Report, Where
+
+_OF = "nsys' {}, the mean over the samples that tell; null where the GPU has none."
+
+_MEANS: Final = (
+    Column("total_ns", pl.Int64, "Time in which any of it was."),
+    Column("samples", pl.Int64, "Samples of which at least nine tenths are in that time."),
+    Column("sampled_ns", pl.Int64, "What of total_ns they tell of; 0 where it is too short to be told."),
+    Column("sms_active_share", pl.Float64, _OF.format("SMs Active"), nullable=True),
+    Column("sm_issue_share", pl.Float64, _OF.format("SM Issue"), nullable=True),
+    Column("tensor_active_share", pl.Float64, _OF.format("Tensor Active"), nullable=True),
+    Column("warps_share", pl.Float64, _OF.format("Compute Warps in Flight"), nullable=True),
+    Column("dram_read_share", pl.Float64, _OF.format("DRAM Read Bandwidth"), nullable=True),
+    Column("dram_write_share", pl.Float64, _OF.format("DRAM Write Bandwidth"), nullable=True),
+    Column("pcie_read_share", pl.Float64, _OF.format("PCIe RX Throughput"), nullable=True),
+    Column("pcie_write_share", pl.Float64, _OF.format("PCIe TX Throughput"), nullable=True),
+    Column("nvlink_read_share", pl.Float64, _OF.format("NVLink RX Bandwidth"), nullable=True),
+    Column("nvlink_write_share", pl.Float64, _OF.format("NVLink TX Bandwidth"), nullable=True),
+    Column("sm_clock_hz", pl.Float64, _OF.format("GPC Clock Frequency"), nullable=True),
+    Column(
+        "dram_read_bytes",
+        pl.Float64,
+        "Bytes read from the device's memory in total_ns, at that share of its bandwidth.",
+        nullable=True,
+    ),
+    Column("dram_write_bytes", pl.Float64, "The same of bytes written.", nullable=True),
+)
+
+_DEVICE: Final = Column("device", pl.Int64, "The GPU, as in `devices`.")
+
+_READS: Final = (*DEVICE_KINDS, "gpu_metrics", "devices", "collective_detail")
+
+TABLE: Final = Table(
+    "gpu_units",
+    "One kernel or kind of copy, all its launches: what the units of the GPU did meanwhile.",
+    (_DEVICE, Column("name", pl.String, "Its name.", nullable=True), *_MEANS),
+    purpose="what the GPU's units did, by sampled counters",
+    telling=("total_ns", "samples", "sms_active_share", "tensor_active_share", "dram_read_share", "dram_write_share"),
+    groupings=("bucket", "range", "iteration", "gap"),
+    tools=("nsys",),
+    reads=_READS,
+    may_read=(
+        "api",
+        "range",
+        "op",
+        "python",
+        "overhead",
+        "range_detail",
+        "event_records",
+        "sync",
+        "sync_detail",
+        "osrt",
+    ),
+)
+
+
+def _grouped(by: str, doc: str, *keys: Column) -> Table:
+    return Table("gpu_units", doc, (_DEVICE, *keys, *_MEANS), when=f"--by {by}", telling=TABLE.telling)
+
+
+#: The tables that the groupings give.
+BY_BUCKET: Final = _grouped(
+    "bucket",
+    "A bucket of the ledger: what the units of the GPU did meanwhile.",
+    Column("bucket", pl.String, "The bucket."),
+)
+BY_RANGE: Final = _grouped(
+    "range",
+    "An NVTX range, all its instances: what the GPU's units did from the first to the last of what each launched.",
+    Column("range", pl.String, "Its name.", nullable=True),
+)
+BY_ITERATION: Final = _grouped(
+    "iteration",
+    "One iteration: what the units of the GPU did in it.",
+    Column("window", pl.String, "What gives it alone as a window."),
+)
+BY_GAP: Final = _grouped(
+    "gap",
+    "An idle gap that is longer than two samples: what the units of the GPU did in it.",
+    Column("start_ns", pl.Int64, "When the device became idle."),
+    Column("reason", pl.String, "The bucket that took most of it."),
+    Column("culprit", pl.String, "Who took most of that.", nullable=True),
+)
+
+_FORMS: Final = {"bucket": BY_BUCKET, "range": BY_RANGE, "iteration": BY_ITERATION, "gap": BY_GAP}
+
+_SPANS: Final = ("device", "start", "end")
+
+
+def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """Means of the sampled counters of each GPU, by operation.
+
+    Args:
+        report: The report.
+        by: ``bucket`` of the ledger, ``range``, ``iteration`` or idle ``gap`` instead of the operation.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`, or the form of the grouping, by device and time, the longest first.
+
+    Raises:
+        CannotTellError: The report has no sampled counters of GPUs, or no device operations.
+        UnknownNameError: There is no such grouping.
+
+    Columns:
+        device, name, total_ns, samples, sampled_ns, sms_active_share, sm_issue_share, tensor_active_share, warps_share,
+        dram_read_share, dram_write_share, pcie_read_share, pcie_write_share, nvlink_read_share, nvlink_write_share,
+        sm_clock_hz, dram_read_bytes, dram_write_bytes.
+    """
+    report = report.narrow(**where)
+    if by not in (None, *TABLE.groupings):
+        raise UnknownNameError.of("grouping of gpu_units", by, TABLE.groupings)
+    require(report, TABLE, *DEVICE_KINDS)
+    known = grids(report)
+    if not known:
+        raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
+    form = _FORMS[by] if by else TABLE
+    keys = [column.name for column in form.columns[1:] if column not in _MEANS]
+    spans = _spans(report, by)
+    found = [form.empty()]
+    for (device,), own in spans.partition_by("device", as_dict=True).items():
+        if device in known:
+            found.append(_of_device(report, form, keys, int(device), own))
+    return pl.concat(found).sort("device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)])
+
+
+def _of_device(report: Report, form: Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:
+    """The rows of one device; `spans` has the columns `keys`, start and end, not clipped."""
+    groups = spans.select(keys).unique(maintain_order=True).with_row_index("key")
+    low, high = windows(report).filter(device=device).select("start", "end").row(0)
+    numbered = spans.join(groups, on=keys, nulls_equal=True, maintain_order="left")
+    clipped = numbered.with_columns(pl.col("start", "end").clip(low, high)).filter(pl.col("end") > pl.col("start"))
+    sums = means(grids(report)[device], clipped.select("key", "start", "end"))
+    told = sums.join(groups, on="key", maintain_order="left").with_columns(device=pl.lit(device, dtype=pl.Int64))
+    bandwidth = dict(report.devices.select("device", "memory_bandwidth_bytes_per_s").iter_rows()).get(device)
+    per_second = pl.lit(bandwidth, dtype=pl.Float64) * pl.col("total_ns") / 1e9
+    return form.select(
+        told.with_columns(
+            dram_read_bytes=pl.col("dram_read_share") * per_second,
+            dram_write_bytes=pl.col("dram_write_share") * per_second,
+        )
+    )
+
+
+def _spans(report: Report, by: str | None) -> pl.DataFrame:
+    """What the means are taken over: device, start, end and the keys of the form."""
+    if by == "bucket":
+        return ledger_pieces(report).select(*_SPANS, pl.col("bucket").cast(pl.String))
+    if by == "range":
+        return _of_ranges(report)
+    if by == "iteration":
+        found = iterations(report).drop_nulls("device")
+        return found.select("device", "window", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    if by == "gap":
+        return _of_gaps(report)
+    return exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))
+
+
+def _of_ranges(report: Report) -> pl.DataFrame:
+    """The projections of ranges onto each device."""
+    names = range_names(report)
+    found = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
+    work = device_operations(report)
+    for (device,), own in work.partition_by("device", as_dict=True).items():
+        projected = projection(report, own)
+        found.append(
+            projected.select(
+                device=pl.lit(device, dtype=pl.Int64),
+                start="projected_start_ns",
+                end=pl.col("projected_start_ns") + pl.col("projected_ns"),
+                range=gathered(names, projected.get_column("row")).cast(pl.String),
+            )
+        )
+    return pl.concat(found)
+
+
+def _of_gaps(report: Report) -> pl.DataFrame:
+    """Idle gaps that are longer than two samples."""
+    shortest = min(grid.period_ns for grid in grids(report).values())
+    found = gaps(report, threshold_ns=2 * shortest)
+    return found.select(
+        "device",
+        "start_ns",
+        pl.col("reason", "culprit").cast(pl.String),
+        start="start_ns",
+        end=pl.col("start_ns") + pl.col("dur_ns"),
+    )
