@@ -39,6 +39,9 @@ FEW = (
     "sample_reports/streams",
     "sample_reports/cdist",
     "tests/reports/communicators.sqlite",
+    "tests/reports/sampled_lock.sqlite",
+    "tests/reports/sampled_python.sqlite",
+    "tests/reports/gpu_metrics.sqlite",
 )
 
 #: Kinds of events that no report here has: calls of cuBLAS and cuDNN, which nsys records where asked to.

@@ -58,7 +58,14 @@ TABLE: Final = Table(
     telling=("bucket", "ns", "share", "range", "gaps"),
     groupings=("state", "function"),
     reads=(*DEVICE_KINDS, "api", "range", "python", "overhead", "range_detail", "collective_detail", "event_records"),
-    may_read=("sync", "op", "sync_detail", "osrt", *NEEDED, *MAY_READ),
+    may_read=("sync", "op", "sync_detail", *MAY_READ),
+)
+
+#: What the splits of host time are made from.
+_SPLIT_READS: Final = (
+    *(name for name in TABLE.reads if name not in ("python", "range", "event_records", "range_detail")),
+    "osrt",
+    *NEEDED,
 )
 
 _STATE: Final = (
@@ -91,6 +98,8 @@ BY_STATE: Final = Table(
     (Column("device", pl.Int64, "The GPU, as in `devices`."), *_STATE, *_PARTS),
     telling=("state", "waits_on", "call", "ns", "host_share"),
     when="--by state",
+    reads=_SPLIT_READS,
+    may_read=TABLE.may_read,
 )
 
 #: The table that ``by="function"`` gives.
@@ -114,6 +123,8 @@ BY_FUNCTION: Final = Table(
     ),
     telling=("function", "state", "waits_on", "ns", "host_share", "chain"),
     when="--by function",
+    reads=_SPLIT_READS,
+    may_read=TABLE.may_read,
 )
 
 
@@ -145,10 +156,11 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
 def _of_threads(report: Report, by: str) -> pl.DataFrame:
     """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
     require(report, f"culprits by {by}", *DEVICE_KINDS)
+    form = BY_STATE if by == "state" else BY_FUNCTION
+    prefetch(report, form)
     if "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED):
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
-    prefetch(report, TABLE)
-    form, sums = (BY_STATE, by_state(report)) if by == "state" else (BY_FUNCTION, by_function(report))
+    sums = by_state(report) if by == "state" else by_function(report)
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
     shares = sums.join(lengths, on="device", how="left").with_columns(
         share=pl.col("ns") / pl.col("window").clip(lower_bound=1),

@@ -53,7 +53,7 @@ _MEANS: Final = (
 
 _DEVICE: Final = Column("device", pl.Int64, "The GPU, as in `devices`.")
 
-_READS: Final = (*DEVICE_KINDS, "gpu_metrics", "devices", "collective_detail")
+_READS: Final = (*DEVICE_KINDS, "api", "gpu_metrics", "devices", "collective_detail")
 
 TABLE: Final = Table(
     "gpu_units",
@@ -64,44 +64,42 @@ TABLE: Final = Table(
     groupings=("bucket", "range", "iteration", "gap"),
     tools=("nsys",),
     reads=_READS,
-    may_read=(
-        "api",
-        "range",
-        "op",
-        "python",
-        "overhead",
-        "range_detail",
-        "event_records",
-        "sync",
-        "sync_detail",
-        "osrt",
-    ),
 )
 
+#: What the groupings read besides: idle time by culprit, ranges, iterations.
+_IDLE: Final = ("range", "overhead", "range_detail", "event_records")
+_RANGES: Final = ("range", "range_detail")
 
-def _grouped(by: str, doc: str, *keys: Column) -> Table:
-    return Table("gpu_units", doc, (_DEVICE, *keys, *_MEANS), when=f"--by {by}", telling=TABLE.telling)
+
+def _grouped(by: str, doc: str, reads: tuple[str, ...], *keys: Column) -> Table:
+    may_read = ("op", "kernel_config", "copy_detail") if by == "iteration" else ()
+    told, when = (_DEVICE, *keys, *_MEANS), f"--by {by}"
+    return Table("gpu_units", doc, told, when=when, telling=TABLE.telling, reads=(*_READS, *reads), may_read=may_read)
 
 
 #: The tables that the groupings give.
 BY_BUCKET: Final = _grouped(
     "bucket",
     "A bucket of the ledger: what the units of the GPU did meanwhile.",
+    _IDLE,
     Column("bucket", pl.String, "The bucket."),
 )
 BY_RANGE: Final = _grouped(
     "range",
     "An NVTX range, all its instances: what the GPU's units did from the first to the last of what each launched.",
+    _RANGES,
     Column("range", pl.String, "Its name.", nullable=True),
 )
 BY_ITERATION: Final = _grouped(
     "iteration",
     "One iteration: what the units of the GPU did in it.",
+    _RANGES,
     Column("window", pl.String, "What gives it alone as a window."),
 )
 BY_GAP: Final = _grouped(
     "gap",
     "An idle gap that is longer than two samples: what the units of the GPU did in it.",
+    _IDLE,
     Column("start_ns", pl.Int64, "When the device became idle."),
     Column("reason", pl.String, "The bucket that took most of it."),
     Column("culprit", pl.String, "Who took most of that.", nullable=True),
@@ -135,11 +133,11 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
     report = report.narrow(**where)
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("grouping of gpu_units", by, TABLE.groupings)
-    require(report, TABLE, *DEVICE_KINDS)
+    form = _FORMS[by] if by else TABLE
+    require(report, form, *DEVICE_KINDS)
     known = grids(report)
     if not known:
         raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
-    form = _FORMS[by] if by else TABLE
     keys = [column.name for column in form.columns[1:] if column not in _MEANS]
     spans = _spans(report, by)
     found = [form.empty()]
