@@ -186,7 +186,7 @@ const timeline = (() => {
         for (const letter of this.data.head.texts[name].slice(0, 200)) hash = Math.imul(hash ^ letter.codePointAt(0), 16777619);
         hash = (hash >>> 8) & 0xffff;
         if (kind === "range" || kind === "operator" || kind === "python")
-          found = `hsl(${hash % 360} ${this.dark ? 35 : 55}% ${this.dark ? 38 : 72}%)`;
+          found = `hsl(${hash % 360} ${this.dark ? 35 : 55}% ${this.dark ? 32 : 72}%)`;
         else if (kind === "kernel" && name)
           found = `color-mix(in oklab, ${this.tones[tone]} ${(this.dark ? 48 : 68) + (hash % 5) * 8}%, ${this.dark ? "black" : "white"})`;
         else found = this.tones[tone];
@@ -199,7 +199,7 @@ const timeline = (() => {
     inkOn(at) {
       const kind = this.data.head.tones[this.data.tone[at]];
       if (["range", "operator", "python"].includes(kind)) return this.dark ? "#fff" : "#111";
-      if (["communication", "launch", "host"].includes(kind)) return "#fff";
+      if (["communication", "profiler", "launch", "host"].includes(kind)) return "#fff";
       return kind === "kernel" && this.dark ? "#fff" : "#111";
     }
 

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.analyses.shared.buckets import BUCKETS
 from kanalyze.errors import OutputError
-from kanalyze.renderers.text.colours import COLOURS
+from kanalyze.renderers.text.colours import COLOURS, DARK
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ _NAME: Final = 90
 _FASTER: Final = COLOURS["kernel"]
 _SLOWER: Final = COLOURS["launch"]
 _TOTAL: Final = "#555555"
-
-#: Colours on which white is hard to read.
-LIGHT: Final = ("loading", "allocation", "memset", "api", "unknown")
 
 #: A bucket is labelled in its bar from this share of the longest on; a waterfall has so many steps beside the rest.
 _LABELLED: Final = 0.065
@@ -73,7 +70,7 @@ def _stacked(axes: Any, at: int, own: dict[str, int], longest: int) -> None:  # 
         ms = own.get(bucket, 0) / _MS
         axes.barh(at, ms, left=left, color=COLOURS[bucket], edgecolor="white", linewidth=0.5)
         if own.get(bucket, 0) > _LABELLED * longest:
-            text, ink = units.percent(own[bucket] / whole), "black" if bucket in LIGHT else "white"
+            text, ink = units.percent(own[bucket] / whole), "white" if bucket in DARK else "black"
             axes.text(left + ms / 2, at, text, ha="center", va="center", fontsize=8, color=ink)
         left += ms
 

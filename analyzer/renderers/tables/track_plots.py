@@ -8,8 +8,8 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.analyses.shared.buckets import BUCKETS
-from kanalyze.renderers.tables.plots import LIGHT, picture
-from kanalyze.renderers.text.colours import COLOURS
+from kanalyze.renderers.tables.plots import picture
+from kanalyze.renderers.text.colours import COLOURS, DARK
 from kanalyze.renderers.text.kernel_names import shorten
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _LABELLED: Final = 0.04
 _CHARACTERS: Final = 95
 
 #: Colours of what is no bucket; ranges, operators and Python differ by name.
-_TONES: Final = {"iteration": "#7fa8d8", "odd": "#d8a07f", "call": "#b08d57"}
+_TONES: Final = {"iteration": "#5f8fc7", "odd": "#c07d55", "call": "#b08d57"}
 _NAMED: Final = ("#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#e3d18a", "#b3e2cd", "#d9d9d9")
 
 #: Ranks of a picture, and what their steps are made of beside the buckets.
@@ -98,7 +98,7 @@ def _boxes(axes: Any, at: int, events: pl.DataFrame, found: Timeline) -> None:  
         colours.append(_colour(tone, name or ""))
         if end - start > _LABELLED * length and covered == end - start:
             (short,) = shorten([name or tone], max(int((end - start) / length * _CHARACTERS), 4))
-            ink = "white" if tone in COLOURS and tone not in LIGHT else "black"
+            ink = "white" if tone in DARK else "black"
             axes.text(
                 (left + right) / 2,
                 at,

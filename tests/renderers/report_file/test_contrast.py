@@ -1,0 +1,94 @@
+"""Contrast by measure: the ratios of WCAG 2.2 (1.4.3 and 1.4.11) of texts and colours, in both themes."""
+
+import colorsys
+import re
+
+import pytest
+
+from kanalyze.analyses.shared.buckets import BUCKETS
+from kanalyze.renderers.text.colours import COLOURS, DARK
+from support.command import ROOT
+
+FOLDER = ROOT / "analyzer" / "renderers" / "report_file"
+STYLE = (FOLDER / "page.css").read_text()
+SCRIPT = (FOLDER / "timeline.js").read_text()
+
+#: The least ratio of texts, and of what is no text but has to be seen.
+TEXT, SHAPE = 4.5, 3.0
+
+THEMES = ("light", "dark")
+TONES = (*BUCKETS, "range", "operator", "python", "call", "iteration", "odd")
+
+
+def variables(theme):
+    """The colours of a theme by name."""
+    own = re.search(rf'data-theme="{theme}"\] \{{(.*?)\}}', STYLE, re.DOTALL)[1]
+    both = re.search(r"^:root \{(.*?)\}", STYLE, re.DOTALL | re.MULTILINE)[1]
+    return dict(re.findall(r"--(\w+): (#\w{6});", both + own))
+
+
+def channels(colour):
+    text = colour.removeprefix("#")
+    text = "".join(letter * 2 for letter in text) if len(text) == 3 else text
+    return [int(text[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+
+
+def luminance(colour):
+    """Relative luminance as WCAG 2.2 defines it."""
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for part in (channels(colour) if isinstance(colour, str) else colour)
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_ratio_is_that_of_the_definition():
+    assert contrast("#000", "#fff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [("ink", "paper"), ("ink", "band"), ("dim", "paper"), ("dim", "band"), ("link", "paper"), ("link", "band"),
+     ("paper", "accent")],
+)  # fmt: skip
+def test_texts_can_be_read(theme, text, on):
+    colours = variables(theme)
+    assert contrast(colours[text], colours[on]) >= TEXT
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("tone", TONES)
+def test_what_is_drawn_can_be_seen(theme, tone):
+    colours = variables(theme)
+    assert contrast(colours[tone], colours["paper"]) >= SHAPE
+
+
+@pytest.mark.parametrize("bucket", BUCKETS)
+def test_labels_on_buckets_can_be_read(bucket):
+    """In the timeline, where kernels are mixed by name, and in print."""
+    told = re.search(r'if \((\[.*?\])\.includes\(kind\)\) return "#fff";', SCRIPT)[1]
+    assert (bucket in DARK) == (f'"{bucket}"' in told)
+    assert contrast(COLOURS[bucket], "#fff" if bucket in DARK else "#111") >= TEXT
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_labels_on_ranges_can_be_read_whatever_their_hue(theme):
+    found = re.search(r"% 360\} \$\{this\.dark \? (\d+) : (\d+)\}% \$\{this\.dark \? (\d+) : (\d+)\}%\)", SCRIPT)
+    dark_share, share, dark_light, light = (int(one) / 100 for one in found.groups())
+    saturation, lightness = (dark_share, dark_light) if theme == "dark" else (share, light)
+    for hue in range(360):
+        colour = colorsys.hls_to_rgb(hue / 360, lightness, saturation)
+        assert contrast(colour, "#fff" if theme == "dark" else "#111") >= TEXT
+
+
+def test_boxes_of_the_call_tree_can_be_read():
+    boxes = re.findall(r"#flame \.box[^{]*\{[^}]*background: (#\w+);", STYLE)
+    assert len(boxes) >= 6
+    assert all(contrast(colour, "#111") >= TEXT for colour in boxes)
