@@ -17,11 +17,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from run import HERE, aligned, machine, markdown
+from run import HERE, Command, Cost, FailedError, aligned, machine, markdown, measured
 
 ROOT: Final = HERE.parent
 
@@ -29,6 +28,9 @@ ROOT: Final = HERE.parent
 _COPIES: Final = (124, 302)
 
 _MEGABYTE: Final = 10**6
+
+#: Seconds after which a command is not started again.
+_PATIENCE_S: Final = 120
 
 #: Told by the page when its picture is drawn, in ms since the navigation.
 _READY: Final = """
@@ -78,7 +80,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs of each (default: 3)")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
-    made, opened = [["kernels", "page", "html", "ratio", "file"]], [_HEADS]
+    made, opened = [["kernels", "page", "CPU", "html", "CPU", "ratio", "of CPU", "file"]], [_HEADS]
     with tempfile.TemporaryDirectory() as scratch:
         for copies in options.copies:
             report, page = Path(scratch) / f"{copies}.sqlite", Path(scratch) / f"{copies}.html"
@@ -86,12 +88,12 @@ def main() -> None:
             command = [sys.executable, str(HERE / "make_report.py"), str(source), str(report), "--copies", str(copies)]
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             kernels = next(line.split()[0] for line in told.splitlines() if "KIND_KERNEL" in line)
-            summarize, html = (
-                min(_seconds([sys.executable, "-m", "kanalyze", *arguments]) for _ in range(options.runs))
-                for arguments in (["summarize", str(report)], ["html", str(report), "-o", str(page)])
-            )
-            size = f"{page.stat().st_size / _MEGABYTE:.2f} MB"
-            made.append([kernels, f"{summarize:.2f} s", f"{html:.2f} s", f"{html / summarize:.2f}", size])
+            commands = [
+                Command("page", [sys.executable, "-m", "kanalyze", "summarize", str(report)]),
+                Command("html", [sys.executable, "-m", "kanalyze", "html", str(report), "-o", str(page)]),
+            ]
+            made.append([kernels, *_costs(measured(commands, report, options.runs, _PATIENCE_S))])
+            made[-1].append(f"{page.stat().st_size / _MEGABYTE:.2f} MB")
             opened += _rows(kernels, page, options.runs)
     print(machine())
     for rows in (made, opened):
@@ -110,10 +112,14 @@ _HEADS: Final = [
 ]
 
 
-def _seconds(command: list[str]) -> float:
-    begun = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - begun
+def _costs(found: list[tuple[str, Cost | FailedError]]) -> list[str]:
+    """Wall and CPU time of page and file, and the ratios of these."""
+    page, html = (cost for _, cost in found)
+    if isinstance(page, FailedError) or isinstance(html, FailedError):
+        raise SystemExit(f"{page}\n{html}")
+    times = [page.wall_s, page.cpu_s, html.wall_s, html.cpu_s]
+    ratios = [html.wall_s / page.wall_s, html.cpu_s / page.cpu_s]
+    return [*(f"{seconds:.2f} s" for seconds in times), *(f"{ratio:.2f}" for ratio in ratios)]
 
 
 def _rows(kernels: str, page: Path, runs: int) -> list[list[str]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from support.command import SAMPLES, run
 from support.hostile import WHOLE
@@ -413,3 +414,119 @@ def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(browser, tmp_path
         found.page.keyboard.press(key)
     assert found.said == []
     found.context.close()
+
+
+def touched(shown, *steps):
+    """Sends touches over the canvas: each step the shares of its width where fingers are; none lifts them."""
+    shown.page.locator("#timeline").scroll_into_view_if_needed()
+    box = shown.page.locator("#timeline canvas").bounding_box()
+    session = shown.context.new_cdp_session(shown.page)
+    for number, step in enumerate(steps):
+        kind = "touchStart" if number == 0 else "touchMove" if step else "touchEnd"
+        points = [{"x": box["x"] + share * box["width"], "y": box["y"] + 60, "id": at} for at, share in enumerate(step)]
+        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    shown.page.wait_for_timeout(100)
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_pinch_zooms_and_a_finger_moves(browser, mlp, width):
+    found = Shown(browser, mlp, viewport={"width": width, "height": 900}, has_touch=True)
+    low, high = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
+    touched(found, [0.6, 0.7], [0.55, 0.75], [0.5, 0.8], [])
+    near, far = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
+    assert far - near == pytest.approx((high - low) / 3, rel=0.02)
+    assert low < near < far < high
+    touched(found, [0.8], [0.75], [0.6], [])
+    moved, end = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
+    assert moved > near
+    assert end - moved == pytest.approx(far - near)
+    place = found.tell(
+        "(() => { const t = kanalyzeTimeline, at = t.data.launch.findIndex(Boolean); t.go(at); t.chosen = -1; t.draw();"
+        " const x = t.x((t.data.start[at] + t.data.end[at]) / 2); return [at, x / t.width, t.place(at)]; })()"
+    )
+    box = found.page.locator("#timeline canvas").bounding_box()
+    found.page.touchscreen.tap(box["x"] + place[1] * box["width"], box["y"] + place[2])
+    assert found.tell("kanalyzeTimeline.chosen") == place[0]
+    assert found.said == []
+    found.context.close()
+
+
+def test_a_search_tells_single_events_from_sums(browser, tmp_path, monkeypatch):
+    monkeypatch.setattr("kanalyze.cli.html._EVENTS", 400)
+    path = tmp_path / "report.html"
+    assert run("html", MLP / "nsys.sqlite", "-o", path).status == 0
+    found = Shown(browser, path)
+    found.page.locator("#timeline input[type=search]").fill("cudaLaunchKernel")
+    told = re.match(
+        r"([\d,]+) events and ([\d,]+) sums found; Enter goes to the next one; more may be in sums", found.status
+    )
+    alone, sums = found.tell(
+        "(() => { const { data } = kanalyzeTimeline; let alone = 0, sums = 0; for (let at = 0; at < data.count; at++)"
+        " if (data.head.texts[data.name[at]].includes('cudaLaunchKernel')) data.events[at] > 1 ? sums++ : alone++;"
+        " return [alone, sums]; })()"
+    )
+    assert [int(one.replace(",", "")) for one in told.groups()] == [alone, sums]
+    assert sums > 0
+    found.page.locator("#timeline input[type=search]").fill("no such name")
+    assert found.status == "Nothing found; more may be in sums of short events, which have the name of the longest."
+    assert found.said == []
+    found.context.close()
+
+
+def test_points_of_pictures_say_what_they_are(shown):
+    for section in ("#roofline-picture", "#copies-picture"):
+        point = shown.page.locator(f"{section} circle.point").first
+        point.focus()
+        text = point.get_attribute("aria-label")
+        assert shown.page.text_content(f"{section} [data-role=told]") == text
+        assert shown.page.locator(f"{section} circle.point title").first.text_content() == text
+    shown.page.locator("#roofline-picture circle.point").last.hover()
+    last = shown.page.locator("#roofline-picture circle.point").last.get_attribute("aria-label")
+    assert shown.page.text_content("#roofline-picture [data-role=told]") == last
+
+
+def test_a_pixel_of_utilisation_is_the_mean_of_its_bins(shown):
+    """As full as the busy time, however far the view is zoomed out or in."""
+    shown.page.click("button[data-act=all]")
+    for expression in ("kanalyzeTimeline.length", "kanalyzeTimeline.length / 7"):
+        drawn, told = shown.tell(
+            f"""(() => {{
+              const t = kanalyzeTimeline; t.view(t.length * 0.3, t.length * 0.3 + {expression}); t.draw();
+              const row = t.rows.find(({{label}}) => label === "utilisation");
+              let drawn = 0, told = 0;
+              t.means(row, (column, value) => {{
+                const from = t.low + column / t.scale, until = Math.min(from + 1 / t.scale, t.high);
+                drawn += value * (until - from);
+              }});
+              row.t.forEach((from, at) => {{
+                const until = at + 1 < row.t.length ? row.t[at + 1] : t.length;
+                told += row.value[at] * Math.max(Math.min(until, t.high) - Math.max(from, t.low), 0);
+              }});
+              return [drawn, told];
+            }})()"""
+        )
+        assert drawn == pytest.approx(told, rel=1e-3)
+        assert told > 0
+
+
+def test_a_cell_of_a_notebook_shows_the_timeline(browser, tmp_path):
+    page = tmp_path / "notebook.html"
+    cells = [kanalyze.timeline(real_report(MLP / "nsys.sqlite"))._repr_html_() for _ in range(2)]
+    page.write_text(f"<!doctype html><title>cells</title><script>var secret = 1</script>{''.join(cells)}")
+    context = browser.new_context(viewport={"width": 1000, "height": 900})
+    shown, said = context.new_page(), []
+    shown.on("console", lambda message: said.append(message.text))
+    shown.on("pageerror", lambda error: said.append(str(error)))
+    shown.goto(page.as_uri())
+    for frame in shown.frames[1:]:
+        frame.wait_for_selector("#timeline[data-ready=yes]", state="attached", timeout=60_000)
+        frame.click("button[data-act=in]")
+        assert frame.evaluate("kanalyzeTimeline.high - kanalyzeTimeline.low < kanalyzeTimeline.length")
+        assert frame.evaluate("(() => { try { return parent.secret } catch { return 'another origin' } })()") == (
+            "another origin"
+        )
+    assert len(shown.frames) == 3
+    if folder := os.environ.get("KANALYZE_SCREENSHOTS"):
+        shown.screenshot(path=f"{folder}/cell.png")
+    assert said == []
+    context.close()

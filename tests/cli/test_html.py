@@ -2,17 +2,24 @@
 
 import json
 import re
-from base64 import b64encode
+import subprocess
+import sys
+import zlib
+from base64 import b64decode, b64encode
 from hashlib import sha256
+from html import unescape
 
 import polars as pl
 import pytest
 
+from kanalyze import pictures
 from kanalyze.analyses.operators.tree import tree
+from kanalyze.analyses.timeline._tracks import timeline
+from kanalyze.errors import CannotTellError
 from kanalyze.pictures import file_page_of_sides
 from kanalyze.readers.torch import read_json
 from kanalyze.sides import Asked
-from support.command import ADD, REPORTS, SAMPLES, run
+from support.command import ADD, REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
 LIMIT = 5_000_000
@@ -126,6 +133,49 @@ def test_each_report_of_a_job_is_opened_once(tmp_path, monkeypatch):
     monkeypatch.setattr(read_json, "open_report", counted)
     assert run("html", SAMPLES / "ddp_late", "-o", tmp_path / "report.html").status == 0
     assert sorted(opened) == ["rank0.json.gz", "rank1.json.gz"]
+
+
+def test_a_rank_that_cannot_be_drawn_is_said_to_be_left_out(tmp_path, monkeypatch):
+    def drawn(report, most):
+        if report.meta.rank == 1:
+            raise CannotTellError.without("timeline", report.meta.path, ["kernel"])
+        return timeline(report, most)
+
+    monkeypatch.setattr(pictures, "timeline", drawn)
+    path = tmp_path / "report.html"
+    assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
+    text = path.read_text()
+    assert "; without 1 ranks" in text
+    assert "Rank 1 is 29.23 ms late in step 11" in text
+
+
+def test_findings_name_their_kernels_and_lead_to_them(mlp):
+    first = re.search(r'<section id="first".*?</section>', mlp, re.DOTALL)[0]
+    assert not re.search(r"\{\d*\}", first)
+    wanted = [unescape(name) for name in re.findall(r'data-find="(.*?)"', first)]
+    data = re.search(r'id="timeline-data">(.*?)</script>', mlp, re.DOTALL)[1]
+    packed = zlib.decompress(b64decode(data))
+    texts = json.loads(packed[4 : 4 + int.from_bytes(packed[:4], "little")])["texts"]
+    assert wanted
+    assert {*wanted} <= {*texts}
+
+
+@pytest.mark.slow
+def test_a_million_events_fit_into_five_megabytes(tmp_path):
+    report, path = tmp_path / "big.sqlite", tmp_path / "big.html"
+    make = [sys.executable, ROOT / "benchmarks" / "make_report.py", REPORTS / "torch.sqlite", report, "--copies", "302"]
+    subprocess.run(make, check=True, capture_output=True)  # noqa: S603 - ours
+    assert run("html", report, "-o", path).status == 0
+    assert path.stat().st_size < LIMIT
+    text = path.read_text()
+    events, alone, sums = (
+        int(one.replace(",", ""))
+        for one in re.search(
+            r"([\d,]+) events, ([\d,]+) of them one by one, the shorter ones in ([\d,]+) sums", text
+        ).groups()
+    )
+    assert events > 1_000_000
+    assert alone + sums <= 650_000
 
 
 def test_a_part_of_a_job_is_refused(tmp_path):
