@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 import polars as pl
 
@@ -17,13 +18,15 @@ from kanalyze.analyses.page.counters_page import CounterSummary, summarize_count
 from kanalyze.analyses.page.joint_page import overviews_together
 from kanalyze.analyses.page.overview_page import Overview, overview
 from kanalyze.analyses.page.time_page import TABLES, summarize
+from kanalyze.analyses.shared.workers import side_by_side
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Unpack
 
+    from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.report import Meta, Report, Where
     from kanalyze.schema import Table
@@ -110,12 +113,12 @@ def _timed(
     shown: Overview | CounterSummary, report: Report, called: Report, others: Sequence[Meta], most: int
 ) -> FilePage[Pages]:
     """The content from a report that gives the time, with the call tree of the report that has one."""
-    whole = summarize(report)
+    makers: list[Callable[[Report], Summary | Timeline | CannotTellError]] = [summarize, partial(_drawn, most=most)]
+    made = side_by_side(report, makers)
+    whole, drawn = cast("Summary", made[0]), cast("Timeline | CannotTellError | None", made[1])
     reasons = whole.cannot_tell | whole.not_recorded
-    try:
-        drawn = timeline(report, most)
-    except CannotTellError as reason:
-        drawn, reasons = None, reasons | {"timeline": str(reason)}
+    if isinstance(drawn, CannotTellError):
+        drawn, reasons = None, reasons | {"timeline": str(drawn)}
     return FilePage(
         shown,
         [report.meta, *others],
@@ -127,6 +130,14 @@ def _timed(
         _trees(called),
         copies=copy_points(report) if drawn else None,
     )
+
+
+def _drawn(report: Report, most: int) -> Timeline | CannotTellError:
+    """The timeline, or why there is none."""
+    try:
+        return timeline(report, most)
+    except CannotTellError as reason:
+        return reason
 
 
 def _trees(report: Report) -> dict[str, pl.DataFrame]:

@@ -44,6 +44,9 @@ _OTHER_BYTES: Final = 2_500_000
 _CELL_BYTES: Final = 1_500_000
 _CELL_HIGH: Final = 640
 
+#: The element that holds the timeline's data; no text of a report can look like it.
+_DATA: Final = '<script type="application/json" id="timeline-data">{}</script>'
+
 #: Kinds of tracks that hold no events of the report.
 _MADE: Final = ("ledger", "iteration", "path")
 
@@ -136,6 +139,8 @@ def document(found: FilePage[Shown]) -> str:
     if found.timeline is None:
         return text
     timeline, data = fitted(found.timeline, _BYTES - size)
+    if timeline is found.timeline:  # all that was said of it holds
+        return text.replace(_DATA.format(""), _DATA.format(data), 1)
     return _rendered(parts | {"timeline": _timeline(timeline, data, found.ranks_left_out)})
 
 
