@@ -4,8 +4,9 @@
 
 Reports are made of a real one by make_report.py. Chromium opens each file without a window; it is driven by playwright
 (extra ``dev``), and the environment variable CHROMIUM names it where it is not on the path. Opening is from the
-navigation to the first picture. Frames are those of one way through the timeline: in to a thousandth of it, along, and
-out; the time between two of them is what a person sees, the time to draw one is the script's part of it.
+navigation to the first picture. Frames are those of one way through the timeline: along it with half of it in view, in
+to a thousandth, along there, and out; the time between two of them is what a person sees, the time to draw one is the
+script's part of it.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ _FRAMES: Final = """
     if (before !== undefined) between.push(now - before);
     before = now;
     if (at > 0) drawing.push(t.frame);
-    if (at === 180) return resolve([between, drawing]);
-    const part = at < 60 ? 0.001 ** (at / 60) : at < 120 ? 0.001 : 0.001 ** ((180 - at) / 60);
-    const along = at < 60 ? 0 : Math.min(at - 60, 60) * 0.2 * 0.001 * whole;
-    const low = Math.max(Math.min(middle + along - (whole * part) / 2, whole * (1 - part)), 0);
+    if (at === 240) return resolve([between, drawing]);
+    const inwards = 0.5 * 0.002 ** ((at - 60) / 60), outwards = 0.001 ** ((240 - at) / 60);
+    const part = at < 60 ? 0.5 : at < 120 ? inwards : at < 180 ? 0.001 : outwards;
+    const along = at < 120 ? 0 : Math.min(at - 120, 60) * 0.2 * 0.001 * whole;
+    const inside = Math.max(Math.min(middle + along - (whole * part) / 2, whole * (1 - part)), 0);
+    const low = at < 60 ? (0.5 * whole * at) / 60 : inside;
     t.view(low, low + whole * part);
     at += 1;
     requestAnimationFrame(step);

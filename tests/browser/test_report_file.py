@@ -489,6 +489,34 @@ def test_points_of_pictures_say_what_they_are(shown):
     assert shown.page.text_content("#roofline-picture [data-role=told]") == last
 
 
+def test_blocks_of_events_are_drawn_as_the_events_are(browser, tmp_path):
+    events = [annotation(f"short {at % 7}", 3 * at + at % 5 / 10, 1 + at % 3 / 2) for at in range(20_000)]
+    kernels = [{"ph": "X", "cat": "kernel", "name": f"k{at % 3}", "ts": 7 * at, "dur": 2 + at % 4, "pid": 0, "tid": 7,
+                "args": {"device": 0, "stream": 7, "correlation": at}} for at in range(9_000)]  # fmt: skip
+    found = Shown(browser, trace_of(tmp_path, events + kernels), viewport={"width": 400, "height": 900})
+    skipped, most = found.tell(
+        """(() => {
+          const t = kanalyzeTimeline, add = t.addBlock.bind(t);
+          let skipped = 0, most = 0;
+          t.addBlock = (...all) => { const done = add(...all); skipped += done; return done; };
+          for (const part of [1, 0.51, 0.2]) {
+            t.view(t.length * 0.1 * (1 - part), t.length * (0.1 + 0.9 * part));
+            const pictures = [true, false].map((blocks) => {
+              t.inBlocks = blocks;
+              t.draw();
+              return t.context.getImageData(0, 0, t.canvas.width, t.canvas.height).data;
+            });
+            pictures[0].forEach((one, at) => { most = Math.max(most, Math.abs(one - pictures[1][at])); });
+          }
+          return [skipped, most];
+        })()"""
+    )
+    assert skipped > 100
+    assert most <= 2
+    assert [said for said in found.said if "getImageData" not in said] == []
+    found.context.close()
+
+
 def test_a_pixel_of_utilisation_is_the_mean_of_its_bins(shown):
     """As full as the busy time, however far the view is zoomed out or in."""
     shown.page.click("button[data-act=all]")

@@ -9,6 +9,7 @@ const timeline = (() => {
   const LEAST_NS = 20;
   const MOST_TABLES = 24;
   const TEXT_LEAST = 28;
+  const BLOCK = 32;
 
   // ---- data ------------------------------------------------------------------------------------------------------
 
@@ -64,7 +65,26 @@ const timeline = (() => {
       covered.set(at, columns.covered[row]);
     }
     const { name, note, tone, launch } = columns;
+    for (const lane of head.lanes) blocked(lane, { start, end, tone, share });
     return { head, count, start, end, name, note, tone, launch, share, events, covered };
+  }
+
+  // Sums of each block of events of a lane: its end, its longest event, and covered time by tone (those of the lane). A
+  // block that lies within a pixel column is drawn by these; one with an event without duration is not.
+  function blocked(lane, { start, end, tone, share }) {
+    const count = Math.floor((lane.stop - lane.at) / BLOCK);
+    lane.tones = [...new Set(tone.subarray(lane.at, lane.stop))];
+    lane.ends = new Float64Array(count);
+    lane.longests = new Float64Array(count);
+    lane.sums = new Float64Array(count * lane.tones.length);
+    const places = new Map(lane.tones.map((one, place) => [one, place]));
+    for (let block = 0, at = lane.at; block < count; block++)
+      for (const stop = at + BLOCK; at < stop; at++) {
+        const length = end[at] - start[at];
+        lane.ends[block] = Math.max(lane.ends[block], end[at]);
+        lane.longests[block] = length > 0 ? Math.max(lane.longests[block], length) : Infinity;
+        lane.sums[block * lane.tones.length + places.get(tone[at])] += length * share[at];
+      }
   }
 
   // ---- texts -----------------------------------------------------------------------------------------------------
@@ -103,6 +123,7 @@ const timeline = (() => {
       this.folded = new Set();
       this.unfolded = new Set();
       this.touches = new Map();
+      this.inBlocks = true;
       this.rows = this.rowsOf();
       this.colours();
       this.listen();
@@ -313,6 +334,10 @@ const timeline = (() => {
       let anyFound = false;
       for (let at = first; at < last; at++) {
         const left = (start[at] - low) * scale, right = (end[at] - low) * scale;
+        if (hits === null && this.inBlocks && (at - lane.at) % BLOCK === 0 && this.addBlock(lane, (at - lane.at) / BLOCK, left, used)) {
+          at += BLOCK - 1;
+          continue;
+        }
         const hit = hits === null || hits[name[at]];
         if (right - left < 1 || events[at] > 1) {
           const own = sums[tone[at]], part = share[at];
@@ -341,6 +366,20 @@ const timeline = (() => {
           if (found[column]) context.fillRect(this.labels + column, y, 1, 3);
         found.fill(0);
       }
+    }
+
+    // Adds a block to the column that it lies in; false where it needs more than one, or is not whole.
+    addBlock(lane, block, left, used) {
+      if (block >= lane.ends.length || !(lane.longests[block] * this.scale < 1)) return false;
+      const column = Math.floor(left);
+      if (left < 0 || column >= this.columns || (lane.ends[block] - this.low) * this.scale >= column + 1) return false;
+      lane.tones.forEach((tone, place) => {
+        const ns = lane.sums[block * lane.tones.length + place];
+        if (!ns) return;
+        used.add(tone);
+        this.sums[tone][column] += ns * this.scale;
+      });
+      return true;
     }
 
     drawColumns(used, y, height) {
