@@ -27,6 +27,7 @@ from kanalyze.analyses.timeline import _tracks
 from kanalyze.errors import ClosedReportError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import html
+from kanalyze.renderers.report_file import document
 from kanalyze.report import Report
 from kanalyze.schema import COLUMNS
 from kanalyze.units import parse_rate, parse_time_ns
@@ -408,9 +409,7 @@ class NotebookTimeline:
         return f"<Timeline of {self._title!r}, {len(self.drawn.tracks):,} tracks>"
 
     def _repr_html_(self) -> str:
-        from kanalyze.renderers.report_file.document import cell  # noqa: PLC0415 - it loads jinja2
-
-        return cell(self.drawn, self._title)
+        return document.cell(self.drawn, self._title)
 
 
 def timeline(report: Report, **where: Unpack[Where]) -> NotebookTimeline:

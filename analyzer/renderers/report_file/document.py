@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kanalyze import outlets, units
@@ -24,6 +23,8 @@ from kanalyze.renderers.tables.frame import is_text, last_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from jinja2 import Environment
 
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
@@ -220,6 +221,8 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
 
 @cache
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - notebooks load this module, too
+
     return Environment(
         loader=PackageLoader("kanalyze.renderers.report_file", "."),
         autoescape=True,

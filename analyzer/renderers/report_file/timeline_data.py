@@ -13,7 +13,6 @@ import zlib
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
 from kanalyze import outlets
@@ -175,6 +174,8 @@ class _Texts:
 
 def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) -> str:
     """Header and columns, deflated."""
+    import numpy as np  # noqa: PLC0415 - notebooks load this module, too
+
     blocks, told = [], []
     for name, column in columns.items():
         values = column.cast(pl.Int64).to_numpy()
