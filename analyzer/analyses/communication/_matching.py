@@ -5,6 +5,7 @@ Definition: docs/definitions.md, section 11, "The same collective".
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import polars as pl
 from kanalyze.analyses.communication._rows import NO_SEQUENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -52,6 +53,9 @@ _GOLDEN: Final = 0.618034
 #: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives.
 _COMMON: Final = 0.5
 _FEWEST: Final = 2
+
+#: The part of what two ranks have in common that must be in steps of one number; what is at an edge may begin outside.
+_SAME_STEPS: Final = 0.9
 
 #: Shifts with as small a part in common may be the true one as well, where clocks are no farther apart than this.
 _POSSIBLE: Final = 0.1
@@ -138,16 +142,17 @@ class Slice(NamedTuple):
         return np.asarray(np.add.reduceat(values, self.first))
 
 
-def matched(rows: Rows, clock: Ints) -> Matches:
+def matched(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None = None) -> Matches:
     """Matches the collectives of all ranks, of which `clock` tells by member the clock that each is timed by.
 
-    All is done with numbers and sorting, with no loop over rows.
+    All is done with numbers and sorting, with no loop over rows. `steps` gives of rows the number that the program
+    itself has for the step, -1 outside of steps; None where it has none.
     """
     doubts: list[tuple[str, int, str]] = []
     if not len(rows):
         none = np.zeros(0, dtype=np.int32)
         return Matches(none, none.astype(np.int8), none, np.zeros(1, dtype=np.int64), none.astype(np.int64), doubts)
-    told = _told(rows, clock)
+    told = _told(rows, clock)._replace(steps=steps)
     key, how = np.zeros(len(rows), dtype=np.uint64), np.zeros(len(rows), dtype=np.int8)
     for level, names in ((_ID, _by_id), (_SEQUENCE, _by_sequence)):
         found = names(rows, told, doubts)
@@ -195,6 +200,7 @@ class _Told(NamedTuple):
         leaves: Whether they cannot leave before such ones have entered.
         clock: The clock, by member.
         walk: The rows by member and start.
+        steps: Gives the program's number of the step of rows; None where it has none.
     """
 
     lane: Ints
@@ -208,6 +214,7 @@ class _Told(NamedTuple):
     leaves: Bools
     clock: Ints
     walk: Ints
+    steps: Callable[[Ints], Ints] | None = None
 
 
 def _told(rows: Rows, clock: Ints) -> _Told:
@@ -365,7 +372,10 @@ def _by_order(rows: Rows, told: _Told, left: Ints, doubts: list[tuple[str, int, 
 
 
 class _Sequence(NamedTuple):
-    """The collectives of one rank in one lane, in their order; the arrays are those of :class:`_Told`."""
+    """The collectives of one rank in one lane, in their order; the arrays are those of :class:`_Told`.
+
+    `steps` gives the program's number of the step of each.
+    """
 
     at: Ints
     what: Ints
@@ -375,6 +385,7 @@ class _Sequence(NamedTuple):
     leaves: Bools
     clock: int
     pair: bool
+    steps: Callable[[], Ints] | None
 
 
 def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int, _Sequence]]]:
@@ -399,6 +410,7 @@ def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int,
             told.leaves[call],
             int(told.clock[rank[low]]),
             bool(told.pair[call].all()),
+            None if told.steps is None else partial(told.steps, own),
         )
         if high == len(left) or lane[high] != lane[low]:
             yield int(lane[low]), members
@@ -465,12 +477,27 @@ def _shift(base: _Sequence, other: _Sequence) -> int | None:
         if _fits(base, other, shift):
             found.append(shift)
             if len(found) > 1:
-                return None
+                return _by_steps(base, other, shifts)
     if not found:
         return None
     common = min(lengths[0], lengths[1] + found[0]) - max(0, found[0])
     enough = one_clock or common >= max(_FEWEST, _COMMON * min(lengths))
     return found[0] if enough else None
+
+
+def _by_steps(base: _Sequence, other: _Sequence, shifts: Ints) -> int | None:
+    """Of several shifts that fit, the one that leaves collectives in the same steps, by the program's own numbers."""
+    if base.steps is None or other.steps is None:
+        return None
+    mine, theirs = base.steps(), other.steps()
+    found = []
+    for shift in shifts.tolist():
+        low, high = max(0, shift), min(len(mine), len(theirs) + shift)
+        left, right = mine[low:high], theirs[low - shift : high - shift]
+        inside = (left >= 0) & (right >= 0)
+        if inside.any() and (left == right)[inside].mean() >= _SAME_STEPS and _fits(base, other, shift):
+            found.append(shift)
+    return found[0] if len(found) == 1 else None
 
 
 def _latest_sends(base: _Sequence, other: _Sequence, shifts: Ints) -> int | None:

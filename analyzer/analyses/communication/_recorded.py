@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze.analyses.communication._calls import BY_PAIRS, sums_of_calls
 from kanalyze.analyses.device._kernel_families import decoded
+from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._launching_call import calls_of
 from kanalyze.analyses.shared.cached import once_per_process
 from kanalyze.analyses.shared.thread_lanes import THREAD
@@ -63,7 +65,7 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     launch was not recorded has the group of the others on its stream, where these have one.
     """
     kernels = work.select("row", "event_id").join(
-        report.kind("kernel").select("event_id", "name", "stream", "parent_id", "process_id"),
+        report.kind("kernel").select("event_id", "name", "stream", "device", "parent_id", "process_id"),
         on="event_id",
         how="left",
         maintain_order="left",
@@ -160,7 +162,7 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     own = pl.struct("ranks", "kind", "rank").map_elements(
         lambda row: _place(row, report.meta.rank), return_dtype=pl.Int64
     )
-    return ranks.with_columns(own=own).select(
+    return _with_grouped_ops(report, ranks.with_columns(own=own)).select(
         "event_id",
         "stream",
         "kind",
@@ -173,9 +175,66 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
         pl.col("sequence_number").alias("sequence"),
         pl.col("comms_id").alias("id"),
         "type",
-        (pl.col("in_elements") * pl.col("each")).alias("in_bytes"),
-        (pl.col("out_elements") * pl.col("each")).alias("out_bytes"),
+        pl.coalesce(pl.col("in_elements") * pl.col("each"), "in_bytes").alias("in_bytes"),
+        pl.coalesce(pl.col("out_elements") * pl.col("each"), "out_bytes").alias("out_bytes"),
         _largest().alias("largest_bytes"),
+    )
+
+
+def _with_grouped_ops(report: Report, told: pl.DataFrame) -> pl.DataFrame:
+    """Fills what is told of kernels of several sends and receives: by the operators that their thread ran before.
+
+    Such calls are put together, as by batch_isend_irecv, and no operator encloses the launch where their group ends.
+    """
+    alone = pl.col("group_size").is_null() & pl.col("kind").is_in(["send_recv", *BY_PAIRS])
+    none = [pl.lit(None, dtype=pl.Int64).alias(name) for name in ("in_bytes", "out_bytes")]
+    wanted = told.filter(alone)
+    if wanted.is_empty():
+        return told.with_columns(none)
+    calls = _calls_of_ops(report)
+    launched = _launched(report).with_columns(kind=pl.lit("send_recv"))
+    sums = sums_of_calls(calls, launched, ["ranks"]).rename({"size": "group_size"})
+    sums = sums.rename({"source": "source_rank", "target": "target_rank"})
+    filled = told.with_columns(none).join(sums, on="event_id", how="left", maintain_order="left", suffix="_of_ops")
+    names = [name.removesuffix("_of_ops") for name in filled.columns if name.endswith("_of_ops")]
+    return filled.with_columns(
+        pl.when(alone & pl.col("group_size_of_ops").is_not_null()).then(f"{name}_of_ops").otherwise(name).alias(name)
+        for name in names
+    )
+
+
+@once_per_process
+def _launched(report: Report) -> pl.DataFrame:
+    """All communication kernels, also of other devices: event_id, name, process_id, device, thread_id, call_start."""
+    rows = operations(report).filter(pl.col("bucket").cast(pl.String) == "communication").select("row", "event_id")
+    kernels = report.kind("kernel").select("event_id", "name", "process_id", "device")
+    found = rows.join(kernels, on="event_id", how="inner", maintain_order="left")
+    return found.with_columns(calls_of(report, found.get_column("row"), "thread_id", "call_start"))
+
+
+def _calls_of_ops(report: Report) -> pl.DataFrame:
+    """Operators that send or receive, as calls: process_id, thread_id, start_ns, kind, group, size, own, peer, bytes."""
+    ops = report.kind("op").select("event_id", "process_id", "thread_id", "start_ns")
+    told = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
+    known = told.join(ops, on="event_id", how="inner")
+    texts = {text: kind_of(text) for text in known.get_column("collective").drop_nulls().unique()}
+    known = known.with_columns(
+        kind=pl.col("collective").replace_strict(texts, default="other", return_dtype=pl.String), ranks=_members()
+    ).filter(pl.col("kind").is_in(["send", "recv"]))
+    each = pl.col("type").str.to_lowercase().map_elements(element_bytes, return_dtype=pl.Int64)
+    rank = report.meta.rank
+    own = pl.struct("ranks", "kind", "rank").map_elements(lambda row: _place(row, rank), return_dtype=pl.Int64)
+    return known.select(
+        *THREAD,
+        "start_ns",
+        "kind",
+        "group",
+        "ranks",
+        size="group_size",
+        own=own,
+        peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
+        root=pl.lit(None, dtype=pl.Int64),
+        bytes=pl.col("in_elements") * each,
     )
 
 
@@ -193,24 +252,8 @@ def _place(row: dict[str, Any], rank: int | None) -> int | None:
 
 def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """What the payloads of NCCL's own ranges say of each kernel, by the calls that it was launched for."""
-    named = decoded(report, kernels, "operation")
-    names = named.get_column("operation").cast(pl.String).drop_nulls().unique()
-    kind = pl.col("operation").cast(pl.String)
-    kind = kind.replace_strict({text: kind_of(text) for text in names}, default="other", return_dtype=pl.String)
-    launched = named.with_columns(kind=kind).with_columns(
-        calls_of(report, kernels.get_column("row"), "thread_id", "call_start")
-    )
-    calls = _calls(report)
-    # each call belongs to the next kernel that its thread launched: at once, or where the group of calls ends
-    order = launched.drop_nulls("call_start").select("event_id", *THREAD, "call_start", "kind").sort("call_start")
-    joined = calls.sort("start_ns").join_asof(
-        order, left_on="start_ns", right_on="call_start", by=THREAD, strategy="forward", check_sortedness=False,
-        suffix="_of_kernel",
-    )  # fmt: skip
-    fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
-        pl.col("kind").is_in(_BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
-    )
-    sums = joined.drop_nulls("event_id").filter(fits).group_by("event_id").agg(_of_calls())
+    sums = _sums_of_payloads(report)
+    launched = _of_kind(report, kernels)
     told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
     return told.select(
         "event_id",
@@ -231,8 +274,19 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-#: Kinds that run as a kernel of sends and receives.
-_BY_PAIRS: Final = ("send", "recv", "all_to_all", "gather", "scatter")
+def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Kernels with the kind of collective that their name tells."""
+    named = decoded(report, kernels, "operation")
+    names = named.get_column("operation").cast(pl.String).drop_nulls().unique()
+    kind = pl.col("operation").cast(pl.String)
+    kind = kind.replace_strict({text: kind_of(text) for text in names}, default="other", return_dtype=pl.String)
+    return named.with_columns(kind=kind)
+
+
+@once_per_process
+def _sums_of_payloads(report: Report) -> pl.DataFrame:
+    """What NCCL's calls say of each kernel that they were launched for; see :func:`sums_of_calls`."""
+    return sums_of_calls(_calls(report), _of_kind(report, _launched(report)))
 
 
 @once_per_process
@@ -258,27 +312,6 @@ def _calls(report: Report) -> pl.DataFrame:
         root="root_rank",
         bytes="message_bytes",
     )
-
-
-def _of_calls() -> list[pl.Expr]:
-    """What the calls of one kernel say together."""
-    kind, bytes_ = pl.col("kind"), pl.col("bytes")
-    sends, receives = kind == "send", kind == "recv"
-    single = pl.len() == 1
-    alike = (kind.n_unique() == 1) & (single | ~(sends | receives).any())
-    gives, gets = ~receives & (kind != "reduce_scatter"), ~sends & ~kind.is_in(["all_gather", "all_to_all"])
-    times = pl.when((kind == "all_to_all").first()).then(pl.col("size").first()).otherwise(1)
-    own, peer, root = (pl.col(name).first() for name in ("own", "peer", "root"))
-    source = pl.when(single & sends.first()).then(own).when(single & receives.first()).then(peer).otherwise(root)
-    target = pl.when(single & receives.first()).then(own).when(single & sends.first()).then(peer).otherwise(root)
-    return [
-        pl.when(alike).then(kind.first()).otherwise(pl.lit("send_recv")).alias("kind"),
-        pl.col("group", "size", "own").first(),
-        source.alias("source"),
-        target.alias("target"),
-        pl.when(gives.any()).then(bytes_.filter(gives).sum() * times).alias("in_bytes"),
-        pl.when(gets.any()).then(bytes_.filter(gets).sum()).alias("out_bytes"),
-    ]
 
 
 def kind_of(text: str) -> str:

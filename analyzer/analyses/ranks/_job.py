@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.communication._matching import Matches
     from kanalyze.analyses.communication._offsets import Clocks
-    from kanalyze.analyses.communication._rows import Rows
+    from kanalyze.analyses.communication._rows import Ints, Rows
     from kanalyze.reduction import Reduction
 
 #: The host in the name that PyTorch's handler gives a trace.
@@ -202,7 +202,7 @@ def job_of(
     tables = {name: _of_members(table, ranks, len(read.first) - 1) for name, table in read.tables.items()}
     rows = put_together(read, ranks.get_column("read").to_numpy())
     clock = ranks.get_column("clock").to_numpy()
-    found = matched(rows, clock)
+    found = matched(rows, clock, _numbered(rows, tables["steps"]))
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
     doubts += found.doubts
     clocks = clocks_of(rows, found, clock, int(clock[0]), int(ranks.item(0, "origin_ns")))
@@ -361,6 +361,18 @@ def _numbers(ranks: pl.DataFrame) -> pl.Series:
     taken = {*recorded}
     free = (number for number in count() if number not in taken)
     return pl.Series("rank", [next(free) if one is None else one for one in recorded], dtype=pl.Int64)
+
+
+def _numbered(rows: Rows, steps: pl.DataFrame) -> Callable[[Ints], Ints] | None:
+    """Gives of rows the program's own number of the step, -1 outside; None where the steps have none."""
+    if steps.is_empty() or not steps.get_column("numbered").all():
+        return None
+    every = steps.sort("member", "index")
+
+    def told(at: Ints) -> Ints:
+        return step_of(every, rows.member[at], rows.inside[at]).fill_null(-1).to_numpy()
+
+    return told
 
 
 def _same_steps(steps: pl.DataFrame, rows: Rows, found: Matches) -> pl.DataFrame:

@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze.analyses.ranks.ranks import whole_steps
+
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
 
 #: A rank is late in a step where it falls behind by this part of the step, and others wait for it.
 _NOTABLE: Final = 0.02
+
+#: Steps in a row are told together where the lateness of each is at most so many times that of the one before.
+_ALIKE: Final = 2
 
 #: A cause is named from this part of the lateness on.
 _WORTH_NAMING: Final = 0.1
@@ -39,16 +44,21 @@ class Late(NamedTuple):
 
 
 def late_ranks(job: Job) -> list[Late]:
-    """The ranks that others wait for, the costliest first; consecutive steps of one cause together."""
+    """The ranks that others wait for, the costliest first; consecutive steps of one cause and like size together.
+
+    What comes before and after the whole steps is not told, as means leave it out.
+    """
     rows = job.table("rank_steps")
     if rows.is_empty():
         return []
     notable = (pl.col("late_ns") >= _NOTABLE * pl.col("ns")) & (pl.col("cost_ns") > 0)
-    late = rows.filter(notable).sort("rank", "step")
+    late = whole_steps(rows).filter(notable).sort("rank", "step")
+    before = pl.col("late_ns").shift(1)
     goes_on = (
         (pl.col("rank") == pl.col("rank").shift(1))
         & (pl.col("step") == pl.col("step").shift(1) + 1)
         & (pl.col("cause") == pl.col("cause").shift(1))
+        & pl.col("late_ns").is_between(before / _ALIKE, before * _ALIKE)
     )
     runs = late.with_columns(run=(~goes_on.fill_null(value=False)).cum_sum())
     parts = runs.select("run", "rank", "step").join(job.causes, on=["rank", "step"], how="inner")

@@ -160,5 +160,20 @@ def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
     rest = late.join(told, on="match", how="left").select(
         "match", bucket=pl.lit(EARLIER), ns=pl.col("new_ns") - pl.col("told").fill_null(0)
     )
-    every = pl.concat([parts, rest]).filter(pl.col("ns") != 0)
+    every = _without_carried(pl.concat([parts, rest])).filter(pl.col("ns") != 0)
     return late.select("match", "rank", "step").join(every, on="match", how="inner").sort("match", "bucket")
+
+
+def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
+    """The causes without kernels that the rank before it had run while it waited: what was told of an earlier collective.
+
+    Where the late rank was behind already, `earlier` is less than nothing, and the kernels are among its own now.
+    """
+    sums = parts.group_by("match").agg(
+        kernel=pl.col("ns").filter(pl.col("bucket") == "kernel").sum(),
+        earlier=pl.col("ns").filter(pl.col("bucket") == EARLIER).sum(),
+    )
+    both = pl.min_horizontal(pl.col("kernel"), -pl.col("earlier")).clip(lower_bound=0)
+    told = parts.join(sums.select("match", both=both), on="match", how="left", maintain_order="left")
+    sign = pl.when(pl.col("bucket") == "kernel").then(-1).when(pl.col("bucket") == EARLIER).then(1).otherwise(0)
+    return told.select("match", "bucket", ns=pl.col("ns") + sign * pl.col("both"))

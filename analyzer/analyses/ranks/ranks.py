@@ -89,3 +89,15 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
     usual = steady.join(short.filter("short"), on="step", how="anti").get_column("step")
     steady = steady.filter(pl.col("step").is_between(usual.min(), usual.max()))
     return steady if steady.height else everywhere if everywhere.height else rows
+
+
+def whole_steps(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows without those before and after :func:`common_steps` that are far too short, warm up or are cut.
+
+    An odd step stays, also at the end: what it waits for is what is looked for.
+    """
+    common = common_steps(rows).get_column("step")
+    between = pl.col("step").is_between(common.min(), common.max())
+    long = pl.col("ns") >= _SHORT * pl.col("ns").median().over("rank")
+    whole = (long & pl.col("kind").is_in(["steady", "odd"])).all().over("step")
+    return rows.filter(between | whole)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.communication._partners import TRANSFER, WAITING
 from kanalyze.analyses.device._kernel_families import decoded
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches._steady_window import least_worth_saying
 from kanalyze.columns.lookup import beside
 from kanalyze.units import percent, plural
@@ -30,35 +32,68 @@ _LONGEST: Final = 30
 #: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
 _ALIKE: Final = 0.1
 
-_IN_TORCH: Final = (
+_OVERLAP_IN_TORCH: Final = (
     "Let it run beside computation: DistributedDataParallel overlaps gradients with the backward pass (bucket_cap_mb, "
     "static_graph=True), FSDP prefetches (backward_prefetch, forward_prefetch); of own collectives use async_op=True "
-    "and wait where the result is used. If ranks differ in their work, balance that first: a collective waits for the "
-    "slowest."
+    "and wait where the result is used."
 )
-_ELSEWHERE: Final = (
+_OVERLAP: Final = (
     "Let it run beside computation: on a stream of its own, ordered by events, in pieces that begin as soon as their "
-    "data are ready. If ranks differ in their work, balance that first: a collective waits for the slowest."
+    "data are ready."
+)
+_MAY_WAIT: Final = " If ranks differ in their work, balance that first: a collective waits for the slowest."
+_BALANCE: Final = (
+    "Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the collective "
+    "says so (`kanalyze ranks` compares them). Overlap does not end such waits."
 )
 
 
 def exposed_communication(report: Report) -> list[Finding]:
-    """At most one finding per device, on all its collectives."""
-    exposed = bucket_sums(report).filter(pl.col("bucket") == "communication").group_by("device").agg(pl.col("ns").sum())
-    if exposed.is_empty():
+    """On all collectives of a device; one finding on their transfer and one on waits, where the report tells them."""
+    rows = ledger(report).filter(pl.col("bucket") == "communication")
+    if rows.is_empty():
         return []
+    waits, moves = pl.col("detail").str.starts_with(WAITING), (pl.col("detail") == TRANSFER)
+    exposed = rows.group_by("device").agg(
+        ns=pl.col("ns").sum(),
+        waited_ns=pl.col("ns").filter(waits).sum(),
+        transfer_ns=pl.col("ns").filter(moves).sum(),
+        partner=pl.col("detail").filter(waits).sort_by(pl.col("ns").filter(waits), descending=True).first()
+        .str.strip_prefix(WAITING),
+    )
     work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
-    many = work.group_by("device").agg(pl.len())
-    ranks = [_Rank(*row) for row in exposed.join(many, on="device").sort("device").iter_rows()]
+    many = work.group_by("device").agg(collectives=pl.len())
+    ranks = [_Rank(**row) for row in exposed.join(many, on="device").sort("device").iter_rows(named=True)]
     least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
-    return [_finding(report, one, _least_of(one, ranks), least) for one in ranks if one.ns >= least[one.device]]
+    found = []
+    for one in ranks:
+        worth = least[one.device]
+        if not one.waited_ns + one.transfer_ns:
+            found += [_untold(report, one, _least_of(one, ranks), least)] if one.ns >= worth else []
+            continue
+        found += [_transfer(report, one)] if one.ns - one.waited_ns >= worth else []
+        found += [_waiting(report, one)] if one.waited_ns >= worth else []
+    return found
 
 
-class _Rank(NamedTuple):
-    """A device, how long it does nothing but communicate, and how many collectives it runs."""
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A device, how long it does nothing but communicate, and how many collectives it runs.
+
+    Attributes:
+        device: The GPU.
+        ns: Exposed time of its collectives.
+        waited_ns: What of that is waiting for partners, where the report tells.
+        transfer_ns: What of it is told to be transfer.
+        partner: Who it waits for most; None where the report tells of no wait.
+        collectives: How many it runs.
+    """
 
     device: int
     ns: int
+    waited_ns: int
+    transfer_ns: int
+    partner: str | None
     collectives: int
 
 
@@ -68,34 +103,92 @@ def _least_of(one: _Rank, ranks: list[_Rank]) -> _Rank:
     return min(alike, key=lambda rank: rank.ns)
 
 
-def _finding(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) -> Finding:
-    device, everywhere = rank.device, least.ns >= worth[rank.device]
-    work = exclusive_operations(report).filter((pl.col("device") == device) & (pl.col("bucket") == "communication"))
-    per, whole = per_iteration(report), intervals.length(intervals.union(work))
-    sums = _by_kind(report, work)
+def _untold(report: Report, rank: _Rank, least: _Rank, worth: dict[int, float]) -> Finding:
+    """Of a rank whose partners are not in the report, or where it does not tell what belongs together."""
+    everywhere, torch = least.ns >= worth[rank.device], in_pytorch(report)
+    return Finding(
+        "exposed-communication",
+        rank.device,
+        least.ns if everywhere else rank.ns,
+        f"{_said(report, rank)} Any waiting for the slowest rank is in it{_waits(per_iteration(report), rank, least)}.",
+        (_OVERLAP_IN_TORCH if torch else _OVERLAP) + _MAY_WAIT,
+        "exposure",
+        headline=_headline(report, rank),
+        action=_action(torch=torch)
+        if everywhere
+        else f"Balance the work of ranks: GPU {least.device} hardly communicates alone",
+        where=_top(report, rank),
+    )
+
+
+def _transfer(report: Report, rank: _Rank) -> Finding:
+    """What is left of exposed communication without waiting for partners."""
+    per, torch, moved = per_iteration(report), in_pytorch(report), rank.ns - rank.waited_ns
+    waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
+    rest = moved - rank.transfer_ns
+    more = f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere." if rest else ""
+    return Finding(
+        "exposed-communication",
+        rank.device,
+        moved,
+        f"{_said(report, rank)}{waited}{more}",
+        _OVERLAP_IN_TORCH if torch else _OVERLAP,
+        "exposure",
+        headline=_headline(report, rank),
+        action=_action(torch=torch),
+        where=_top(report, rank),
+    )
+
+
+def _waiting(report: Report, rank: _Rank) -> Finding:
+    """What of exposed communication is waiting for a partner that comes later."""
+    per = per_iteration(report)
+    return Finding(
+        "exposed-communication",
+        rank.device,
+        rank.waited_ns,
+        f"GPU {rank.device} waits {per.time(rank.waited_ns)} in collectives with nothing else to do, mostly for "
+        f"{rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in which it does "
+        "nothing but communicate.",
+        _BALANCE,
+        "ledger",
+        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
+        action=f"Balance the work of ranks: {rank.partner} comes last",
+        where=_top(report, rank),
+    )
+
+
+def _said(report: Report, rank: _Rank) -> str:
+    """How long a device does nothing but communicate, and in what."""
+    per, work = per_iteration(report), _work(report, rank)
+    whole, sums = intervals.length(intervals.union(work)), _by_kind(report, work)
     named = ", ".join(
         f"{literal(kind)} {per.time(ns)} ({per.plural(count, 'kernel')})"
         for kind, count, ns in sums.head(_NAMED).iter_rows()
     )
     more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
-    text = (
-        f"GPU {device} does nothing but communicate for {per.time(rank.ns)}, {percent(rank.ns / whole)} of the time of "
-        f"its collectives: {named}{more}. Any waiting for the slowest rank is in it{_waits(per, rank, least)}."
+    return (
+        f"GPU {rank.device} does nothing but communicate for {per.time(rank.ns)}, {percent(rank.ns / whole)} of the "
+        f"time of its collectives: {named}{more}."
     )
-    top, torch = sums.item(0, "kind"), in_pytorch(report)
-    return Finding(
-        "exposed-communication",
-        device,
-        least.ns if everywhere else rank.ns,
-        text,
-        _IN_TORCH if torch else _ELSEWHERE,
-        "exposure",
-        headline=f"The GPU does nothing beside {literal(top[:_LONGEST])}",
-        action=f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' if torch else ''}"
-        if everywhere
-        else f"Balance the work of ranks: GPU {least.device} hardly communicates alone",
-        where=literal(top),
-    )
+
+
+def _work(report: Report, rank: _Rank) -> pl.DataFrame:
+    own = (pl.col("device") == rank.device) & (pl.col("bucket") == "communication")
+    return exclusive_operations(report).filter(own)
+
+
+def _top(report: Report, rank: _Rank) -> str:
+    """The collective that is exposed longest."""
+    return literal(_by_kind(report, _work(report, rank)).item(0, "kind"))
+
+
+def _headline(report: Report, rank: _Rank) -> str:
+    return f"The GPU does nothing beside {literal(_by_kind(report, _work(report, rank)).item(0, 'kind')[:_LONGEST])}"
+
+
+def _action(*, torch: bool) -> str:
+    return f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' if torch else ''}"
 
 
 def _waits(per: PerIteration, rank: _Rank, least: _Rank) -> str:

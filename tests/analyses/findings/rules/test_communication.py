@@ -109,5 +109,45 @@ def test_real_programs_of_several_ranks_raise_it(name):
         of = of.narrow(window="exposed#2")
     rows = exposure(of).filter(pl.col("category") == "communication")
     exposed = dict(rows.select("device", "exposed_ns").iter_rows())
-    assert {one.device: one.at_stake_ns for one in exposed_communication(of)} == exposed
-    assert all("reduce" in one.text for one in exposed_communication(of))
+    found = exposed_communication(of)
+    assert {device: sum(one.at_stake_ns for one in found if one.device == device) for device in exposed} == exposed
+    assert all("reduce" in one.where or "gather" in one.where for one in found)
+
+
+def met(*starts, end, size=2):
+    """Two steps of an all_reduce that ranks of one report come to at `starts` and leave at `end`, after work."""
+    events = [
+        event
+        for at in (0, 1_000_000)
+        for device, start in enumerate(starts)
+        for event in (
+            kernel(at, at + start, device=device, process=1 + device),
+            kernel(at + start, at + end, name=REDUCE, stream=8, device=device, process=1 + device),
+        )
+    ]
+    said = {"collective": "allreduce", "group_size": size, "group": "0"}
+    talks = [at for at, event in enumerate(events) if event.name == REDUCE]
+    return report(events, collective_detail=[{"event_id": at, **said} for at in talks])
+
+
+def test_waiting_for_a_partner_of_the_same_report_is_no_cost_of_communication():
+    moves, waits = exposed_communication(met(400_000, 800_000, end=900_000))[:2]
+    assert (moves.device, moves.at_stake_ns) == (0, 2 * 100_000)
+    assert "800.0 µs of that is waiting, mostly for GPU 1." in moves.text
+    assert moves.action == "Overlap it with computation"
+    assert (waits.device, waits.at_stake_ns) == (0, 2 * 400_000)
+    assert waits.headline == "The GPU waits for GPU 1, which is late to collectives"
+    assert waits.action == "Balance the work of ranks: GPU 1 comes last"
+    assert waits.text.startswith("GPU 0 waits 800.0 µs in collectives with nothing else to do, mostly for GPU 1")
+
+
+def test_the_last_rank_only_transfers():
+    (of_last,) = [one for one in exposed_communication(met(400_000, 800_000, end=900_000)) if one.device == 1]
+    assert of_last.at_stake_ns == 2 * 100_000
+    assert "waiting" not in of_last.text
+
+
+def test_where_ranks_are_missing_waiting_is_not_told_apart():
+    (first, second) = exposed_communication(met(400_000, 800_000, end=900_000, size=4))
+    assert (first.at_stake_ns, second.at_stake_ns) == (200_000, 200_000)
+    assert "Any waiting for the slowest rank is in it" in first.text
