@@ -60,7 +60,7 @@ def manifest_of(folder: Path) -> dict:
 
 
 def test_there_are_these_and_no_other_and_all_are_small():
-    others = [*BASELINES, "ddp_late", "seeds"]
+    others = [*BASELINES, "ddp_four", "ddp_late", "pipeline_four", "seeds"]
     assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *sorted([*NAMES, *others])]
     assert sorted(path.name for path in (SAMPLES / "seeds").iterdir()) == [f"{name}.kz" for name in SEEDS]
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000

@@ -72,8 +72,13 @@ def _of_calls() -> list[pl.Expr]:
     gives, gets = ~receives & (kind != "reduce_scatter"), ~sends & ~kind.is_in(["all_gather", "all_to_all"])
     times = pl.when((kind == "all_to_all").first()).then(pl.col("size").first()).otherwise(1)
     own, peer, root = (pl.col(name).first() for name in ("own", "peer", "root"))
-    source = pl.when(single & sends.first()).then(own).when(single & receives.first()).then(peer).otherwise(root)
-    target = pl.when(single & receives.first()).then(own).when(single & sends.first()).then(peer).otherwise(root)
+    # what goes between the same two ranks in both directions is between the lower and the higher one
+    between = (sends | receives).all() & (pl.col("peer").n_unique() == 1) & ~single
+    low, high = pl.min_horizontal(own, peer), pl.max_horizontal(own, peer)
+    both = between & own.is_not_null() & peer.is_not_null()
+    sent, got = single & sends.first(), single & receives.first()
+    source = pl.when(sent).then(own).when(got).then(peer).when(both).then(low).otherwise(root)
+    target = pl.when(got).then(own).when(sent).then(peer).when(both).then(high).otherwise(root)
     return [
         pl.when(alike).then(kind.first()).otherwise(pl.lit("send_recv")).alias("kind"),
         pl.col("group", "size", "own").first(),

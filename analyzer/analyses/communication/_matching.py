@@ -229,9 +229,10 @@ def _told(rows: Rows, clock: Ints) -> _Told:
         told.select(pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN)).to_series()
         for name in ("group", "ranks")
     )
+    paired = (pair | (pl.col("kind") == "send_recv")) & known
     numbers = (
         told.select(pl.when(wanted).then(name).fill_null(_UNKNOWN)).to_series()
-        for name, wanted in (("source", pair & known), ("target", pair & known), ("member", stray))
+        for name, wanted in (("source", paired), ("target", paired), ("member", stray))
     )
     lanes = _key(0, size, *(one.to_numpy() for one in (*parts, *numbers)), _streams(told, unnamed))
     names = told.get_column("kind").cast(pl.String).unique().sort().to_list()

@@ -62,7 +62,8 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """What is recorded of communication kernels, rows (row, event_id) of the operations, in their order.
 
     Columns: event_id, stream, and those of :data:`kanalyze.reduction.COLLECTIVES` that a tool records. A kernel whose
-    launch was not recorded has the group of the others on its stream, where these have one.
+    launch was not recorded has the group of the others on its stream, where these have one. What is between two ranks
+    has their number as its size, whatever the size of the group.
     """
     kernels = work.select("row", "event_id").join(
         report.kind("kernel").select("event_id", "name", "stream", "device", "parent_id", "process_id"),
@@ -71,7 +72,12 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
         maintain_order="left",
     )
     told = _told_by_nccl(report, kernels) if report.meta.tool == "nsys" else _told_by_trace(report, kernels)
-    return _with_group_of_stream(told).cast({name: COLLECTIVES.schema[name] for name in told.columns[2:]})
+    told = _with_group_of_stream(told)
+    two = pl.col("kind").is_in(["send", "recv", "send_recv"]) & pl.all_horizontal(
+        pl.col("source", "target").is_not_null()
+    )
+    told = told.with_columns(size=pl.when(two).then(2).otherwise("size"))
+    return told.cast({name: COLLECTIVES.schema[name] for name in told.columns[2:]})
 
 
 def collectives_on_cpu(report: Report) -> pl.DataFrame:
@@ -213,7 +219,7 @@ def _launched(report: Report) -> pl.DataFrame:
 
 
 def _calls_of_ops(report: Report) -> pl.DataFrame:
-    """Operators that send or receive, as calls: process_id, thread_id, start_ns, kind, group, size, own, peer, bytes."""
+    """Operators that send or receive, as the calls of :func:`sums_of_calls`, with the ranks of their group."""
     ops = report.kind("op").select("event_id", "process_id", "thread_id", "start_ns")
     told = report.table("collective_detail").with_columns(pl.col(pl.Categorical).cast(pl.String))
     known = told.join(ops, on="event_id", how="inner")

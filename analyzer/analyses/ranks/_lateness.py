@@ -165,7 +165,7 @@ def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
-    """The causes without kernels that the rank before it had run while it waited: what was told of an earlier collective.
+    """The causes without kernels that the rank before it had run while it waited, in an earlier collective.
 
     Where the late rank was behind already, `earlier` is less than nothing, and the kernels are among its own now.
     """

@@ -98,6 +98,6 @@ def whole_steps(rows: pl.DataFrame) -> pl.DataFrame:
     """
     common = common_steps(rows).get_column("step")
     between = pl.col("step").is_between(common.min(), common.max())
-    long = pl.col("ns") >= _SHORT * pl.col("ns").median().over("rank")
-    whole = (long & pl.col("kind").is_in(["steady", "odd"])).all().over("step")
+    long = rows.select("step", "kind", long=pl.col("ns") >= _SHORT * pl.col("ns").median().over("rank"))
+    whole = long.select((pl.col("long") & pl.col("kind").is_in(["steady", "odd"])).all().over("step")).to_series()
     return rows.filter(between | whole)

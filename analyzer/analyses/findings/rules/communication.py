@@ -58,7 +58,10 @@ def exposed_communication(report: Report) -> list[Finding]:
         ns=pl.col("ns").sum(),
         waited_ns=pl.col("ns").filter(waits).sum(),
         transfer_ns=pl.col("ns").filter(moves).sum(),
-        partner=pl.col("detail").filter(waits).sort_by(pl.col("ns").filter(waits), descending=True).first()
+        partner=pl.col("detail")
+        .filter(waits)
+        .sort_by(pl.col("ns").filter(waits), descending=True)
+        .first()
         .str.strip_prefix(WAITING),
     )
     work = exclusive_operations(report).filter(pl.col("bucket") == "communication")

@@ -1,0 +1,94 @@
+"""Which calls a kernel was launched for: one GPU or several of one thread, sends and receives put together."""
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.communication._calls import sums_of_calls
+
+CALLS = {
+    "process_id": pl.Int64, "thread_id": pl.Int64, "start_ns": pl.Int64, "kind": pl.String, "group": pl.String,
+    "size": pl.Int64, "own": pl.Int64, "peer": pl.Int64, "root": pl.Int64, "bytes": pl.Int64,
+}  # fmt: skip
+KERNELS = {
+    "process_id": pl.Int64, "thread_id": pl.Int64, "event_id": pl.Int64, "device": pl.Int64, "kind": pl.String,
+    "call_start": pl.Int64,
+}  # fmt: skip
+
+
+def call(at, kind="all_reduce", bytes_=100, **where):
+    said = {"own": 0, "peer": None, "thread": 1, **where}
+    return {
+        "process_id": 1, "thread_id": said["thread"], "start_ns": at, "kind": kind, "group": "g", "size": 4,
+        "own": said["own"], "peer": said["peer"], "root": None, "bytes": bytes_,
+    }  # fmt: skip
+
+
+def launched(at, event, *, device=0, kind="all_reduce", thread=1):
+    return {
+        "process_id": 1, "thread_id": thread, "event_id": event, "device": device, "kind": kind, "call_start": at,
+    }  # fmt: skip
+
+
+def told(calls, kernels):
+    """What is told of each kernel, by its id."""
+    found = sums_of_calls(pl.DataFrame(calls, schema=CALLS), pl.DataFrame(kernels, schema=KERNELS))
+    return {row["event_id"]: row for row in found.iter_rows(named=True)}
+
+
+def test_a_call_is_that_of_the_next_kernel_of_its_thread():
+    found = told(
+        [call(0, bytes_=1), call(10, bytes_=2), call(11, bytes_=4, thread=2)],
+        [launched(1, 7), launched(12, 8), launched(20, 9, thread=2)],
+    )
+    assert {event: row["in_bytes"] for event, row in found.items()} == {7: 1, 8: 2, 9: 4}
+
+
+def test_calls_for_several_gpus_of_one_thread_are_not_added_up():
+    """What nccl-tests does with -g 2: both calls in one group, then a kernel on each GPU."""
+    found = told([call(0), call(1)], [launched(2, 7, device=0), launched(3, 8, device=1)])
+    assert {event: row["in_bytes"] for event, row in found.items()} == {7: 100, 8: 100}
+
+
+def test_calls_that_do_not_share_out_evenly_tell_no_size():
+    calls = [call(0), call(1), call(2)]
+    assert told(calls, [launched(4, 7, device=0), launched(5, 8, device=1)]) == {}
+
+
+def test_what_goes_both_ways_between_two_ranks_is_theirs():
+    pair = [call(0, "send", 30, own=2, peer=1), call(1, "recv", 40, own=2, peer=1)]
+    row = told(pair, [launched(2, 7, kind="send_recv")])[7]
+    assert (row["kind"], row["source"], row["target"]) == ("send_recv", 1, 2)
+    assert (row["in_bytes"], row["out_bytes"]) == (30, 40)
+
+
+def test_what_goes_to_two_ranks_is_nobodys_pair():
+    calls = [call(0, "send", 30, own=2, peer=1), call(1, "recv", 40, own=2, peer=3)]
+    row = told(calls, [launched(2, 7, kind="send_recv")])[7]
+    assert (row["kind"], row["source"], row["target"]) == ("send_recv", None, None)
+
+
+def test_a_lone_send_has_its_sender_and_receiver():
+    row = told([call(0, "send", 30, own=2, peer=1)], [launched(2, 7, kind="send_recv")])[7]
+    assert (row["kind"], row["source"], row["target"], row["out_bytes"]) == ("send", 2, 1, None)
+
+
+GROUPS = st.lists(
+    st.tuples(st.integers(1, 4), st.lists(st.integers(1, 1_000), min_size=1, max_size=3)), min_size=1, max_size=5
+)
+
+
+@given(GROUPS)
+def test_each_gpu_of_a_group_has_its_own_calls(groups):
+    """A model apart: in each group the GPUs call the same sizes one GPU after the other, and each runs one kernel."""
+    calls, kernels, expected, at, event = [], [], {}, 0, 0
+    for devices, sizes in groups:
+        for _ in range(devices):
+            for size in sizes:
+                calls.append(call(at, bytes_=size))
+                at += 1
+        for device in range(devices):
+            kernels.append(launched(at, event, device=device))
+            expected[event] = sum(sizes)
+            at, event = at + 1, event + 1
+    assert {number: row["in_bytes"] for number, row in told(calls, kernels).items()} == expected

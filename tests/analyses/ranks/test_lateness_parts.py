@@ -1,0 +1,56 @@
+"""Parts of what is told of late ranks: which steps count, and what of a cause was told of an earlier collective."""
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.ranks._lateness import EARLIER, _without_carried
+from kanalyze.analyses.ranks.ranks import common_steps, whole_steps
+
+BUCKETS = ("kernel", "host", "communication", EARLIER)
+PARTS = st.dictionaries(st.sampled_from(BUCKETS), st.integers(-1_000, 1_000))
+
+
+def parts(told):
+    rows = [(match, bucket, ns) for match, own in enumerate(told) for bucket, ns in own.items()]
+    return pl.DataFrame(rows, schema={"match": pl.Int64, "bucket": pl.String, "ns": pl.Int64}, orient="row")
+
+
+def test_kernels_that_the_other_ran_while_it_waited_are_no_cause():
+    """FSDP: the rank before it computed 6 while it waited in an earlier collective, which was told there."""
+    found = _without_carried(parts([{"host": 30, "kernel": 7, EARLIER: -6}]))
+    assert dict(found.select("bucket", "ns").iter_rows()) == {"host": 30, "kernel": 1, EARLIER: 0}
+
+
+@given(st.lists(PARTS, max_size=4))
+def test_causes_keep_their_sum_and_no_part_changes_its_sign(told):
+    before, after = parts(told), _without_carried(parts(told))
+    for match, own in enumerate(told):
+        left = dict(after.filter(pl.col("match") == match).select("bucket", "ns").iter_rows())
+        assert sum(left.values()) == sum(own.values())
+        for bucket, ns in own.items():
+            assert ns * left[bucket] >= 0
+            assert abs(left[bucket]) <= abs(ns)
+        if own.get(EARLIER, 0) < 0 < own.get("kernel", 0):
+            assert 0 in (left["kernel"], left[EARLIER])
+    assert before.height == after.height
+
+
+def steps(*told):
+    """Two ranks with the same steps, each its kind and time."""
+    rows = [(rank, step, kind, ns) for rank in (0, 1) for step, (kind, ns) in enumerate(told)]
+    return pl.DataFrame(rows, schema=["rank", "step", "kind", "ns"], orient="row")
+
+
+def kept(*told):
+    return whole_steps(steps(*told)).get_column("step").unique().sort().to_list()
+
+
+def test_short_steps_and_warm_up_at_both_ends_are_left_out_as_in_means():
+    rows = [("warm-up", 900), ("steady", 10), *[("steady", 100)] * 4, ("steady", 10), ("cut", 50)]
+    assert kept(*rows) == [2, 3, 4, 5]
+    assert common_steps(steps(*rows)).get_column("step").unique().sort().to_list() == [2, 3, 4, 5]
+
+
+def test_an_odd_step_is_looked_at_wherever_it_is():
+    assert kept(("odd", 900), ("steady", 100), ("odd", 300), ("steady", 100), ("odd", 900)) == [0, 1, 2, 3, 4]
