@@ -101,8 +101,7 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     for report in reports:
         refuse_overwriting(report, output)
     declared = catalog.table(table)
-    asked = {name: options[name] for name in _KEYWORDS if options[name] is not None}
-    keywords = asked | _threshold(threshold, declared.options)
+    keywords = _asked(options) | _threshold(threshold, declared.options)
     window, device, process, no_cache = (options[name] for name in ("window", "device", "process", "no_cache"))
     where = Where(window=window, device=device, process=process, no_cache=no_cache)
     rows = rows_of(reports, declared, where, keywords)
@@ -117,6 +116,11 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     else:
         rows = outlets.spreadsheet(rows) if options["no_formulas"] and form == "csv" else rows
         emit(rendered.FORMATS[form](rows), output)
+
+
+def _asked(options: dict[str, Any]) -> dict[str, object]:
+    """The options that the table's function takes, as far as they are given."""
+    return {name: options[name] for name in _KEYWORDS if options[name] is not None}
 
 
 def _emit_one(rows: pl.DataFrame, one: int, output: Path | None) -> None:
