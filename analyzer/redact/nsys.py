@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.redact import nsys_settings
-from kanalyze.redact.nsys_known import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, TABLES, Table
+from kanalyze.redact.nsys_known import IDENTIFIERS, NUMBERS, PROFILED, REFERENCES, SAMPLES, TABLES, Table
 from kanalyze.redact.sqlite_files import columns_of, failed, opened, quoted, tables_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ SIGNS: Final = frozenset(
 _STRICTEST: Final[tuple[How, ...]] = ("path", "free", "name")
 
 _PROCESS: Final = 24  # thread bits of a globalTid
+
+#: Kinds of rows that are of profiled processes alone, and what others are called where they are samples.
+_OF_PROCESSES: Final = ("profiled", "sampled")
+_SAMPLED: Final = {
+    SAMPLES: "samples of processes that were not profiled",
+    "SAMPLING_CALLCHAINS": "functions in samples of processes that were not profiled",
+}
 
 
 def learn(path: Path, names: Names) -> None:
@@ -84,7 +91,7 @@ class _Copy:
             self.database.execute(_created(name, columns))
             if spec.rows == "settings":
                 nsys_settings.copy(self.database, name, columns, self.texts)
-            elif spec.texts or spec.rows == "profiled" or not self.counting:
+            elif spec.texts or spec.rows in _OF_PROCESSES or not self.counting:
                 self._insert(name, spec, columns, have)
 
     def strings(self, have: list[str]) -> None:
@@ -116,7 +123,12 @@ class _Copy:
         made = {quoted(column.name): self._expression(spec, column) for column in columns}
         if spec.numbered and not any(column.is_row_id for column in columns):
             made = {"rowid": "rowid", **made}
-        where = self._profiled(columns, have) if spec.rows == "profiled" else "TRUE"
+        where = "TRUE"
+        if spec.rows == "profiled":
+            where = self._profiled(columns, have)
+        elif spec.rows == "sampled" and SAMPLES in have:
+            own = self._profiled(columns_of(self.database, SAMPLES), have)
+            where = f"id IN (SELECT id FROM source.{SAMPLES} WHERE {own})"
         self._count(name, columns, where)
         self.database.execute(
             f"INSERT INTO main.{quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
@@ -128,7 +140,8 @@ class _Copy:
         table = f"source.{quoted(name)}"
         if where != "TRUE":
             gone = self.database.execute(f"SELECT count(*) FROM {table} WHERE NOT ({where})").fetchone()[0]
-            self.texts.removed.add("processes and threads that were not profiled", gone)
+            what = "processes and threads that were not profiled"
+            self.texts.removed.add(_SAMPLED.get(name, what), gone)
         for column in columns:
             if column.name in IDENTIFIERS:
                 sql = f"SELECT count(*) FROM {table} WHERE coalesce({quoted(column.name)}, '') NOT IN ('', 0)"
@@ -167,7 +180,7 @@ class _Copy:
         order = {how: rank for rank, how in enumerate(_STRICTEST)}
         for table in (name for name in have if name in TABLES and name != "StringIds"):
             # rows of processes that were not profiled are gone; all other tables are copied unchanged, or not yet
-            side = "main" if TABLES[table].rows == "profiled" else "source"
+            side = "main" if TABLES[table].rows in _OF_PROCESSES else "source"
             for column in columns_of(self.database, table):
                 how = REFERENCES.get(column.name)
                 if how is None or column.name in TABLES[table].texts:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: path component (`path`), or emptied (`blank`).
 How = Literal["name", "free", "path", "blank"]
 
-#: Which rows are kept: all, those of profiled processes, or those of allowlisted settings.
-Rows = Literal["all", "profiled", "settings"]
+#: Which rows are kept: all, those of profiled processes, stacks of their samples, or those of allowlisted settings.
+Rows = Literal["all", "profiled", "sampled", "settings"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ NUMBERS: Final = words(
     id priority flag source severity nameEnum utcEpochNs isSchedIn threadState threadBlock typeId metricId pwGpuId
     isDiscrete l2CacheSize totalMemory memoryBandwidth clockRate smCount numMultiprocessors cuDevice revision nodeMask
     constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm
+    cpuCycles sourceId portId globalId nicId metricsListId metricsIdx
     threadsPerWarp asyncEngines maxWarpsPerSm maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ
     maxGridDimX maxGridDimY maxGridDimZ computeMajor computeMinor smMajor smMinor
     """
@@ -83,6 +84,9 @@ _EVENTS: Final = Table()
 _ENUM: Final = Table({"name": "name", "label": "name"})
 _SETTINGS: Final = Table({"name": "free", "value": "free"}, rows="settings", numbered=False)
 
+#: Samples, whose ids stacks are told by.
+SAMPLES: Final = "COMPOSITE_EVENTS"
+
 TABLES: Final[Mapping[str, Table]] = {
     "StringIds": Table({"value": "name"}),
     **{
@@ -99,9 +103,14 @@ TABLES: Final[Mapping[str, Table]] = {
             *("CUBLAS_EVENTS", "CUDNN_EVENTS", "CUDA_CALLCHAINS", "OSRT_CALLCHAINS", "SCHED_EVENTS", "GPU_METRICS"),
             *("ANALYSIS_DETAILS", "TARGET_INFO_CUDA_DEVICE", "TARGET_INFO_CUDA_CONTEXT_INFO"),
             *("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_CUDA_NULL_STREAM"),
+            *("NET_NIC_METRIC", "NET_IB_SWITCH_METRIC", "NIC_ID_MAP"),
         ),
         _EVENTS,
     ),
+    SAMPLES: Table(rows="profiled", numbered=False),
+    "SAMPLING_CALLCHAINS": Table(rows="sampled", numbered=False),
+    "TARGET_INFO_NETWORK_METRICS": Table({"name": "name", "description": "free", "unit": "name"}),
+    "TARGET_INFO_NIC_INFO": Table({"name": "name"}),
     "CUDA_GPU_MEMORY_USAGE_EVENTS": Table({"name": "name"}),
     "NVTX_EVENTS": Table({"text": "name", "jsonText": "free"}),
     "NVTX_PAYLOAD_SCHEMAS": Table({"name": "name"}),
