@@ -144,6 +144,7 @@ OPTIONAL = {
     "range_kernels": "range",
     "libraries": "library, osrt, range",
     "fusion": "op",
+    "gpu_units": "gpu_metrics",
     "ops": "op",
     "op_kernels": "op",
     "steps": "range, op",
